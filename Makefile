@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Both create .venv once (Python 3.11 or newer) and install the project into it.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint types fix pictures clean help
+
+help:            ## list the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+demo: $(READY)   ## show what Tilewright does, on this CPU
+	$(BIN)/python examples/demo.py
+
+test: $(READY) lint types  ## lint, type check, all tests
+	$(BIN)/python -m pytest
+
+lint: $(READY)   ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+fix: $(READY)    ## let ruff mend and format what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+pictures: $(READY)  ## draw the pictures of the tutorial anew
+	$(BIN)/python docs/draw_pictures.py
+
+clean:           ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamp is renewed when pyproject.toml changes, so a second run is quick.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Tilewright needs Python 3.11 or newer; say which: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "This Python cannot make virtual environments: install the package python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)

@@ -1,0 +1,88 @@
+"""Index algebra: layouts, integer expressions, coordinate transforms and accesses.
+
+Eager, in plain Python, and usable without the compiler. Where to look:
+
+| file              | subject                                                                |
+|-------------------|------------------------------------------------------------------------|
+| inttuple, basis   | nested tuples of ints; strides that count in coordinates               |
+| layout            | the type `Layout` and what only rearranges its modes                   |
+| compose, divide   | the algebra; tiles and partitions                                      |
+| swizzle           | xor swizzles, layouts with an offset                                   |
+| layout_text       | layouts from text                                                      |
+| picture           | layouts as SVG and in the terminal; bank conflicts                     |
+"""
+
+from tilewright.algebra.basis import E, ScaledBasis
+from tilewright.algebra.compose import (
+    coalesce,
+    complement,
+    composition,
+    downcast,
+    filter,
+    filter_zeros,
+    left_inverse,
+    max_common_layout,
+    max_common_vector,
+    recast,
+    right_inverse,
+    upcast,
+)
+from tilewright.algebra.divide import (
+    blocked_product,
+    flat_divide,
+    flat_product,
+    local_partition,
+    local_tile,
+    logical_divide,
+    logical_product,
+    make_ordered_layout,
+    raked_product,
+    tile_to_shape,
+    tiled_divide,
+    tiled_product,
+    zipped_divide,
+    zipped_product,
+)
+from tilewright.algebra.inttuple import (
+    Integer,
+    compatible,
+    congruent,
+    crd2crd,
+    crd2idx,
+    elem_scale,
+    has_none,
+    idx2crd,
+    inner_product,
+    is_int,
+    is_tuple,
+    prefix_product,
+    product,
+    shape_div,
+    signum,
+    slice_,
+    suffix_product,
+    transform_leaf,
+    tuple_max,
+    unflatten,
+    weakly_congruent,
+)
+from tilewright.algebra.layout import (
+    Layout,
+    append,
+    cosize,
+    depth,
+    flatten,
+    group,
+    is_layout,
+    make_identity_layout,
+    make_layout,
+    prepend,
+    rank,
+    select,
+    shape,
+    size,
+    slice_and_offset,
+    stride,
+)
+from tilewright.algebra.layout_text import parse_layout
+from tilewright.algebra.swizzle import ComposedLayout, Swizzle

@@ -1,0 +1,111 @@
+"""Basis strides: layouts whose values are coordinates instead of offsets.
+
+The stride `3@1` moves three steps along mode 1 of the codomain. A layout with such strides tells *which
+element* a thread holds, not where it lies, and that is what a predicate compares with the tensor's shape:
+
+>>> from tilewright.algebra import Layout, logical_divide
+>>> tiles = logical_divide(Layout(10, E(0)), 4)      # ten elements in tiles of four: the last one is ragged
+>>> tiles
+Layout((4, 3), (1@0, 4@0))
+>>> [tiles(i, 2)[0] < 10 for i in range(4)]
+[True, True, False, False]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from tilewright.algebra.inttuple import is_int
+from tilewright.errors import LayoutError
+
+Path: TypeAlias = "tuple[int, ...]"
+
+
+class ScaledBasis:
+    """`value` steps along the mode that `path` names, outermost mode first.
+
+    Printed as CuTe does, innermost mode first: `E(0, 1)` is `1@1@0`.
+    """
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: Any, path: Path):
+        self.value = value
+        self.path = path
+
+    def __mul__(self, factor: Any) -> ScaledBasis:
+        return ScaledBasis(self.value * factor, self.path)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> Any:
+        return Displacement({self.path: self.value}) + other
+
+    __radd__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScaledBasis):
+            return NotImplemented
+        return bool(self.value == other.value and self.path == other.path)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.path))
+
+    def __repr__(self) -> str:
+        return f"{self.value}" + "".join(f"@{mode}" for mode in reversed(self.path))
+
+
+class Displacement:
+    """A sum of scaled basis elements: a point of the codomain before it is written as a tuple."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Mapping[Path, Any]):
+        self.steps = dict(steps)
+
+    def __add__(self, other: Any) -> Displacement:
+        if is_int(other) and other == 0:
+            return self
+        if isinstance(other, ScaledBasis):
+            other = Displacement({other.path: other.value})
+        if not isinstance(other, Displacement):
+            raise LayoutError(
+                f"a coordinate and the offset {other!r} cannot be added: strides mix the two kinds"
+            )
+        steps = dict(self.steps)
+        for path, value in other.steps.items():
+            steps[path] = steps[path] + value if path in steps else value
+        return Displacement(steps)
+
+    __radd__ = __add__
+
+
+def E(*path: int) -> ScaledBasis:
+    """The unit stride along one mode of the codomain.
+
+    >>> E(0), 5 * E(1), E(0, 1)
+    (1@0, 5@1, 1@1@0)
+    """
+    return ScaledBasis(1, path)
+
+
+def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
+    """A layout's value as a coordinate tuple wide enough for all of its (flat) basis strides."""
+    steps: Mapping[Path, Any]
+    if isinstance(value, ScaledBasis):
+        steps = {value.path: value.value}
+    elif isinstance(value, Displacement):
+        steps = value.steps
+    else:  # every stride was multiplied by nothing: the origin
+        steps = {}
+    paths = [stride.path for stride in strides if isinstance(stride, ScaledBasis)]
+    return _build((), paths, steps)
+
+
+def _build(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]) -> Any:
+    below = [p for p in paths if len(p) > len(prefix) and p[: len(prefix)] == prefix]
+    if not below:
+        return steps.get(prefix, 0)
+    width = 1 + max(p[len(prefix)] for p in below)
+    return tuple(_build((*prefix, mode), below, steps) for mode in range(width))

@@ -1,0 +1,387 @@
+"""Layouts: functions from coordinates to offsets, given by a shape and a stride of the same nesting.
+
+`Layout((4, 8), (1, 4))`, printed `(4,8):(1,4)`, sends (i, j) to i + 4j. Modes nest: (4,(2,4)):(2,(1,8))
+has two modes, the second made of two. An int coordinate of a nested mode is split first mode fastest, so
+every layout is also a function of one integer:
+
+>>> layout = Layout((4, (2, 4)), (2, (1, 8)))
+>>> layout(1, 3), layout(1, (1, 1)), layout(13)
+(11, 11, 11)
+>>> print(layout)
+(4,(2,4)):(2,(1,8))
+
+This module holds the type itself and what only rearranges its modes; the algebra is in `compose` and `divide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.basis import ScaledBasis, coordinate_of
+from tilewright.algebra.inttuple import (
+    as_int_tuple,
+    congruent,
+    crd2idx,
+    has_none,
+    is_int,
+    leaves,
+    prefix_product,
+    product,
+    slice_,
+    transform_leaf,
+)
+from tilewright.errors import LayoutError
+
+if TYPE_CHECKING:
+    from tilewright.algebra.swizzle import ComposedLayout
+
+
+class Layout:
+    """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
+
+    Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis
+    elements (`E(0)`), which make the values coordinates. Immutable, hashable, equal by shape and stride.
+
+    Post-condition of the default stride: L(i) == i for all i < size(L).
+
+    >>> Layout((4, 8))
+    Layout((4, 8), (1, 4))
+    >>> Layout((4, 8), (8, 1))(1, 2)
+    10
+    """
+
+    __slots__ = ("_hash", "shape", "stride")
+
+    shape: Any
+    stride: Any
+
+    def __init__(self, shape: Any, stride: Any = None):
+        shape = as_int_tuple(shape, "shape")
+        for leaf in leaves(shape):
+            if leaf < 1:
+                raise LayoutError(f"shape {shape_text(shape)} holds {leaf}: every extent must be at least 1")
+        if stride is None:
+            stride = prefix_product(shape)
+        else:
+            stride = transform_leaf(_as_stride, stride)
+            if not congruent(shape, stride):
+                raise LayoutError(
+                    f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike"
+                )
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "stride", stride)
+        object.__setattr__(self, "_hash", hash((shape, stride)))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Layout cannot be changed (tried to set {name!r}); make a new one")
+
+    # -- as a function ------------------------------------------------------------------------------
+
+    def __call__(self, *coordinate: Any) -> Any:
+        """The offset of a coordinate: `L(i)`, `L(i, j)`, `L((i, j))`; leaves may be numpy arrays.
+
+        With a None in it, the layout of the modes that are left open, without the offset that the fixed
+        modes add (`slice_and_offset` gives both).
+
+        >>> Layout((4, (2, 4)), (2, (1, 8)))(None, 3)
+        Layout((4,), (2,))
+        """
+        crd = coordinate[0] if len(coordinate) == 1 else coordinate
+        if has_none(crd):
+            return slice_and_offset(crd, self)[0]
+        if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
+            crd = crd[0]
+        value = crd2idx(crd, self.shape, self.stride)
+        return coordinate_of(value, leaves(self.stride)) if self.has_coordinates else value
+
+    @property
+    def has_coordinates(self) -> bool:
+        """Whether the strides are basis elements, so that values are coordinates and not offsets."""
+        return any(isinstance(stride, ScaledBasis) for stride in leaves(self.stride))
+
+    # -- as a sequence of modes ---------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.shape) if isinstance(self.shape, tuple) else 1
+
+    def __getitem__(self, mode: Any) -> Layout:
+        if isinstance(mode, tuple):
+            found = self
+            for m in mode:
+                found = found[m]
+            return found
+        if isinstance(self.shape, tuple):
+            return Layout(self.shape[mode], self.stride[mode])
+        if mode not in (0, -1):
+            raise IndexError(f"{self} has one mode; there is no mode {mode}")
+        return self
+
+    def __iter__(self) -> Iterator[Layout]:
+        for mode in range(len(self)):
+            yield self[mode]
+
+    # -- measures -----------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """The number of coordinates: `size(self)`."""
+        return product(self.shape)
+
+    def cosize(self) -> Any:
+        """The number of offsets from the smallest to the largest: `cosize(self)`."""
+        return cosize(self)
+
+    # -- text and pictures --------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return bool(self.shape == other.shape and self.stride == other.stride)
+
+    def __hash__(self) -> int:
+        return int(self._hash)  # type: ignore[attr-defined]
+
+    def __str__(self) -> str:
+        return f"{shape_text(self.shape)}:{shape_text(self.stride)}"
+
+    def __repr__(self) -> str:
+        return f"Layout({self.shape}, {self.stride})"
+
+    def svg(self, **options: Any) -> str:
+        """A picture of the layout as SVG text; `tilewright.algebra.picture.layout_svg` lists the options."""
+        from tilewright.algebra.picture import layout_svg
+
+        return layout_svg(self, **options)
+
+    def _repr_svg_(self) -> str:  # notebooks show a layout as its picture
+        return self.svg()
+
+
+def _as_stride(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, ScaledBasis) else as_int_tuple(leaf, "stride")
+
+
+def shape_text(x: Any) -> str:
+    """An int tuple in CuTe's notation, without blanks; a tuple of one mode is (4), an int is 4.
+
+    >>> shape_text((4, (2, 4))), shape_text((4,)), shape_text(4)
+    ('(4,(2,4))', '(4)', '4')
+    """
+    if isinstance(x, tuple):
+        return "(" + ",".join(shape_text(e) for e in x) + ")"
+    return str(x)
+
+
+def is_layout(x: object) -> bool:
+    """Whether x is a Layout."""
+    return isinstance(x, Layout)
+
+
+def make_layout(*parts: Any) -> Layout:
+    """A layout from a shape, from a shape and a stride, or from layouts that become its modes.
+
+    >>> make_layout((4, 8)), make_layout((4, 8), (8, 1))
+    (Layout((4, 8), (1, 4)), Layout((4, 8), (8, 1)))
+    >>> make_layout(Layout(4, 2), Layout((2, 4), (1, 8)))
+    Layout((4, (2, 4)), (2, (1, 8)))
+    """
+    if len(parts) == 1 and not isinstance(parts[0], Layout):
+        if _is_int_tuple(parts[0]):
+            return Layout(parts[0])
+        parts = tuple(parts[0])
+    elif len(parts) == 2 and _is_int_tuple(parts[0]):
+        return Layout(*parts)
+    for part in parts:
+        if not isinstance(part, Layout):
+            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {part!r}")
+    return Layout(tuple(p.shape for p in parts), tuple(p.stride for p in parts))
+
+
+def make_identity_layout(shape: Any) -> Layout:
+    """The layout whose value at a coordinate is that coordinate.
+
+    Post-condition: L(c) == c for every natural coordinate c.
+
+    >>> make_identity_layout((4, (2, 3)))
+    Layout((4, (2, 3)), (1@0, (1@0@1, 1@1@1)))
+    """
+
+    def units(s: Any, path: tuple[int, ...]) -> Any:
+        if isinstance(s, tuple):
+            return tuple(units(e, (*path, mode)) for mode, e in enumerate(s))
+        return ScaledBasis(1, path or (0,))
+
+    return Layout(shape, units(shape, ()))
+
+
+def _is_int_tuple(x: object) -> bool:
+    if isinstance(x, tuple):
+        return all(_is_int_tuple(e) for e in x)
+    return is_int(x)
+
+
+# -- measures ---------------------------------------------------------------------------------------
+
+
+def _at(x: Any, mode: tuple[int, ...]) -> Any:
+    """The sub-layout or sub-tuple at a path of modes."""
+    for m in mode:
+        x = x[m] if isinstance(x, tuple) or hasattr(x, "shape") else (x,)[m]
+    return x
+
+
+def shape(x: Any, *mode: int) -> Any:
+    """The shape of a layout, or of one of its modes.
+
+    >>> shape(Layout((4, (2, 4))), 1)
+    (2, 4)
+    """
+    x = _at(x, mode)
+    return x.shape if hasattr(x, "shape") else x
+
+
+def stride(x: Any, *mode: int) -> Any:
+    """The stride of a layout, or of one of its modes.
+
+    >>> stride(Layout((4, (2, 4))), 1)
+    (4, 8)
+    """
+    return _at(x, mode).stride
+
+
+def size(x: Any, *mode: int) -> int:
+    """The number of coordinates of a layout or int tuple, or of one of its modes.
+
+    >>> size(Layout((4, (2, 4)))), size((4, (2, 4)), 1)
+    (32, 8)
+    """
+    return product(shape(x, *mode))
+
+
+def rank(x: Any, *mode: int) -> int:
+    """The number of top-level modes; an int has one.
+
+    >>> rank(Layout((4, (2, 4)))), rank(7)
+    (2, 1)
+    """
+    s = shape(x, *mode)
+    return len(s) if isinstance(s, tuple) else 1
+
+
+def depth(x: Any, *mode: int) -> int:
+    """How deep the modes nest: 0 for an int, 1 for a flat tuple.
+
+    >>> depth(4), depth((4, 8)), depth(Layout((4, (2, 4))))
+    (0, 1, 2)
+    """
+    s = shape(x, *mode)
+    return 1 + max((depth(e) for e in s), default=0) if isinstance(s, tuple) else 0
+
+
+def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
+    """How many offsets lie from the smallest to the largest value: what an allocation must hold.
+
+    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides, a tuple.
+
+    >>> cosize(Layout((4, 8), (1, 5))), cosize(Layout(4, -2))
+    (39, 7)
+    """
+    found = _at(layout, mode)
+    if not isinstance(found, Layout):
+        return found.cosize()
+    if found.has_coordinates:
+        return transform_leaf(lambda last: last + 1, found(size(found) - 1))
+    modes = zip(leaves(found.shape), leaves(found.stride), strict=True)
+    return 1 + sum((s - 1) * abs(d) for s, d in modes)
+
+
+# -- rearranging modes ------------------------------------------------------------------------------
+
+
+def flatten(x: Any) -> Any:
+    """A layout without nesting; of an int tuple, the tuple of its leaves.
+
+    Post-condition for a layout: depth(R) <= 1 and R(i) == L(i) for every i.
+
+    >>> flatten(Layout((4, (2, 4)), (2, (1, 8))))
+    Layout((4, 2, 4), (2, 1, 8))
+    >>> flatten(((2, 3), 4)), flatten(4)
+    ((2, 3, 4), (4,))
+    """
+    if not isinstance(x, Layout):
+        return leaves(x)
+    return Layout(leaves(x.shape), leaves(x.stride)) if isinstance(x.shape, tuple) else x
+
+
+def select(x: Any, *modes: int) -> Any:
+    """The listed modes, in that order.
+
+    Post-condition: rank(R) == len(modes) and R[i] == L[modes[i]].
+
+    >>> select(Layout((2, 3, 4)), 2, 0)
+    Layout((4, 2), (6, 1))
+    """
+    if isinstance(x, Layout):
+        return make_layout([x[m] for m in modes])
+    return tuple(x[m] for m in modes)
+
+
+def group(x: Any, begin: int, end: int) -> Any:
+    """The modes begin, ..., end - 1 put together into one.
+
+    Post-condition: R[begin] has those modes, and R(i) == L(i) for every i.
+
+    >>> group(Layout((2, 3, 4, 5)), 1, 3)
+    Layout((2, (3, 4), 5), (1, (2, 6), 24))
+    """
+    if not 0 <= begin < end <= rank(x):
+        raise LayoutError(f"group of modes {begin} to {end} of {x}: it has {rank(x)} modes")
+    if isinstance(x, Layout):
+        modes = list(x)
+        return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])
+    return (*x[:begin], tuple(x[begin:end]), *x[end:])
+
+
+def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
+    """X with one more mode at the end; with `up_to`, as often as it takes to reach that rank.
+
+    Post-condition: the first modes are those of x, the rest equal `mode`.
+
+    >>> append(Layout(4, 2), Layout(3, 8))
+    Layout((4, 3), (2, 8))
+    >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
+    Layout((4, 2, 1, 1), (1, 4, 0, 0))
+    """
+    count = 1 if up_to is None else up_to - rank(x)
+    if count < 0:
+        raise LayoutError(f"append up to rank {up_to}: {x} has rank {rank(x)} already")
+    if isinstance(x, Layout):
+        return make_layout([*x, *[mode] * count]) if count else x
+    return (*(x if isinstance(x, tuple) else (x,)), *[mode] * count)
+
+
+def prepend(x: Any, mode: Any) -> Any:
+    """X with one more mode in front.
+
+    >>> prepend(Layout(4, 2), Layout(3, 8))
+    Layout((3, 4), (8, 2))
+    """
+    if isinstance(x, Layout):
+        return make_layout([mode, *x])
+    return (mode, *(x if isinstance(x, tuple) else (x,)))
+
+
+def slice_and_offset(crd: Any, layout: Layout) -> tuple[Layout, Any]:
+    """The layout of the modes paired with None, and the offset that the fixed modes add.
+
+    Post-condition: offset + R(open coordinates) == L(all coordinates).
+
+    >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
+    (Layout((4,), (2,)), 9)
+    """
+    if isinstance(crd, tuple) and not isinstance(layout.shape, tuple) and len(crd) == 1:
+        crd = crd[0]
+    kept_shape, kept_stride = slice_(crd, layout.shape), slice_(crd, layout.stride)
+    if kept_shape == ():
+        raise LayoutError(f"coordinate {crd} of {layout} leaves no mode open: call the layout for its offset")
+    return Layout(kept_shape, kept_stride), crd2idx(crd, layout.shape, layout.stride)

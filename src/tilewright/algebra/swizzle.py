@@ -1,0 +1,177 @@
+"""Swizzles, and layouts followed by a swizzle or started at an offset.
+
+A swizzle exchanges addresses by xor so that columns, not only rows, fall into different memory banks:
+
+>>> from tilewright.algebra import Layout
+>>> rows = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
+>>> [rows(1, j) for j in range(8)]
+[9, 8, 11, 10, 13, 12, 15, 14]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.algebra.compose import composition
+from tilewright.algebra.inttuple import product
+from tilewright.algebra.layout import Layout, cosize, size
+from tilewright.errors import LayoutError
+
+
+class Swizzle:
+    """o -> o ^ ((o & yyy) >> shift), with `bits` ones in yyy, from bit `base` + max(0, shift) on.
+
+    In words: `bits` bits of the offset, `shift` above the lowest ones that may change (those from `base` on),
+    are xor-ed onto them; a negative shift works downwards. abs(shift) must be at least `bits`.
+
+    Post-condition: S(S(o)) == o, and the bits below `base` never change.
+
+    >>> hex(Swizzle(3, 3, 3)(0xDEADBEEF))
+    '0xdeadbef7'
+    """
+
+    __slots__ = ("base", "bits", "shift")
+
+    def __init__(self, bits: int, base: int, shift: int):
+        if bits < 0 or base < 0:
+            raise LayoutError(f"Swizzle({bits}, {base}, {shift}): bits and base must not be negative")
+        if abs(shift) < bits:
+            raise LayoutError(
+                f"Swizzle({bits}, {base}, {shift}): abs(shift) must be at least bits, or bits overlap"
+            )
+        self.bits, self.base, self.shift = bits, base, shift
+
+    def __call__(self, offset: Any) -> Any:
+        ones = (1 << self.bits) - 1
+        if self.shift >= 0:
+            return offset ^ ((offset & (ones << (self.base + self.shift))) >> self.shift)
+        return offset ^ ((offset & (ones << self.base)) << -self.shift)
+
+    def compose(self, layout: Any) -> ComposedLayout:
+        """The layout followed by this swizzle."""
+        return ComposedLayout(self, 0, layout if isinstance(layout, Layout) else Layout(layout))
+
+    def size(self) -> int:
+        """The period: S(o + size) == S(o) + size for offsets o that are not negative."""
+        return 1 << (self.bits + self.base + abs(self.shift))
+
+    cosize = size
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Swizzle):
+            return NotImplemented
+        return (self.bits, self.base, self.shift) == (other.bits, other.base, other.shift)
+
+    def __hash__(self) -> int:
+        return hash((self.bits, self.base, self.shift))
+
+    def __str__(self) -> str:
+        return f"S<{self.bits},{self.base},{self.shift}>"
+
+    def __repr__(self) -> str:
+        return f"Swizzle({self.bits}, {self.base}, {self.shift})"
+
+
+class ComposedLayout:
+    """c -> outer(offset + layout(c)): a layout that starts at an offset and may end in a swizzle.
+
+    `outer` is a Swizzle, a Layout, any function of an offset, or None for the identity. Without an outer
+    function and with offset 0 it equals its inner layout.
+
+    >>> print(ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1))))
+    S<2,0,3> o 0 o (4,8):(8,1)
+    """
+
+    __slots__ = ("layout", "offset", "outer")
+
+    def __init__(self, outer: Any, offset: Any, layout: Any):
+        if isinstance(outer, Swizzle) and outer.bits == 0:
+            outer = None
+        self.outer, self.offset, self.layout = outer, offset, layout
+
+    def __call__(self, *coordinate: Any) -> Any:
+        value = self.layout(*coordinate)
+        if isinstance(value, Layout):
+            raise LayoutError(f"{self} cannot be sliced by {coordinate} without its offset: use local_tile")
+        value = _shift(self.offset, value)
+        return value if self.outer is None else self.outer(value)
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the inner layout."""
+        return self.layout.shape
+
+    @property
+    def stride(self) -> Any:
+        """The stride of the inner layout: how far it moves before the outer function."""
+        return self.layout.stride
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def size(self) -> int:
+        """The number of coordinates."""
+        return product(self.layout.shape)
+
+    def cosize(self) -> int:
+        """What an allocation must hold: the largest value, plus one.
+
+        A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
+        """
+        if self.outer is None:
+            return int(self.offset + cosize(self.layout))
+        return 1 + max(self(i) for i in range(size(self.layout)))
+
+    def with_layout(self, layout: Layout) -> ComposedLayout:
+        """The same outer function and offset over another inner layout."""
+        return ComposedLayout(self.outer, self.offset, layout)
+
+    def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
+        """The same outer function over a tile of the inner layout."""
+        return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
+
+    def compose(self, b: Any) -> ComposedLayout:
+        """The composition with a tiler: it acts on the inner layout."""
+        return self.with_layout(composition(self.layout, b))
+
+    def after(self, a: Any) -> ComposedLayout:
+        """The layout `a` applied to the values of this one."""
+        return ComposedLayout(a, 0, self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Layout):
+            return self.outer is None and self.offset == 0 and bool(self.layout == other)
+        if not isinstance(other, ComposedLayout):
+            return NotImplemented
+        return bool(self.outer == other.outer and self.offset == other.offset and self.layout == other.layout)
+
+    def __hash__(self) -> int:
+        if self.outer is None and self.offset == 0:
+            return hash(self.layout)
+        return hash((self.outer, self.offset, self.layout))
+
+    def __str__(self) -> str:
+        if self.outer is None:
+            return f"{self.offset} + {self.layout}"
+        return f"{self.outer} o {self.offset} o {self.layout}"
+
+    def __repr__(self) -> str:
+        return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.layout!r})"
+
+    def svg(self, **options: Any) -> str:
+        """A picture of the layout as SVG text; `tilewright.algebra.picture.layout_svg` lists the options."""
+        from tilewright.algebra.picture import layout_svg
+
+        return layout_svg(self, **options)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def _shift(offset: Any, value: Any) -> Any:
+    """offset + value, also where values are coordinates."""
+    if isinstance(value, tuple):
+        if offset == 0:
+            return value
+        return tuple(_shift(o, v) for o, v in zip(offset, value, strict=True))
+    return offset + value
