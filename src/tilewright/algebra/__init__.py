@@ -9,9 +9,17 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 | compose, divide   | the algebra; tiles and partitions                                      |
 | swizzle           | xor swizzles, layouts with an offset                                   |
 | layout_text       | layouts from text                                                      |
+| expr              | integer expressions: nodes, symbols, operators                         |
+| expr_rules, expr_divide, expr_prove | how they are simplified, and what can be shown of them |
+| expr_use, expr_text | evaluate, substitute, linear form; print and parse                   |
+| transforms        | pad, embed, merge, ...: views of a tensor, step by step                |
+| access            | which element is read: the access, its bounds and its domain           |
+| access_normal, access_cut | its normal form; cuts, phases, joins                           |
 | picture           | layouts as SVG and in the terminal; bank conflicts                     |
 """
 
+from tilewright.algebra.access import Access
+from tilewright.algebra.access_cut import join, why_not_join
 from tilewright.algebra.basis import E, ScaledBasis
 from tilewright.algebra.compose import (
     coalesce,
@@ -43,6 +51,11 @@ from tilewright.algebra.divide import (
     zipped_divide,
     zipped_product,
 )
+from tilewright.algebra.expr import Expr, Symbol, as_expr, extent, index, symbol
+from tilewright.algebra.expr_prove import is_nonneg
+from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, ne, negate
+from tilewright.algebra.expr_text import parse_expr
+from tilewright.algebra.expr_use import ceildiv, evaluate, has_division, linear_form, substitute
 from tilewright.algebra.inttuple import (
     Integer,
     compatible,
@@ -86,3 +99,4 @@ from tilewright.algebra.layout import (
 )
 from tilewright.algebra.layout_text import parse_layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+from tilewright.algebra.transforms import Chain, View

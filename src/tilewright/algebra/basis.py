@@ -70,9 +70,7 @@ class Displacement:
         if isinstance(other, ScaledBasis):
             other = Displacement({other.path: other.value})
         if not isinstance(other, Displacement):
-            raise LayoutError(
-                f"a coordinate and the offset {other!r} cannot be added: strides mix the two kinds"
-            )
+            raise LayoutError(f"a coordinate and the offset {other!r} cannot be added: strides mix the two kinds")
         steps = dict(self.steps)
         for path, value in other.steps.items():
             steps[path] = steps[path] + value if path in steps else value

@@ -6,7 +6,7 @@ layout as its answer raises a `LayoutError` that names the layouts and the faili
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 from tilewright.algebra.inttuple import (
@@ -42,9 +42,7 @@ def _from_modes(modes: list[tuple[Any, Any]]) -> Layout:
 def _by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
     """The operation on each mode that the tiler names; further modes stay as they are."""
     if rank(layout) < len(tiler):
-        raise LayoutError(
-            f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}"
-        )
+        raise LayoutError(f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}")
     done = (operation(layout[i], t) for i, t in enumerate(tiler))
     return make_layout(chain(done, (layout[i] for i in range(len(tiler), rank(layout)))))
 
@@ -170,9 +168,7 @@ class _Walk:
                 step //= extent
                 continue
             elif extent % step != 0:
-                raise self.refuse(
-                    f"{s}:{d} steps by {step} in a mode of extent {extent}: neither divides the other"
-                )
+                raise self.refuse(f"{s}:{d} steps by {step} in a mode of extent {extent}: neither divides the other")
             else:
                 count = extent // step
                 if rest % count != 0:
@@ -288,7 +284,7 @@ def left_inverse(layout: Layout | int) -> Layout:
     if not rows:
         return EMPTY_MODE
     modes: list[tuple[Any, Any]] = [(rows[0][1], 0)]  # offsets below the smallest stride belong to index 0
-    for (s, d, index_stride), following in zip(rows, rows[1:], strict=False):
+    for (s, d, index_stride), following in pairwise(rows):
         reach = following[1]
         if reach < s * d:
             raise LayoutError(f"left_inverse of {layout}: modes {s}:{d} and {following[0]}:{reach} overlap")

@@ -114,9 +114,7 @@ def _unzip(splitter: Callable[[Any, Any], Any], layout: Layout, tiler: Any) -> L
         raise LayoutError(f"tiler {tiler} has {len(tiler)} modes, but {layout} has {rank(layout)}")
     halves = [_unzip(splitter, layout[i], t) for i, t in enumerate(tiler)]
     untouched = (layout[i] for i in range(len(tiler), rank(layout)))
-    return make_layout(
-        make_layout([h[0] for h in halves]), make_layout(chain((h[1] for h in halves), untouched))
-    )
+    return make_layout(make_layout([h[0] for h in halves]), make_layout(chain((h[1] for h in halves), untouched)))
 
 
 # -- products ---------------------------------------------------------------------------------------
@@ -221,9 +219,7 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
     """
     flat, places = leaves(extents), leaves(order)
     if len(flat) != len(places):
-        raise LayoutError(
-            f"order {order} has {len(places)} entries for the {len(flat)} modes of shape {extents}"
-        )
+        raise LayoutError(f"order {order} has {len(places)} entries for the {len(flat)} modes of shape {extents}")
     strides = [0] * len(flat)
     running = 1
     for mode in sorted(range(len(flat)), key=lambda m: places[m]):
@@ -234,7 +230,7 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
 
 
 @_inside_composed
-def tile_to_shape(block: Any, extents: tuple[int, ...], order: Any = None) -> Any:
+def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
     """The block repeated until it fills a shape, the copies laid out by `order` (first mode fastest).
 
     Post-condition: size(R[i]) == product(extents[i]) for every mode. Raises where the block does not divide the shape.

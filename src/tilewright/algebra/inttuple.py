@@ -61,7 +61,7 @@ def as_int_tuple(x: Any, what: str) -> Any:
     if isinstance(x, tuple):
         return tuple(as_int_tuple(e, what) for e in x)
     if isinstance(x, Integer):
-        return operator.index(x)  # type: ignore[call-overload]
+        return int(x)  # type: ignore[call-overload]
     raise LayoutError(f"{what} must be an int or a nested tuple of ints, but holds {x!r}")
 
 
@@ -148,7 +148,7 @@ def tuple_max(x: Any) -> int:
     >>> tuple_max(((2, 3), 4))
     4
     """
-    return max(_each_leaf(x))
+    return int(max(_each_leaf(x)))
 
 
 def elem_scale(a: Any, b: Any) -> Any:

@@ -66,9 +66,7 @@ class Layout:
         else:
             stride = transform_leaf(_as_stride, stride)
             if not congruent(shape, stride):
-                raise LayoutError(
-                    f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike"
-                )
+                raise LayoutError(f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "stride", stride)
         object.__setattr__(self, "_hash", hash((shape, stride)))

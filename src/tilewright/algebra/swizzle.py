@@ -36,12 +36,11 @@ class Swizzle:
         if bits < 0 or base < 0:
             raise LayoutError(f"Swizzle({bits}, {base}, {shift}): bits and base must not be negative")
         if abs(shift) < bits:
-            raise LayoutError(
-                f"Swizzle({bits}, {base}, {shift}): abs(shift) must be at least bits, or bits overlap"
-            )
+            raise LayoutError(f"Swizzle({bits}, {base}, {shift}): abs(shift) must be at least bits, or bits overlap")
         self.bits, self.base, self.shift = bits, base, shift
 
     def __call__(self, offset: Any) -> Any:
+        """The swizzled offset; numpy arrays are taken element by element."""
         ones = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (ones << (self.base + self.shift))) >> self.shift)
@@ -90,6 +89,7 @@ class ComposedLayout:
         self.outer, self.offset, self.layout = outer, offset, layout
 
     def __call__(self, *coordinate: Any) -> Any:
+        """The value at a coordinate, as `Layout` takes it."""
         value = self.layout(*coordinate)
         if isinstance(value, Layout):
             raise LayoutError(f"{self} cannot be sliced by {coordinate} without its offset: use local_tile")
@@ -119,8 +119,8 @@ class ComposedLayout:
         A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
         """
         if self.outer is None:
-            return int(self.offset + cosize(self.layout))
-        return 1 + max(self(i) for i in range(size(self.layout)))
+            return int(self.offset) + int(cosize(self.layout))
+        return 1 + max(int(self(i)) for i in range(size(self.layout)))
 
     def with_layout(self, layout: Layout) -> ComposedLayout:
         """The same outer function and offset over another inner layout."""

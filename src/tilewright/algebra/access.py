@@ -1,0 +1,235 @@
+"""Accesses: which element of a tensor each point of an iteration reads or writes.
+
+An access has *axes* (symbols that run from 0), a coordinate for each dimension of the tensor, and conditions.
+Its **normal form** is affine: every flat index that is divided is replaced by its *digits*, and what is left of
+// and % is none. A 3x3 convolution with padding 1, written with flat m and k:
+
+>>> from tilewright.algebra import index
+>>> m, k = index("m", 2 * 5 * 7), index("k", 3 * 3 * 4)
+>>> n, p, q = m // 35, m // 7 % 5, m % 7
+>>> r, s, c = k // 12, k // 4 % 3, k % 4
+>>> x = Access.of((n, p + r - 1, q + s - 1, c), axes=(m, k), shape=(2, 5, 7, 4))
+>>> print(x.normalise({"m": "npq", "k": "rsc"}))
+(n 2, p 5, q 7, r 3, s 3, c 4) -> 140*n + 28*p + 28*r + 4*q + 4*s + c - 32
+  m = 35*n + 7*p + q
+  k = 12*r + 4*s + c
+  inside memory where p + r <= 5 and p + r >= 1 and q + s <= 7 and q + s >= 1
+
+Two kinds of conditions are kept apart. `bounds` say where the element lies in memory; outside, a read gives
+its "else" value and a write does nothing. `domain` says which points belong to the iteration at all, where
+axes were cut into sizes that do not divide; other points are never read, combined or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tilewright.algebra import access_cut, access_normal
+from tilewright.algebra.expr import ZERO, Expr, ExprLike, IsZero, Mod, Sum, Symbol, as_expr
+from tilewright.algebra.expr_rules import add_all, all_of, conjuncts, multiply
+from tilewright.algebra.expr_use import Substitution, evaluate, has_division
+from tilewright.algebra.layout import Layout
+from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+from tilewright.errors import AccessError
+
+
+@dataclass(frozen=True)
+class Access:
+    """Coordinates of a tensor as expressions of axes, with conditions; made by `Access.of`, `View.access`."""
+
+    axes: tuple[Symbol, ...]
+    """What the access is indexed by now: each runs over 0, ..., extent - 1."""
+    indices: tuple[tuple[Symbol, Expr], ...]
+    """The indices it was written with, as expressions of the axes."""
+    coordinates: tuple[Expr, ...]
+    """The tensor's coordinates, one a dimension."""
+    shape: tuple[Expr, ...]
+    """The tensor's extents."""
+    strides: tuple[Expr, ...]
+    """The tensor's strides, in elements."""
+    bounds: tuple[Expr, ...] = ()
+    """Conditions: the element lies in memory. What could be shown to hold always is not kept."""
+    domain: tuple[Expr, ...] = ()
+    """Conditions: the point belongs to the iteration."""
+    columns: tuple[Symbol, ...] = ()
+    """Symbols whose definition is decoded once a task, into a table: made by a cut with how="table"."""
+    swizzle: Swizzle | None = None
+    """Applied to the offset last."""
+    digit_names: tuple[tuple[str, access_normal.Names], ...] = ()
+    """Names for the digits of an axis, slowest first, used by `normalise`."""
+    general: str | None = None
+    """Why there is no normal form; None where there is one or it was not asked for."""
+
+    @classmethod
+    def of(
+        cls,
+        coordinates: Sequence[ExprLike],
+        axes: Iterable[Symbol],
+        shape: Sequence[ExprLike],
+        strides: Sequence[ExprLike] | None = None,
+        conditions: Iterable[Expr] = (),
+        digit_names: Mapping[str, access_normal.Names] | None = None,
+    ) -> Access:
+        """The access with these coordinates; without strides, the tensor is packed, last dimension fastest.
+
+        The bounds 0 <= coordinate < extent are added here, where they are not always true.
+        """
+        axes = tuple(axes)
+        exprs = tuple(as_expr(c) for c in coordinates)
+        extents = tuple(as_expr(e) for e in shape)
+        if len(exprs) != len(extents):
+            raise AccessError(f"{len(exprs)} coordinates are given for a tensor of {len(extents)} dimensions")
+        steps = _packed(extents) if strides is None else tuple(as_expr(s) for s in strides)
+        if len(steps) != len(extents):
+            raise AccessError(f"{len(steps)} strides are given for a tensor of {len(extents)} dimensions")
+        for axis in axes:
+            if axis.lower is not ZERO or axis.upper is None:
+                raise AccessError(f"axis {axis} must run from 0 to an extent: make it by index({axis.name!r}, extent)")
+        bounds = [*conditions]
+        for coordinate, size in zip(exprs, extents, strict=True):
+            bounds += [coordinate >= 0, coordinate < size]
+        indices = tuple((axis, axis) for axis in axes)
+        names = tuple((digit_names or {}).items())
+        return cls(axes, indices, exprs, extents, steps, conjuncts(bounds), digit_names=names)
+
+    @classmethod
+    def from_layout(cls, layout: Layout, axes: Iterable[Symbol]) -> Access:
+        """The access to a layout's memory, one axis for each mode; an axis runs over the mode's size.
+
+        >>> from tilewright.algebra import index
+        >>> print(Access.from_layout(Layout((4, (2, 4)), (2, (1, 8))), [index("i", 4), index("j", 8)]).offset)
+        8*(j//2) + 2*i + j%2
+        """
+        axes = tuple(axes)
+        if len(axes) != len(layout):
+            raise AccessError(f"{layout} has {len(layout)} modes, but {len(axes)} axes are given")
+        offset: Expr = ZERO
+        for axis, mode in zip(axes, layout, strict=True):
+            if axis.hi + 1 != mode.size():
+                raise AccessError(f"axis {axis.name} has extent {axis.hi + 1}, its mode {mode} has {mode.size()}")
+            offset = offset + mode(axis)
+        return cls.of((offset,), axes, (layout.cosize(),), (1,))
+
+    # -- what it says -------------------------------------------------------------------------------
+
+    @property
+    def offset(self) -> Expr:
+        """The element's place in memory, before the swizzle."""
+        return add_all(multiply(c, s) for c, s in zip(self.coordinates, self.strides, strict=True))
+
+    @property
+    def conditions(self) -> tuple[Expr, ...]:
+        """Domain and bounds together."""
+        return self.domain + self.bounds
+
+    @property
+    def congruences(self) -> tuple[Expr, ...]:
+        """The bounds that ask for a remainder of zero: a strided gradient has them."""
+        return tuple(b for b in self.bounds if isinstance(b, IsZero) and isinstance(b.operand, Mod))
+
+    @property
+    def divisions(self) -> tuple[Expr, ...]:
+        """The coordinates and conditions in which a // or % of an axis is left; congruences do not count."""
+        counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]
+        return tuple(e for e in (*self.coordinates, *counted) if has_division(e, self.axes))
+
+    def axis(self, name: str | Symbol) -> Symbol:
+        """The axis of that name."""
+        for axis in self.axes:
+            if axis is name or axis.name == name:
+                return axis
+        raise AccessError(f"there is no axis {name}; there are {', '.join(a.name for a in self.axes)}")
+
+    def at(self, values: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+        """(offset, in the domain, in memory) at one point, or at arrays of points.
+
+        >>> from tilewright.algebra import index
+        >>> i = index("i", 4)
+        >>> Access.of((i - 1,), axes=(i,), shape=(3,)).at({"i": 0})
+        (-1, 1, 0)
+        """
+        offset = evaluate(self.offset, values)
+        if self.swizzle is not None:
+            offset = self.swizzle(offset)
+        return offset, evaluate(all_of(*self.domain), values), evaluate(all_of(*self.bounds), values)
+
+    # -- what can be done with it -------------------------------------------------------------------
+
+    def substitute(self, values: Mapping[Any, ExprLike]) -> Access:
+        """The access with symbols bound; bounds that now always hold go."""
+        return self.rebuilt(Substitution(values))
+
+    def rebuilt(self, images: Substitution, **changes: Any) -> Access:
+        """The access with every expression replaced by its image."""
+        axes = [images(a) for a in self.axes]
+        fields: dict[str, Any] = {
+            "axes": tuple(a for a in axes if isinstance(a, Symbol)),
+            "indices": tuple((i, images(e)) for i, e in self.indices),
+            "coordinates": tuple(images(c) for c in self.coordinates),
+            "shape": tuple(images(e) for e in self.shape),
+            "strides": tuple(images(e) for e in self.strides),
+            "bounds": conjuncts(images(b) for b in self.bounds),
+            "domain": conjuncts(images(d) for d in self.domain),
+            "columns": tuple(c for c in map(images, self.columns) if isinstance(c, Symbol)),
+        }
+        return replace(self, **(fields | changes))
+
+    def normalise(self, digit_names: Mapping[str, access_normal.Names] | None = None) -> Access:
+        """The normal form: flat indices become digits, no // or % is left; or `general` says why not.
+
+        Names of the digits, slowest first, may be given for an axis; otherwise they are numbered, m_2, m_1, m_0.
+        """
+        return access_normal.normalise(self, digit_names or {})
+
+    def cut(self, axis: Any, size: ExprLike, how: Literal["box", "extend", "table"] = "box") -> Access:
+        """The access with an axis, or a fused tuple of axes, cut into tiles of `size`: see `access_cut.cut`."""
+        return access_cut.cut(self, axis, size, how)
+
+    def phases(self) -> list[tuple[dict[str, int], Access]]:
+        """One access for each combination of residues that satisfies all congruences, free of them."""
+        return access_cut.phases(self)
+
+    def layout(self) -> Layout | ComposedLayout:
+        """The access as a layout with one mode for each index: sizes must be numbers and no bounds be left."""
+        return access_normal.layout_of(self)
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{a.name} {extent_of(a)}" for a in self.axes)
+        swizzle = "" if self.swizzle is None else f"{self.swizzle} o "
+        lines = [f"({axes}) -> {swizzle}{self.offset}"]
+        lines += [f"  {i.name} = {e}" for i, e in self.indices if i.name != str(e)]
+        lines += [f"  table {c.name} = {c.definition}" for c in self.columns]
+        if self.domain:
+            lines.append("  only where " + " and ".join(sorted(str(d) for d in self.domain)))
+        if ZERO in self.bounds:
+            lines.append("  never inside memory")
+        elif self.bounds:
+            lines.append("  inside memory where " + " and ".join(sorted(str(b) for b in self.bounds)))
+        if self.general:
+            lines.append(f"  general: {self.general}")
+        return "\n".join(lines)
+
+
+def _divides_an_axis(congruence: Expr) -> bool:
+    """Whether a congruence is one of an index alone, which digits resolve."""
+    node = congruence.parts[0]
+    return isinstance(node, Mod) and not isinstance(node.left, Sum)
+
+
+def extent_of(axis: Symbol) -> Expr:
+    """The number of values of an axis."""
+    if axis.upper is None:
+        raise AccessError(f"axis {axis} has no extent")
+    return axis.upper + 1
+
+
+def _packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides of a packed tensor, last dimension fastest."""
+    strides: list[Expr] = []
+    running: Expr = as_expr(1)
+    for size in reversed(shape):
+        strides.append(running)
+        running = running * size
+    return tuple(reversed(strides))

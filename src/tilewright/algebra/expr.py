@@ -1,0 +1,500 @@
+"""Integer expressions: the nodes, what they know about themselves, and Python's operators on them.
+
+An expression is an integer function of symbols: sums, products, floor division, remainder, min, max,
+conditions (0 or 1). Nodes are *interned*: two equal expressions are one object, compared by identity, so
+`==`, hashing and sharing cost nothing however deep they are. They are simplified when they are made, by the
+rules in `expr_rules`; there is no separate "simplify".
+
+>>> k = index("k", 144)
+>>> 16 * (k // 16) + k % 16 is k
+True
+>>> print((k // 48) % 3)
+k//48
+>>> k < 144
+<1>
+
+`//` and `%` are floor division and its remainder, for negative numbers too. `a / b` is exact division: the
+author's word that b divides a, checked when it is evaluated. `math.floor(a / b)` and `math.ceil(a / b)` close
+it without that promise.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from math import gcd, inf
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from tilewright.errors import ExpressionError
+
+Bound: TypeAlias = float
+"""An int, or infinity: the numeric end of a range."""
+
+_nodes: WeakValueDictionary[Any, Expr] = WeakValueDictionary()
+
+
+class Expr:
+    """The base of all expressions. Made by operators and by the functions of this package, never directly.
+
+    Every node knows, from its parts alone: `lo` and `hi`, a range that holds all its values; `multiple`, an
+    int that divides all its values; `key`, a number that orders nodes the same way in every process; and
+    `open`, whether its range depends on symbolic bounds, so that a proof may know more than the range.
+    """
+
+    __slots__ = ("__weakref__", "_nonneg", "_symbols", "hi", "key", "lo", "multiple", "open")
+
+    lo: Bound
+    hi: Bound
+    multiple: int
+    key: int
+    open: bool
+    _symbols: frozenset[Symbol] | None
+    _nonneg: bool | None
+
+    # -- structure ----------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The expressions this one is made of."""
+        return ()
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that occur in it."""
+        if self._symbols is None:
+            found: set[Symbol] = set()
+            for part in self.parts:
+                found |= part.symbols
+            self._symbols = frozenset(found)
+        return self._symbols
+
+    def walk(self) -> Iterator[Expr]:
+        """Every node below and including this one, once each, parts first."""
+        seen: set[Expr] = set()
+        stack: list[tuple[Expr, bool]] = [(self, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((part, False) for part in node.parts)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one number."""
+        return False
+
+    def __index__(self) -> int:
+        raise ExpressionError(f"{self} is not a number: its value depends on {_names(self.symbols)}")
+
+    def __int__(self) -> int:
+        return self.__index__()
+
+    def __bool__(self) -> bool:
+        raise ExpressionError(
+            f"whether {self} holds depends on {_names(self.symbols)}; compare with `is` or evaluate it"
+        )
+
+    # -- arithmetic ---------------------------------------------------------------------------------
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return _rules.add(self, as_expr(other))
+
+    def __radd__(self, other: int) -> Expr:
+        return _rules.add(as_expr(other), self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return _rules.add(self, _rules.scale(as_expr(other), -1))
+
+    def __rsub__(self, other: int) -> Expr:
+        return _rules.add(as_expr(other), _rules.scale(self, -1))
+
+    def __neg__(self) -> Expr:
+        return _rules.scale(self, -1)
+
+    def __pos__(self) -> Expr:
+        return self
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        if type(other) is int:
+            return _rules.scale(self, other)
+        return _rules.multiply(self, as_expr(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return _rules.floordiv(self, as_expr(other))
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return _rules.floordiv(as_expr(other), self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return _rules.modulo(self, as_expr(other))
+
+    def __rmod__(self, other: int) -> Expr:
+        return _rules.modulo(as_expr(other), self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return _rules.exact_divide(self, as_expr(other))
+
+    def __rtruediv__(self, other: int) -> Expr:
+        return _rules.exact_divide(as_expr(other), self)
+
+    def __floor__(self) -> Expr:
+        return _rules.close(self)
+
+    def __ceil__(self) -> Expr:
+        return _rules.scale(_rules.close(_rules.scale(self, -1)), -1)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return _rules.xor(self, as_expr(other))
+
+    __rxor__ = __xor__
+
+    # -- conditions ---------------------------------------------------------------------------------
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return _rules.at_least_zero(as_expr(other) - self - 1)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return _rules.at_least_zero(as_expr(other) - self)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return _rules.at_least_zero(self - as_expr(other) - 1)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return _rules.at_least_zero(self - as_expr(other))
+
+    # -- use ----------------------------------------------------------------------------------------
+
+    def subs(self, values: Mapping[Any, ExprLike]) -> Expr:
+        """The expression with symbols (or names) replaced: see `substitute`."""
+        from tilewright.algebra.expr_use import substitute
+
+        return substitute(self, values)
+
+    def __call__(self, values: Mapping[Any, Any]) -> Any:
+        """The value for these symbols (or names): see `evaluate`."""
+        from tilewright.algebra.expr_use import evaluate
+
+        return evaluate(self, values)
+
+    def __str__(self) -> str:
+        from tilewright.algebra.expr_text import expr_text
+
+        return expr_text(self)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+ExprLike: TypeAlias = "Expr | int"
+
+
+def _names(symbols: frozenset[Symbol]) -> str:
+    return ", ".join(sorted(s.name for s in symbols)) or "nothing"
+
+
+class Const(Expr):
+    """A number."""
+
+    __slots__ = ("value",)
+    value: int
+
+    @property
+    def is_constant(self) -> bool:
+        return True
+
+    def __index__(self) -> int:
+        return self.value
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+
+class Symbol(Expr):
+    """A named integer with what is known of it; made by `symbol`, `index` and `extent`.
+
+    `lower` and `upper` (both inclusive) are expressions or None. `definition`, if there is one, is what the
+    symbol stands for: proofs use it, printing does not.
+    """
+
+    __slots__ = ("definition", "lower", "name", "upper")
+    name: str
+    lower: Expr | None
+    upper: Expr | None
+    definition: Expr | None
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset((self,))
+
+    @property
+    def background(self) -> frozenset[Symbol]:
+        """The symbols that its bounds and its definition mention."""
+        found: set[Symbol] = set()
+        for e in (self.lower, self.upper, self.definition):
+            if e is not None:
+                found |= e.symbols
+        return frozenset(found)
+
+
+class Sum(Expr):
+    """constant + the sum of coefficient * term: terms are neither sums nor numbers, ordered by key."""
+
+    __slots__ = ("constant", "terms")
+    constant: int
+    terms: tuple[tuple[Expr, int], ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return tuple(t for t, _ in self.terms)
+
+
+class Product(Expr):
+    """The product of two or more factors, none a sum, a number or a product, ordered by key."""
+
+    __slots__ = ("factors",)
+    factors: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.factors
+
+
+class Binary(Expr):
+    """What has two operands."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.left, self.right)
+
+
+class FloorDiv(Binary):
+    """left // right, rounded towards minus infinity."""
+
+    __slots__ = ()
+
+
+class Mod(Binary):
+    """left % right, with the sign of right."""
+
+    __slots__ = ()
+
+
+class Exact(Binary):
+    """left / right, where right divides left by the author's word."""
+
+    __slots__ = ()
+
+
+class Xor(Binary):
+    """left ^ right, bit by bit."""
+
+    __slots__ = ()
+
+
+class Nary(Expr):
+    """What has any number of operands in no order."""
+
+    __slots__ = ("args",)
+    args: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+class Min(Nary):
+    """The smallest of its operands."""
+
+    __slots__ = ()
+
+
+class Max(Nary):
+    """The largest of its operands."""
+
+    __slots__ = ()
+
+
+class And(Nary):
+    """1 if all operands (conditions) are 1."""
+
+    __slots__ = ()
+
+
+class Or(Nary):
+    """1 if some operand (a condition) is 1."""
+
+    __slots__ = ()
+
+
+class AtLeastZero(Expr):
+    """The condition operand >= 0: every <, <=, > and >= becomes one."""
+
+    __slots__ = ("operand",)
+    operand: Expr
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.operand,)
+
+
+class IsZero(Expr):
+    """The condition operand == 0."""
+
+    __slots__ = ("operand",)
+    operand: Expr
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.operand,)
+
+
+# -- making nodes: each function looks its node up first --------------------------------------------
+
+
+def _intern(found: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bool, name: Any) -> Any:
+    found.key = key
+    found.lo = lo
+    found.hi = hi
+    found.multiple = multiple
+    found.open = open_
+    found._symbols = None
+    found._nonneg = None
+    _nodes[name] = found
+    return found
+
+
+_small: dict[int, Const] = {}
+
+
+def const(value: int) -> Const:
+    """The number as an expression."""
+    found = _small.get(value)
+    if found is None:
+        found = Const.__new__(Const)
+        found.value = value
+        found.key = value
+        found.lo = found.hi = value
+        found.multiple = abs(value)
+        found.open = False
+        found._symbols = frozenset()
+        found._nonneg = value >= 0
+        if -1024 <= value <= 4096:
+            _small[value] = found
+        else:
+            known = _nodes.get(value)
+            if known is not None:
+                return known  # type: ignore[return-value]
+            _nodes[value] = found
+    return found
+
+
+def as_expr(value: Any) -> Expr:
+    """An int as an expression; an expression as it is."""
+    if isinstance(value, Expr):
+        return value
+    if type(value) is int:
+        return const(value)
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return const(value.__index__())
+    raise ExpressionError(f"{value!r} is neither an integer nor an expression")
+
+
+ZERO = const(0)
+ONE = const(1)
+TRUE = ONE
+FALSE = ZERO
+
+
+def symbol(
+    name: str,
+    lo: ExprLike | None = None,
+    hi: ExprLike | None = None,
+    *,
+    multiple_of: int = 1,
+    definition: ExprLike | None = None,
+) -> Symbol:
+    """A symbol with lo <= symbol <= hi (None: no limit), always a multiple of `multiple_of`.
+
+    The limits may be expressions: they are facts that proofs use. A `definition` names a computed value.
+
+    >>> W = symbol("W", 1)
+    >>> Q = symbol("Q", 1, definition=(W - 3) // 2 + 1)      # the columns of a 3-wide filter with stride 2
+    >>> q, s = index("q", Q), index("s", 3)
+    >>> 2 * q + s < W
+    <1>
+    """
+    lower = None if lo is None else as_expr(lo)
+    upper = None if hi is None else as_expr(hi)
+    defined = None if definition is None else as_expr(definition)
+    identity = ("symbol", name, lower, upper, multiple_of, defined)
+    found = _nodes.get(identity)
+    if found is not None:
+        return found  # type: ignore[return-value]
+    if not name.isidentifier():
+        raise ExpressionError(f"a symbol's name must be an identifier; {name!r} is not")
+    if multiple_of < 1:
+        raise ExpressionError(f"symbol {name}: multiple_of={multiple_of} must be at least 1")
+    low: Bound = -inf if lower is None else lower.lo
+    high: Bound = inf if upper is None else upper.hi
+    if defined is not None:
+        low, high = max(low, defined.lo), min(high, defined.hi)
+    if low > high:
+        raise ExpressionError(f"symbol {name}: no integer lies between {lo} and {hi}")
+    if multiple_of > 1:
+        low = -(-low // multiple_of) * multiple_of if low != -inf else low
+        high = high // multiple_of * multiple_of if high != inf else high
+    node = Symbol.__new__(Symbol)
+    node.name, node.lower, node.upper, node.definition = name, lower, upper, defined
+    stamp = [zlib.crc32(name.encode())] + [0 if e is None else e.key for e in (lower, upper, defined)]
+    unsure = low == -inf or high == inf or defined is not None
+    unsure = unsure or not all(e is None or e.is_constant for e in (lower, upper))
+    key = hash((*stamp, multiple_of))
+    made: Symbol = _intern(node, key, _whole(low), _whole(high), multiple_of, unsure, identity)
+    return made
+
+
+def _whole(bound: Bound) -> Bound:
+    return bound if bound in (inf, -inf) else int(bound)
+
+
+def index(name: str, extent: ExprLike) -> Symbol:
+    """A symbol that runs over 0, ..., extent - 1.
+
+    >>> i = index("i", 10)
+    >>> i.lo, i.hi
+    (0, 9)
+    """
+    return symbol(name, 0, as_expr(extent) - 1)
+
+
+def extent(name: str, at_least: int = 1, *, multiple_of: int = 1, definition: ExprLike | None = None) -> Symbol:
+    """The symbol of a size: positive, known only at run time; with a definition, a computed size.
+
+    >>> C = extent("C", multiple_of=32)
+    >>> C % 32, 32 * (C // 32) is C
+    (<0>, True)
+    """
+    return symbol(name, at_least, multiple_of=multiple_of, definition=definition)
+
+
+def gcd_of(numbers: Iterator[int]) -> int:
+    """The greatest common divisor of all the numbers; 0 if there are none."""
+    result = 0
+    for n in numbers:
+        result = gcd(result, n)
+        if result == 1:
+            break
+    return result
+
+
+from tilewright.algebra import expr_rules as _rules  # noqa: E402 - the rules make nodes, the operators call the rules

@@ -1,0 +1,456 @@
+"""How floor division, remainder and exact division are simplified.
+
+With d > 0, the rules are, each exact for all integers:
+
+    (d*q + r) // d   =  q + r // d                        (d*q + r) % d  =  r % d
+    r // d = 0 and r % d = r                               where 0 <= r < d
+    (g*h + l) // (g*e)  =  h // e                          where 0 <= l < g
+    (g*h + l) %  (g*e)  =  g*(h % e) + l                   where 0 <= l < g
+    (x // c) // d    =  x // (c*d)                         c > 0
+    (x % (c*d)) // d =  (x // d) % c                       (x % (c*d)) % d = x % d
+
+d may be a number or an expression that is known to be positive; the range conditions are decided by ranges
+where these are numbers, by proof where they are symbolic.
+"""
+
+from __future__ import annotations
+
+from math import gcd, inf
+from typing import Any
+
+from tilewright.algebra import expr as _e
+from tilewright.algebra.expr import Bound, Const, Exact, Expr, FloorDiv, Mod, Sum, const, gcd_of
+from tilewright.errors import ExpressionError
+
+# Results already found: a digit's quotient and remainder are asked for again and again. Emptied when full,
+# so that it keeps only so many expressions alive.
+_quotients: dict[tuple[Expr, Expr], Expr] = {}
+_remainders: dict[tuple[Expr, Expr], Expr] = {}
+_REMEMBERED = 1 << 14
+
+
+def floordiv(a: Expr, d: Expr) -> Expr:
+    """A // d."""
+    found = _quotients.get((a, d))
+    return _remember(_quotients, a, d, _floordiv(a, d)) if found is None else found
+
+
+def modulo(a: Expr, d: Expr) -> Expr:
+    """A % d."""
+    found = _remainders.get((a, d))
+    return _remember(_remainders, a, d, _modulo(a, d)) if found is None else found
+
+
+def _remember(memory: dict[tuple[Expr, Expr], Expr], a: Expr, d: Expr, result: Expr) -> Expr:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[a, d] = result
+    return result
+
+
+def _floordiv(a: Expr, d: Expr) -> Expr:
+    if type(d) is Const:
+        return _div_number(a, d.value)
+    if a is d:
+        return _e.ONE
+    if a is _e.ZERO:
+        return a
+    if d.hi < 0:
+        return floordiv(_rules.scale(a, -1), _rules.scale(d, -1))
+    if not _positive(d):
+        return _node(FloorDiv, a, d)
+    return _div_symbolic(a, d)
+
+
+def _modulo(a: Expr, d: Expr) -> Expr:
+    if type(d) is Const:
+        return _mod_number(a, d.value)
+    if a is d or a is _e.ZERO:
+        return _e.ZERO
+    if d.hi < 0:
+        return _rules.scale(modulo(_rules.scale(a, -1), _rules.scale(d, -1)), -1)
+    if not _positive(d):
+        return _node(Mod, a, d)
+    return _mod_symbolic(a, d)
+
+
+def _positive(e: Expr) -> bool:
+    return e.lo >= 1 or (e.open and _rules.is_nonneg(e - 1))
+
+
+# -- by a number ------------------------------------------------------------------------------------
+
+
+def _div_number(a: Expr, n: int) -> Expr:
+    if n <= 0:
+        if n == 0:
+            raise ZeroDivisionError(f"({a}) // 0")
+        return _div_number(_rules.scale(a, -1), -n)
+    if n == 1:
+        return a
+    kind = type(a)
+    if kind is Const:
+        return const(a.value // n)  # type: ignore[attr-defined]
+    lo = a.lo
+    if lo != -inf and a.hi != inf and lo // n == a.hi // n:
+        return const(int(lo // n))
+    if kind is Sum:
+        return _div_sum(a, n)  # type: ignore[arg-type]
+    if kind is FloorDiv and _positive(a.right):  # type: ignore[attr-defined]
+        return floordiv(a.left, _rules.scale(a.right, n))  # type: ignore[attr-defined]
+    if kind is Mod and _positive(a.right):  # type: ignore[attr-defined]
+        outer = quotient_of(a.right, const(n))  # type: ignore[attr-defined]
+        if outer is not None:
+            return modulo(_div_number(a.left, n), outer)  # type: ignore[attr-defined]
+    return _e.ZERO if _within(a, const(n)) else _node(FloorDiv, a, const(n))
+
+
+def _div_sum(a: Sum, n: int) -> Expr:
+    outside: dict[Expr, int] = {}
+    inside: dict[Expr, int] = {}
+    for t, c in a.terms:
+        if c % n == 0:
+            outside[t] = c // n
+        elif c * t.multiple % n == 0:  # n is known to divide c*t: its quotient stands alone
+            g = gcd(c, n)
+            exact = _div_number(t, n // g)
+            outside[exact] = outside.get(exact, 0) + c // g
+        else:
+            inside[t] = c
+    quotient, constant = divmod(a.constant, n)
+    if outside or quotient:
+        return _rules.add(_rules.total(quotient, outside), _div_number(_rules.total(constant, inside), n))
+    found = _low_part(a, n)
+    if found is not None:
+        g, high, _ = found
+        return _div_number(high, n // g)
+    return _e.ZERO if _within(a, const(n)) else _node(FloorDiv, a, const(n))
+
+
+def _mod_number(a: Expr, n: int) -> Expr:
+    if n <= 0:
+        if n == 0:
+            raise ZeroDivisionError(f"({a}) % 0")
+        return _rules.scale(_mod_number(_rules.scale(a, -1), -n), -1)
+    if n == 1 or a.multiple % n == 0:
+        return _e.ZERO
+    kind = type(a)
+    if kind is Const:
+        return const(a.value % n)  # type: ignore[attr-defined]
+    lo = a.lo
+    if lo != -inf and a.hi != inf and lo // n == a.hi // n:
+        return _rules.add(a, const(-int(lo // n) * n))
+    if kind is Sum:
+        return _mod_sum(a, n)  # type: ignore[arg-type]
+    if kind is Mod and _positive(a.right) and quotient_of(a.right, const(n)) is not None:  # type: ignore[attr-defined]
+        return _mod_number(a.left, n)  # type: ignore[attr-defined]
+    return a if _within(a, const(n)) else _node(Mod, a, const(n))
+
+
+def _mod_sum(a: Sum, n: int) -> Expr:
+    inside = tuple([term for term in a.terms if term[1] * term[0].multiple % n != 0])
+    constant = a.constant % n
+    if len(inside) < len(a.terms) or constant != a.constant:
+        return _mod_number(_rules.sum_node(constant, inside), n)
+    found = _low_part(a, n)
+    if found is not None:
+        g, high, low = found
+        return _rules.add(_rules.scale(_mod_number(high, n // g), g), low)
+    return a if _within(a, const(n)) else _node(Mod, a, const(n))
+
+
+def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
+    """g, h, l with a == g*h + l, g > 1 a divisor of n and 0 <= l < g; or None."""
+    terms = sorted(a.terms, key=_size_of_coefficient, reverse=True)
+    common = [n]  # gcd of n and of the first k coefficients
+    for _, c in terms:
+        common.append(gcd(common[-1], c))
+    if common[1] == 1:
+        return None
+    # the least and the greatest value of the terms from k on
+    lows: list[Bound] = [0]
+    highs: list[Bound] = [0]
+    for t, c in reversed(terms):
+        least, most = (t.lo, t.hi) if c > 0 else (t.hi, t.lo)
+        lows.append(lows[-1] + c * least)
+        highs.append(highs[-1] + c * most)
+    for k in range(len(terms), 0, -1):
+        g = common[k]
+        low, high = lows[len(terms) - k], highs[len(terms) - k]
+        if g <= 1 or low == -inf or high == inf:
+            continue
+        shift = (int(low) + a.constant) // g
+        if high + a.constant - shift * g < g:
+            upper = _rules.total(shift, {t: c // g for t, c in terms[:k]})
+            return g, upper, _rules.total(a.constant - shift * g, dict(terms[k:]))
+    return None
+
+
+def _size_of_coefficient(term: tuple[Expr, int]) -> int:
+    return abs(term[1])
+
+
+# -- by a positive expression -------------------------------------------------------------------------
+
+
+def _div_symbolic(a: Expr, d: Expr) -> Expr:
+    if type(a) is FloorDiv and _positive(a.right):
+        return floordiv(a.left, _rules.multiply(a.right, d))
+    if type(a) is Mod and _positive(a.right):
+        outer = quotient_of(a.right, d)
+        if outer is not None:
+            return modulo(floordiv(a.left, d), outer)
+    whole, rest = _divide_terms(a, d)
+    if whole is not _e.ZERO:
+        return _rules.add(whole, floordiv(rest, d))
+    if _within(rest, d):
+        return _e.ZERO
+    if rest.hi < 0 and _rules.is_nonneg(_rules.add(rest, d)):
+        return const(-1)
+    found = _symbolic_low_part(rest, d)
+    if found is not None:
+        _, high, _, outer = found
+        return floordiv(high, outer)
+    return _node(FloorDiv, rest, d)
+
+
+def _mod_symbolic(a: Expr, d: Expr) -> Expr:
+    if type(a) is Mod and _positive(a.right) and quotient_of(a.right, d) is not None:
+        return modulo(a.left, d)
+    whole, rest = _divide_terms(a, d)
+    if whole is not _e.ZERO:
+        return modulo(rest, d)
+    if _within(rest, d):
+        return rest
+    if rest.hi < 0 and _rules.is_nonneg(_rules.add(rest, d)):
+        return _rules.add(rest, d)
+    found = _symbolic_low_part(rest, d)
+    if found is not None:
+        g, high, low, outer = found
+        return _rules.add(_rules.multiply(g, modulo(high, outer)), low)
+    return _node(Mod, rest, d)
+
+
+def _within(r: Expr, d: Expr) -> bool:
+    """Whether 0 <= r < d can be shown."""
+    if r.lo >= 0 and r.hi < d.lo:
+        return True
+    return (r.open or d.open) and bool(_rules.is_nonneg(r)) and bool(_rules.is_nonneg(d - r - 1))
+
+
+def _symbolic_low_part(a: Expr, d: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """g, h, l, e with a == g*h + l, d == g*e and 0 <= l < g, for a common factor g of d and of some terms."""
+    constant, terms = _rules.linear(a)
+    for g in _common_factors(terms, d):
+        outer = quotient_of(d, g)
+        high: list[Expr] = []
+        low: list[Expr] = [const(constant)]
+        for t, c in terms:
+            term = _rules.scale(t, c)
+            quotient = quotient_of(term, g)
+            if quotient is None:
+                low.append(term)
+            else:
+                high.append(quotient)
+        rest = _rules.add_all(low)
+        if outer is not None and high and _within(rest, g):
+            return g, _rules.add_all(high), rest, outer
+    return None
+
+
+def _common_factors(terms: tuple[tuple[Expr, int], ...], d: Expr) -> list[Expr]:
+    """What d, a single term, has in common with each of the terms: numbers and factors, larger first."""
+    constant, d_terms = _rules.linear(d)
+    if constant != 0 or len(d_terms) != 1:
+        return []
+    (d_term, d_coefficient) = d_terms[0]
+    found: list[Expr] = []
+    for t, c in terms:
+        left = list(_rules.factors_of(t))
+        shared = []
+        for f in _rules.factors_of(d_term):
+            if f in left:
+                left.remove(f)
+                shared.append(f)
+        g = _rules.scale(_rules.product_node(shared), gcd(c, d_coefficient))
+        if g is not _e.ONE and g not in found and g is not d:
+            found.append(g)
+    return found
+
+
+def _divide_terms(a: Expr, d: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with a == d*q + r, taking out every term that d divides."""
+    constant, d_terms = _rules.linear(d)
+    if constant != 0 or len(d_terms) > 1:
+        return _divide_polynomial(a, d)
+    constant, terms = _rules.linear(a)
+    whole: list[Expr] = []
+    rest: dict[Expr, int] = {}
+    for t, c in terms:
+        quotient = _term_quotient(t, c, *d_terms[0])
+        if quotient is None:
+            rest[t] = c
+        else:
+            whole.append(quotient)
+    if not whole:
+        return _e.ZERO, a
+    return _rules.add_all(whole), _rules.total(constant, rest)
+
+
+def _divide_polynomial(a: Expr, d: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with a == d*q + r, where d has several terms: long division by d's leading term."""
+    _, d_terms = _rules.linear(d)
+    lead, lead_coefficient = max(d_terms, key=lambda term: (len(_rules.factors_of(term[0])), term[0].key))
+    whole: Expr = _e.ZERO
+    rest = a
+    for _ in range(8):
+        _, terms = _rules.linear(rest)
+        for t, c in terms:
+            step = _term_quotient(t, c, lead, lead_coefficient)
+            if step is not None:
+                whole = _rules.add(whole, step)
+                rest = _rules.add(rest, _rules.scale(_rules.multiply(step, d), -1))
+                break
+        else:
+            break
+    if len(_rules.linear(rest)[1]) < len(_rules.linear(a)[1]):
+        return whole, rest
+    return _e.ZERO, a
+
+
+def _term_quotient(t: Expr, c: int, d: Expr, d_coefficient: int) -> Expr | None:
+    """c*t / (d_coefficient*d) where that divides factor by factor."""
+    if c % d_coefficient != 0:
+        return None
+    left = list(_rules.factors_of(t))
+    for f in _rules.factors_of(d):
+        if f not in left:
+            return None
+        left.remove(f)
+    return _rules.scale(_rules.product_node(left), c // d_coefficient)
+
+
+def quotient_of(a: Expr, d: Expr) -> Expr | None:
+    """A / d if d divides a as a polynomial, or as a number that is known to divide; otherwise None.
+
+    >>> from tilewright.algebra.expr import extent
+    >>> P, Q = extent("P"), extent("Q")
+    >>> quotient_of(6 * P * Q, 2 * Q), quotient_of(P, Q)
+    (<3*P>, None)
+    """
+    if type(d) is Const:
+        n = d.value
+        if n == 0 or a.multiple % n != 0:
+            return None
+        return _div_number(a, n)
+    if a is d:
+        return _e.ONE
+    whole, rest = _divide_terms(a, d)
+    return whole if rest is _e.ZERO else None
+
+
+# -- exact division -----------------------------------------------------------------------------------
+
+
+def exact_divide(a: Expr, d: Expr) -> Expr:
+    """A / d: the quotient where d is known to divide a, otherwise a node that is checked when evaluated."""
+    if d is _e.ZERO:
+        raise ZeroDivisionError(f"({a}) / 0")
+    quotient = quotient_of(a, d)
+    if quotient is not None:
+        return quotient
+    if type(a) is Const and type(d) is Const:
+        raise ExpressionError(f"{a} / {d} is not an integer; write // to round down")
+    if type(a) is Exact:
+        return exact_divide(a.left, _rules.multiply(a.right, d))
+    if type(d) is Const:
+        if d.value < 0:
+            return exact_divide(_rules.scale(a, -1), const(-d.value))
+        constant, terms = _rules.linear(a)
+        common = gcd(gcd(constant, d.value), gcd_of(c for _, c in terms))
+        if common > 1:
+            reduced = _rules.total(constant // common, {t: c // common for t, c in terms})
+            return exact_divide(reduced, const(d.value // common))
+    return _node(Exact, a, d)
+
+
+def close(e: Expr) -> Expr:
+    """The floor of an expression in which `/` may stand for fractions: (a / b) becomes a // b.
+
+    >>> from math import ceil, floor
+    >>> from tilewright.algebra.expr import extent
+    >>> M = extent("M")
+    >>> print(floor(M / 32 + 1), "and", ceil(M / 32))
+    M//32 + 1 and -((-M)//32)
+    """
+    return floordiv(*_fraction(e))
+
+
+def _fraction(e: Expr) -> tuple[Expr, Expr]:
+    """Numerator and denominator, with every `/` taken as a fraction."""
+    if type(e) is Exact:
+        n1, d1 = _fraction(e.left)
+        n2, d2 = _fraction(e.right)
+        return _rules.multiply(n1, d2), _rules.multiply(d1, n2)
+    constant, terms = _rules.linear(e)
+    numerator: Expr = const(constant)
+    denominator: Expr = _e.ONE
+    for t, c in terms:
+        n: Expr = const(c)
+        d: Expr = _e.ONE
+        for f in _rules.factors_of(t):
+            fn, fd = _fraction(f) if type(f) is Exact else (f, _e.ONE)
+            n, d = _rules.multiply(n, fn), _rules.multiply(d, fd)
+        if d is denominator:
+            numerator = _rules.add(numerator, n)
+        else:
+            numerator = _rules.add(_rules.multiply(numerator, d), _rules.multiply(n, denominator))
+            denominator = _rules.multiply(denominator, d)
+    return numerator, denominator
+
+
+# -- nodes ------------------------------------------------------------------------------------------
+
+_TAGS: dict[Any, int] = {FloorDiv: 201, Mod: 202, Exact: 203}
+
+
+def _node(kind: Any, a: Expr, d: Expr) -> Expr:
+    name = (kind, a, d)
+    found = _e._nodes.get(name)
+    if found is not None:
+        return found
+    lo, hi = _mod_range(a, d) if kind is Mod else _div_range(a, d)
+    node = kind.__new__(kind)
+    node.left, node.right = a, d
+    multiple = gcd(a.multiple, d.multiple) if kind is Mod else 1
+    if kind is not Mod and type(d) is Const and a.multiple % d.value == 0:
+        multiple = a.multiple // abs(d.value)
+    made: Expr = _e._intern(node, hash((_TAGS[kind], a.key, d.key)), lo, hi, multiple, a.open or d.open, name)
+    return made
+
+
+def _div_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
+    if d.lo >= 1:
+        ends = [_end(x, y) for x in (a.lo, a.hi) for y in (d.lo, d.hi)]
+        return min(ends), max(ends)
+    reach = max(abs(a.lo), abs(a.hi))
+    return -reach, reach
+
+
+def _end(x: Bound, y: Bound) -> Bound:
+    """X // y at the end of a range, y >= 1."""
+    if x in (inf, -inf):
+        return x
+    if y == inf:
+        return 0 if x >= 0 else -1
+    return x // y
+
+
+def _mod_range(a: Expr, d: Expr) -> tuple[Bound, Bound]:
+    if d.lo >= 1:
+        return 0, min(d.hi - 1, a.hi) if a.lo >= 0 else d.hi - 1
+    reach = max(abs(d.lo), abs(d.hi)) - 1
+    return -reach, reach
+
+
+from tilewright.algebra import expr_rules as _rules  # noqa: E402

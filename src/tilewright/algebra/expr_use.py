@@ -1,0 +1,264 @@
+"""What expressions are good for: evaluation, substitution, and the linear form in chosen symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import expr_rules as rules
+from tilewright.algebra.expr import (
+    And,
+    AtLeastZero,
+    Const,
+    Exact,
+    Expr,
+    ExprLike,
+    FloorDiv,
+    IsZero,
+    Max,
+    Min,
+    Mod,
+    Or,
+    Product,
+    Sum,
+    Symbol,
+    Xor,
+    as_expr,
+    symbol,
+)
+from tilewright.errors import ExpressionError, NotExact
+
+# -- evaluation ---------------------------------------------------------------------------------------
+
+
+def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
+    """The value of e for values of its symbols (keys: symbols or names): ints, or numpy arrays of one shape.
+
+    A symbol with a definition needs no value. Values outside a symbol's range are an error, since e was
+    simplified by that range.
+
+    >>> from tilewright.algebra.expr import index
+    >>> m = index("m", 100)
+    >>> evaluate((m // 7) % 3, {"m": 23})
+    0
+    >>> evaluate((m - 50) // 7, {m: np.array([0, 49, 50, 99])})
+    array([-8, -1,  0,  7])
+    """
+    results: dict[Expr, Any] = {}
+    for node in as_expr(e).walk():
+        results[node] = _value(node, results, values)
+    return results[as_expr(e)]
+
+
+def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> Any:
+    if isinstance(node, Const):
+        return node.value
+    if isinstance(node, Symbol):
+        return _symbol_value(node, values)
+    if isinstance(node, Sum):
+        return reduce(lambda total, term: total + term[1] * results[term[0]], node.terms, node.constant)
+    if isinstance(node, AtLeastZero):
+        return _number(results[node.operand] >= 0)
+    if isinstance(node, IsZero):
+        return _number(results[node.operand] == 0)
+    return reduce(_OPERATIONS[type(node)], [results[part] for part in node.parts])
+
+
+def _number(truth: Any) -> Any:
+    return truth.astype(np.int64) if isinstance(truth, np.ndarray) else int(truth)
+
+
+def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
+    value = values[node] if node in values else values.get(node.name)
+    if value is None:
+        if node.definition is not None:
+            return evaluate(node.definition, values)
+        raise ExpressionError(f"no value is given for the symbol {node.name}")
+    if isinstance(value, np.ndarray):
+        if value.size == 0:
+            return value
+        least, most = value.min(), value.max()
+    else:
+        least = most = value
+    if least < node.lo or most > node.hi or (node.multiple > 1 and np.any(value % node.multiple)):
+        raise ExpressionError(f"{node.name} = {value} is outside its range: {symbol_range(node)}")
+    return value
+
+
+def symbol_range(node: Symbol) -> str:
+    """What is known of a symbol, in words for messages."""
+    multiple = f", a multiple of {node.multiple}" if node.multiple > 1 else ""
+    return f"{node.lo} to {node.hi}{multiple}"
+
+
+def _exactly(a: Any, b: Any) -> Any:
+    if np.any(a % b):
+        raise NotExact(f"{a} / {b} was said to be exact, but {b} does not divide {a}")
+    return a // b
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+_OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
+    Product: lambda a, b: a * b,
+    FloorDiv: lambda a, b: a // b,
+    Mod: lambda a, b: a % b,
+    Exact: _exactly,
+    Xor: lambda a, b: a ^ b,
+    Min: _smaller,
+    Max: _larger,
+    And: lambda a, b: a & b,
+    Or: lambda a, b: a | b,
+}
+
+
+# -- substitution -------------------------------------------------------------------------------------
+
+
+def substitute(e: ExprLike, values: Mapping[Any, ExprLike]) -> Expr:
+    """E with symbols (keys: symbols or names) replaced by numbers or expressions, and simplified anew.
+
+    Symbols whose limits or definition mention a replaced one follow: a defined size becomes a number when
+    all it depends on is one.
+
+    >>> from tilewright.algebra.expr import extent, index
+    >>> W = extent("W")
+    >>> Q = extent("Q", definition=W // 2)
+    >>> m = index("m", 4 * Q)
+    >>> print(substitute((m // Q) % 4, {W: 56}), substitute(Q, {"W": 56}))
+    m//28 28
+    """
+    return Substitution(values)(as_expr(e))
+
+
+class Substitution:
+    """One set of replacements, applied to any number of expressions with a common memory."""
+
+    def __init__(self, values: Mapping[Any, ExprLike]):
+        self.by_symbol = {k: as_expr(v) for k, v in values.items() if isinstance(k, Symbol)}
+        self.by_name = {k: as_expr(v) for k, v in values.items() if not isinstance(k, Symbol)}
+        self.done: dict[Expr, Expr] = {}
+
+    def __call__(self, e: Expr) -> Expr:
+        """The expression after the replacement."""
+        found = self.done.get(e)
+        if found is None:
+            found = self._symbol(e) if isinstance(e, Symbol) else self._rebuilt(e)
+            self.done[e] = found
+        return found
+
+    def _rebuilt(self, e: Expr) -> Expr:
+        parts = e.parts
+        images = [self(part) for part in parts]
+        if all(image is part for image, part in zip(images, parts, strict=True)):
+            return e
+        if isinstance(e, Sum):
+            scaled = [rules.scale(image, c) for image, (_, c) in zip(images, e.terms, strict=True)]
+            return rules.add_all([*scaled, as_expr(e.constant)])
+        return _REBUILD[type(e)](*images)
+
+    def _symbol(self, s: Symbol) -> Expr:
+        replacement = self.by_symbol.get(s)
+        if replacement is None:
+            replacement = self.by_name.get(s.name)
+        if replacement is not None:
+            if isinstance(replacement, Const):
+                _require_in_range(s, replacement.value)
+            return replacement
+        lower, upper, definition = (None if x is None else self(x) for x in (s.lower, s.upper, s.definition))
+        if (lower, upper, definition) == (s.lower, s.upper, s.definition):
+            return s
+        if isinstance(definition, Const):
+            _require_in_range(s, definition.value)
+            return definition
+        if isinstance(lower, Const) and lower is upper:
+            return lower
+        return symbol(s.name, lower, upper, multiple_of=s.multiple, definition=definition)
+
+
+def _require_in_range(s: Symbol, value: int) -> None:
+    if value < s.lo or value > s.hi or value % s.multiple != 0:
+        raise ExpressionError(f"{s.name} = {value} is outside its range: {symbol_range(s)}")
+
+
+_REBUILD: dict[type[Expr], Callable[..., Expr]] = {
+    Product: lambda *factors: reduce(rules.multiply, factors),
+    FloorDiv: rules.floordiv,
+    Mod: rules.modulo,
+    Exact: rules.exact_divide,
+    Xor: rules.xor,
+    Min: rules.minimum,
+    Max: rules.maximum,
+    And: rules.all_of,
+    Or: rules.any_of,
+    AtLeastZero: rules.at_least_zero,
+    IsZero: rules.is_zero,
+}
+
+
+# -- the linear form ------------------------------------------------------------------------------------
+
+
+def linear_form(e: ExprLike, over: Iterable[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
+    """(coefficients, rest) with e == sum of coefficient * symbol + rest, free of the symbols in `over`.
+
+    None if e is not linear in them.
+
+    >>> from tilewright.algebra.expr import extent, index
+    >>> W, p, q = extent("W"), index("p", 8), index("q", 8)
+    >>> linear_form(W * (2 * p + q - 1), [p, q])
+    ({<p>: <2*W>, <q>: <W>}, <-W>)
+    >>> linear_form(p // 2, [p]) is None
+    True
+    """
+    chosen = set(over)
+    constant, terms = rules.linear(as_expr(e))
+    gathered: dict[Symbol, list[Expr]] = {}
+    rest: dict[Expr, int] = {}
+    for t, c in terms:
+        if not t.symbols & chosen:
+            rest[t] = c
+            continue
+        variable: Symbol | None = None
+        others = []
+        for f in rules.factors_of(t):
+            if variable is None and isinstance(f, Symbol) and f in chosen:
+                variable = f
+            else:
+                others.append(f)
+        if variable is None or any(f.symbols & chosen for f in others):
+            return None
+        gathered.setdefault(variable, []).append(rules.scale(rules.product_node(others), c))
+    ordered = sorted(gathered, key=lambda s: s.name)
+    return {s: rules.add_all(gathered[s]) for s in ordered}, rules.total(constant, rest)
+
+
+def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
+    """Whether a // or % is left in e; with `over`, one of an operand that depends on these symbols.
+
+    >>> from tilewright.algebra.expr import index
+    >>> m = index("m", 10)
+    >>> has_division(m % 3), has_division(2 * m + 1)
+    (True, False)
+    """
+    chosen = None if over is None else frozenset(over)
+    return any(isinstance(node, FloorDiv | Mod) and (chosen is None or node.symbols & chosen) for node in e.walk())
+
+
+def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
+    """A / b rounded up, b > 0.
+
+    >>> ceildiv(57, 32)
+    <2>
+    """
+    b = as_expr(b)
+    return (as_expr(a) + b - 1) // b

@@ -1,0 +1,90 @@
+"""Colours for cells: told apart by everybody, and always with a text colour that can be read on them.
+
+Offsets get a ramp whose lightness rises evenly from blue over green to yellow. Threads and banks get eight
+hues (near those of Okabe and Ito, which colour-blind people can tell apart), in several shades each.
+"""
+
+from __future__ import annotations
+
+_RAMP = ("#677ac8", "#5191d4", "#36a8d6", "#24bcd0", "#3ecec4", "#6cddb3", "#9de7a2", "#ceee95", "#fcf391")
+
+_HUES = (  # each from its plain colour to its furthest shade
+    ("#56b4e9", "#8fcdf1"),
+    ("#e69f00", "#f0b93f"),
+    ("#009e73", "#2fae8a"),
+    ("#f0e442", "#f6ed85"),
+    ("#0072b2", "#005a8f"),
+    ("#d55e00", "#de7026"),
+    ("#cc79a7", "#dca0c2"),
+    ("#2a2a2a", "#505050"),
+)
+_THREAD_SHADES = 4
+
+
+def ramp(position: float) -> str:
+    """The colour at a position from 0 (blue) to 1 (light yellow).
+
+    >>> ramp(0), ramp(1)
+    ('#677ac8', '#fcf391')
+    """
+    place = min(max(position, 0.0), 1.0) * (len(_RAMP) - 1)
+    left = min(int(place), len(_RAMP) - 2)
+    return _mix(_RAMP[left], _RAMP[left + 1], place - left)
+
+
+def thread_colour(thread: int) -> str:
+    """The colour of a thread: neighbours differ in hue, 32 threads of a warp all differ.
+
+    >>> thread_colour(0), thread_colour(1), len({thread_colour(t) for t in range(32)})
+    ('#56b4e9', '#e69f00', 32)
+    """
+    shade = thread // len(_HUES) % _THREAD_SHADES
+    return _mix(*_HUES[thread % len(_HUES)], shade / (_THREAD_SHADES - 1))
+
+
+def bank_colour(bank: int, banks: int) -> str:
+    """The colour of a memory bank: neighbouring banks share a hue, in different shades.
+
+    >>> len({bank_colour(b, 32) for b in range(32)}), bank_colour(31, 32)
+    (32, '#505050')
+    """
+    sharing = -(-banks // len(_HUES))
+    shade = bank % sharing / (sharing - 1) if sharing > 1 else 0.0
+    return _mix(*_HUES[bank // sharing], shade)
+
+
+def text_colour(fill: str) -> str:
+    """Black or white, whichever is easier to read on this colour; the contrast is never below 4.5.
+
+    >>> text_colour("#2a2a2a"), text_colour("#fcf391")
+    ('#ffffff', '#000000')
+    """
+    return max("#ffffff", "#000000", key=lambda text: contrast(text, fill))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours as WCAG 2 defines it, from 1 to 21.
+
+    >>> contrast("#ffffff", "#000000")
+    21.0
+    """
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (_linear(part / 255) for part in _parts(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(part: float) -> float:
+    return float(part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+
+
+def _parts(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _mix(one: str, other: str, share: float) -> str:
+    mixed = (round(a + (b - a) * share) for a, b in zip(_parts(one), _parts(other), strict=True))
+    return "#" + "".join(f"{part:02x}" for part in mixed)

@@ -1,0 +1,101 @@
+"""How the modes of a layout lie on paper: mode 0 down, mode 1 across, further modes from panel to panel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, product
+from operator import mul
+from typing import Any
+
+from tilewright.algebra.inttuple import is_int, leaves
+from tilewright.algebra.inttuple import product as extent
+from tilewright.algebra.layout import Layout, shape_text
+from tilewright.algebra.swizzle import ComposedLayout
+from tilewright.errors import LayoutError
+
+LARGEST_SIDE = 128
+LARGEST_AREA = LARGEST_SIDE * LARGEST_SIDE
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of a picture: how many cells, and how heavy the line before each of them is.
+
+    Weight 0 is no line. A nested mode has a line wherever its first sub-mode starts anew, a heavier one
+    where its first two do, and so on.
+
+    >>> Axis.of((2, 3, 2)).weights
+    (0, 0, 1, 0, 1, 0, 2, 0, 1, 0, 1, 0)
+    """
+
+    weights: tuple[int, ...]
+
+    @classmethod
+    def of(cls, mode: Any) -> Axis:
+        """The axis along a mode of this shape."""
+        extents = [s for s in leaves(mode) if s > 1]
+        periods = list(accumulate(extents[:-1], mul))
+        return cls(tuple(sum(i % p == 0 for p in periods) if i else 0 for i in range(extent(mode))))
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
+def axes_of(shape: Any) -> tuple[Axis, Axis]:
+    """The rows and the columns of a shape's picture; a shape of one mode is one row.
+
+    >>> [len(axis) for axis in axes_of(((2, 2), 6, 5))], [len(axis) for axis in axes_of(7)]
+    ([4, 6], [1, 7])
+    """
+    modes = _modes(shape)
+    if len(modes) < 2:
+        return Axis.of(1), Axis.of(modes)
+    return Axis.of(modes[0]), Axis.of(modes[1])
+
+
+def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[Any]]]]:
+    """For each panel its label and its rows of values, in the order of the linear index.
+
+    >>> list(panels_of(Layout((2, 3))))
+    [('', [[0, 2, 4], [1, 3, 5]])]
+    >>> [label for label, _ in panels_of(Layout((2, 3, 2)))]
+    ['(_,_,0)', '(_,_,1)']
+    """
+    modes = _modes(layout.shape)
+    rows, columns = axes_of(layout.shape)
+    unused = max(0, 2 - len(modes))  # a layout of one mode has no row in its coordinate
+    further = [range(extent(mode)) for mode in modes[2:]]
+    for slowest_first in product(*reversed(further)):
+        rest = slowest_first[::-1]
+        label = shape_text(("_", "_", *rest)) if rest else ""
+        yield (
+            label,
+            [[_value(layout, (i, j, *rest)[unused:]) for j in range(len(columns))] for i in range(len(rows))],
+        )
+
+
+def check_drawable(what: object, shape: Any) -> None:
+    """Raises a LayoutError where a picture would have too many cells to be read."""
+    rows, columns = axes_of(shape)
+    cells = extent(shape)
+    if max(len(rows), len(columns)) <= LARGEST_SIDE and cells <= LARGEST_AREA:
+        return
+    raise LayoutError(
+        f"{what} has {len(rows)} rows and {len(columns)} columns, {cells} cells in all; a picture holds up to "
+        f"{LARGEST_SIDE} x {LARGEST_SIDE}: draw one tile of it (local_tile), or fold a long mode (logical_divide)"
+    )
+
+
+def _modes(shape: Any) -> tuple[Any, ...]:
+    return shape if isinstance(shape, tuple) else (shape,)
+
+
+def _value(layout: Layout | ComposedLayout, coordinate: tuple[int, ...]) -> Any:
+    """The layout's value as a plain int, or as a coordinate tuple."""
+    value = layout(*coordinate)
+    if isinstance(value, tuple):
+        return value
+    if is_int(value):
+        return int(value)
+    raise LayoutError(f"{layout} at {coordinate} is {value!r}: only offsets and coordinates can be drawn")

@@ -1,0 +1,115 @@
+"""Pictures in a terminal: coloured cells, in bands as wide as the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.layout import Layout
+from tilewright.algebra.picture.grid import Panel, Picture, layout_picture, partition_picture
+from tilewright.algebra.picture.palette import text_colour
+from tilewright.algebra.swizzle import ComposedLayout
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+_NOBODY = "."
+
+
+def layout_table(layout: Layout | ComposedLayout, **options: Any) -> PictureTable:
+    """A layout as a coloured table for `rich`; it takes the options of `layout_svg`.
+
+    >>> from rich.console import Console
+    >>> Console(width=40, color_system=None).print(layout_table(Layout((2, 4), (4, 1))))
+    (2,4):(4,1)
+        0  1  2  3
+     0  0  1  2  3
+     1  4  5  6  7
+    """
+    return PictureTable(layout_picture(layout, **options))
+
+
+def partition_table(tv_layout: Layout | ComposedLayout, shape: Any, **options: Any) -> PictureTable:
+    """A thread/value partition as a coloured table for `rich`; it takes the options of `partition_svg`.
+
+    >>> from rich.console import Console
+    >>> Console(width=40, color_system=None).print(partition_table(Layout((2, 2), (1, 2)), (2, 2)))
+    (2,2):(1,2) of (2,2)
+            0     1
+     0 T0 V0 T0 V1
+     1 T1 V0 T1 V1
+    """
+    return PictureTable(partition_picture(tv_layout, shape, **options))
+
+
+@dataclass(frozen=True)
+class PictureTable:
+    """What `rich` prints for a picture: columns that do not fit beside each other continue below."""
+
+    picture: Picture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        picture = self.picture
+        if picture.title:
+            yield Text(picture.title, style="bold")
+        bands = list(self._bands(options.max_width))
+        for panel in picture.panels:
+            if panel.label:
+                yield Text(panel.label, style="bold")
+            for number, columns in enumerate(bands):
+                if number:
+                    yield Text("")
+                yield from self._band(panel, columns)
+        for line in picture.caption:
+            yield Text(line)
+
+    @property
+    def _cell_width(self) -> int:
+        return 2 + max(len(" ".join(cell.lines)) for cell in self.picture.cells())
+
+    @property
+    def _number_width(self) -> int:
+        return 2 + len(str(len(self.picture.rows) - 1))
+
+    def _bands(self, width: int) -> Iterator[range]:
+        """The columns, in runs that fit the width; at least one each."""
+        columns, first, used = self.picture.columns, 0, self._number_width
+        for column in range(len(columns)):
+            needed = self._cell_width + (columns.weights[column] > 0)
+            if column > first and used + needed > width:
+                yield range(first, column)
+                first, used = column, self._number_width
+            used += needed
+        yield range(first, len(columns))
+
+    def _band(self, panel: Panel, columns: range) -> Iterator[Text]:
+        """Some columns of a panel, with their numbers above them."""
+        yield self._line("", columns, [(self._cell_text((str(column),)), "dim") for column in columns], " ")
+        rule = [("─" * self._cell_width, "dim") for _ in columns]
+        for row, cells in enumerate(panel.cells):
+            if self.picture.rows.weights[row]:
+                yield self._line("", columns, rule, "┼")
+            texts = [(self._cell_text(cells[column].lines), _style(cells[column].fill)) for column in columns]
+            yield self._line(str(row), columns, texts, "│")
+
+    def _line(self, number: str, columns: range, cells: list[tuple[str, str]], separator: str) -> Text:
+        from rich.text import Text
+
+        line = Text(no_wrap=True, overflow="crop")
+        line.append(number.rjust(self._number_width - 1) + " ", "dim")
+        for column, (text, style) in zip(columns, cells, strict=True):
+            if self.picture.columns.weights[column]:
+                line.append(separator, "dim")
+            line.append(text, style)
+        return line
+
+    def _cell_text(self, lines: tuple[str, ...]) -> str:
+        return f" {' '.join(lines) or _NOBODY} ".rjust(self._cell_width)
+
+
+def _style(fill: str) -> str:
+    return f"{text_colour(fill)} on {fill}" if fill else "dim"

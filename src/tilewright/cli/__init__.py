@@ -1,0 +1,40 @@
+"""The command line: `tilewright COMMAND`, one file per command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright._version import __version__
+from tilewright.cli.draw import draw
+
+app = typer.Typer(
+    name="tilewright",
+    help="Tilewright: a tile-kernel language and compiler for convolution and matrix product.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(draw)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Tilewright: a tile-kernel language and compiler for convolution and matrix product."""
+
+
+def main() -> None:
+    """Runs the command that the arguments of the process ask for."""
+    app()

@@ -1,0 +1,121 @@
+"""`tilewright draw`: a layout as a picture, in the terminal or in an SVG file."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.errors import LayoutError, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.algebra.layout import Layout
+    from tilewright.algebra.swizzle import ComposedLayout
+
+
+def draw(
+    layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="Such as '(4,8):(8,1)'; quote it for the shell.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Write an SVG picture to this file.")
+    ] = None,
+    element_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Size of an element: colour by memory bank and count the passes."),
+    ] = None,
+    bank_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Size of a memory bank's word.")] = 4,
+    banks: Annotated[int, typer.Option(min=1, metavar="N", help="Number of memory banks.")] = 32,
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="MxN", help="LAYOUT sends (thread, value) to an index in a tile of M rows, N columns."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="LAYOUT", help="With --partition: where the tile lies in memory; otherwise packed."),
+    ] = None,
+) -> None:
+    """Draw a layout in the terminal, or as an SVG picture with -o.
+
+    Rows are mode 0, columns mode 1; further modes have a panel each.
+
+    \b
+    Examples:
+      tilewright draw '((2,2),(2,4)):((1,4),(2,8))'
+      tilewright draw 'S<3,3,3> o 0 o (8,64):(64,1)' --element-bytes 2 -o tile.svg
+      tilewright draw '((3,2),(2,2)):((8,2),(4,1))' --partition 4x6
+    """
+    try:
+        options = {"element_bytes": element_bytes, "bank_bytes": bank_bytes, "banks": banks}
+        _draw(layout, output, partition, memory, options)
+    except TilewrightError as fault:
+        _fail(str(fault))
+    except OSError as fault:
+        _fail(f"cannot write {output}: {fault.strerror}")
+
+
+def _draw(text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]) -> None:
+    from tilewright.algebra.layout_text import parse_layout
+    from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
+
+    if output is not None and output.suffix.lower() != ".svg":
+        raise LayoutError(f"-o {output}: pictures are written as SVG, to a file whose name ends in .svg")
+    if memory is not None and partition is None:
+        raise LayoutError(f"--memory {memory} needs --partition, which says what is accessed at once")
+    layout = parse_layout(text)
+    subject: tuple[Any, ...] = (layout,)
+    if partition is not None:
+        subject = (layout, _tile_shape(partition))
+        options = {**options, "memory": None if memory is None else parse_layout(memory)}
+    if output is None:
+        table = layout_table if partition is None else partition_table
+        _print(table(*subject, **options))
+    else:
+        svg = layout_svg if partition is None else partition_svg
+        write_whole(output, svg(*subject, **options))
+        typer.echo(f"wrote {output}: {_what(layout, partition)}")
+
+
+def _what(layout: Layout | ComposedLayout, partition: str | None) -> str:
+    return f"the layout {layout}" if partition is None else f"the partition {layout} of a tile {partition}"
+
+
+def _tile_shape(text: str) -> tuple[int, int]:
+    """The tile that MxN names.
+
+    >>> _tile_shape("8x16")
+    (8, 16)
+    """
+    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text.strip())
+    if found is None:
+        raise LayoutError(f"--partition {text}: say the tile's rows and columns as MxN, such as 8x16")
+    return int(found[1]), int(found[2])
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that nobody ever sees half of it: beside it first, then put in its place.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_whole(Path(folder) / "a.svg", "<svg/>")
+    ...     [(file.name, file.read_text()) for file in Path(folder).iterdir()]
+    [('a.svg', '<svg/>')]
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _print(renderable: object) -> None:
+    from rich.console import Console
+
+    Console().print(renderable)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(2)
