@@ -84,7 +84,9 @@ def _ragged(rows: int, columns: int) -> str:
     tiles = logical_divide(make_identity_layout((rows, columns)), (4, 4))
     picture = layout_picture(tiles, title=f"a matrix of {rows} x {columns} in tiles of 4 x 4")
     inside = {shape_text((i, j)) for i in range(rows) for j in range(columns)}
-    cells = [[cell if cell.lines[0] in inside else Cell(cell.lines) for cell in line] for line in picture.panels[0].cells]
+    cells = [
+        [cell if cell.lines[0] in inside else Cell(cell.lines) for cell in line] for line in picture.panels[0].cells
+    ]
     return picture_svg(replace(picture, panels=[Panel("", cells)]))
 
 

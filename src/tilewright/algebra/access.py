@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from tilewright.algebra import access_cut, access_normal
-from tilewright.algebra.expr import ZERO, Expr, ExprLike, IsZero, Mod, Sum, Symbol, as_expr
-from tilewright.algebra.expr_rules import add_all, all_of, conjuncts, multiply
+from tilewright.algebra.expr import ZERO, Const, Expr, ExprLike, IsZero, Mod, Sum, Symbol, as_expr
+from tilewright.algebra.expr_rules import all_of, conjuncts, multiply, weighted_sum
 from tilewright.algebra.expr_use import Substitution, evaluate, has_division
 from tilewright.algebra.layout import Layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
@@ -114,22 +115,26 @@ class Access:
 
     # -- what it says -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def offset(self) -> Expr:
         """The element's place in memory, before the swizzle."""
-        return add_all(multiply(c, s) for c, s in zip(self.coordinates, self.strides, strict=True))
+        parts = []
+        for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
+            numeric = isinstance(stride, Const)
+            parts.append((coordinate, int(stride)) if numeric else (multiply(coordinate, stride), 1))
+        return weighted_sum(0, parts)
 
-    @property
+    @cached_property
     def conditions(self) -> tuple[Expr, ...]:
         """Domain and bounds together."""
         return self.domain + self.bounds
 
-    @property
+    @cached_property
     def congruences(self) -> tuple[Expr, ...]:
         """The bounds that ask for a remainder of zero: a strided gradient has them."""
         return tuple(b for b in self.bounds if isinstance(b, IsZero) and isinstance(b.operand, Mod))
 
-    @property
+    @cached_property
     def divisions(self) -> tuple[Expr, ...]:
         """The coordinates and conditions in which a // or % of an axis is left; congruences do not count."""
         counted = [c for c in self.conditions if c not in self.congruences or _divides_an_axis(c)]

@@ -264,11 +264,14 @@ class _Columns:
             raise AccessError(f"no table over {self.name}: the condition {condition} is not a congruence")
         return is_zero(self.gather(node.left) % node.right)
 
-    def column(self, part: Expr) -> Symbol:
+    def column(self, part: Expr) -> Expr:
         definition = self.decoded(part)
+        opposite = scale(definition, -1)
         for known in self.made:
             if known.definition is definition:
                 return known
+            if known.definition is opposite:
+                return scale(known, -1)
         made = symbol(f"{self.name}_t{len(self.made)}", definition=definition)
         self.made.append(made)
         return made

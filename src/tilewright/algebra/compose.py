@@ -13,7 +13,6 @@ from tilewright.algebra.inttuple import (
     leaves,
     prefix_product,
     product,
-    shape_div,
     shape_of,
     transform_leaf,
     unflatten,
@@ -349,8 +348,13 @@ def upcast(layout: Layout, count: int) -> Layout:
     def leaf(s: int, d: int) -> tuple[int, int]:
         if d == 0:
             return s, d
+        if count % d != 0 and d % count != 0:
+            raise LayoutError(f"the stride {d} is neither a multiple nor a divisor of {count}")
+        per_element = max(1, count // abs(d))  # how many neighbours along this mode become one element
+        if s % per_element != 0 and per_element % s != 0:
+            raise LayoutError(f"{s} elements do not fill elements of {per_element}")
         sign = -1 if d < 0 else 1
-        return shape_div(s, shape_div(count, abs(d))), sign * shape_div(abs(d), count)
+        return -(-s // per_element), sign * -(-abs(d) // count)
 
     return _recast_leaves(layout, leaf, f"upcast of {layout} by {count}")
 

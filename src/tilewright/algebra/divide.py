@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from tilewright.algebra.compose import EMPTY_MODE, _by_mode, complement, composition
-from tilewright.algebra.inttuple import idx2crd, leaves, product, unflatten
+from tilewright.algebra.inttuple import idx2crd, is_int, leaves, product, unflatten
 from tilewright.algebra.layout import Layout, append, make_layout, rank, shape, size, slice_and_offset
 from tilewright.algebra.swizzle import ComposedLayout
 from tilewright.errors import LayoutError
@@ -280,11 +280,21 @@ def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None
     if isinstance(layout, ComposedLayout):
         return layout.with_tile(local_tile(layout.layout, tiler, coord))
     divided = zipped_divide(layout, tiler)
+    _require_tile(coord, shape(divided, 1), layout, tiler)
     tile_modes = (None,) * rank(divided, 0) if isinstance(shape(divided, 0), tuple) else None
     if isinstance(coord, tuple):
         coord = (*coord, *[None] * (rank(divided, 1) - len(coord)))
     kept_layout, offset = slice_and_offset((tile_modes, coord), divided)
     return ComposedLayout(None, offset, kept_layout)
+
+
+def _require_tile(coord: Any, extents: Any, layout: Layout, tiler: Any) -> None:
+    """Raises unless the coordinate names a tile that exists."""
+    if isinstance(coord, tuple) and isinstance(extents, tuple):
+        for c, extent in zip(coord, extents, strict=False):
+            _require_tile(c, extent, layout, tiler)
+    elif is_int(coord) and not 0 <= coord < product(extents):
+        raise LayoutError(f"local_tile of {layout} by {tiler}: there is no tile {coord}, there are {product(extents)}")
 
 
 def local_partition(
@@ -305,6 +315,8 @@ def local_partition(
     extents = tuple(size(threads, m) for m in range(rank(threads)))
     if rank(layout) < len(extents):
         raise LayoutError(f"thread layout {threads} has more modes than {layout}")
+    if not 0 <= index < threads.cosize():
+        raise LayoutError(f"local_partition: there is no thread {index} in {threads}")
     flat = idx2crd(index, threads.shape, threads.stride)
     where = flat if isinstance(flat, tuple) else (flat,)
     where = tuple(_flat_coordinate(w, s) for w, s in zip(where, _modes(threads.shape), strict=True))

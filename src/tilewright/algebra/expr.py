@@ -42,7 +42,7 @@ class Expr:
     `open`, whether its range depends on symbolic bounds, so that a proof may know more than the range.
     """
 
-    __slots__ = ("__weakref__", "_nonneg", "_symbols", "hi", "key", "lo", "multiple", "open")
+    __slots__ = ("__weakref__", "_divided", "_nonneg", "_samples", "_symbols", "hi", "key", "lo", "multiple", "open")
 
     lo: Bound
     hi: Bound
@@ -51,6 +51,8 @@ class Expr:
     open: bool
     _symbols: frozenset[Symbol] | None
     _nonneg: bool | None
+    _divided: bool | None
+    _samples: tuple[int | None, ...] | None
 
     # -- structure ----------------------------------------------------------------------------------
 
@@ -68,6 +70,13 @@ class Expr:
                 found |= part.symbols
             self._symbols = frozenset(found)
         return self._symbols
+
+    @property
+    def divided(self) -> bool:
+        """Whether it holds a // or a %."""
+        if self._divided is None:
+            self._divided = isinstance(self, FloorDiv | Mod) or any(part.divided for part in self.parts)
+        return self._divided
 
     def walk(self) -> Iterator[Expr]:
         """Every node below and including this one, once each, parts first."""
@@ -107,10 +116,10 @@ class Expr:
         return _rules.add(as_expr(other), self)
 
     def __sub__(self, other: ExprLike) -> Expr:
-        return _rules.add(self, _rules.scale(as_expr(other), -1))
+        return _rules.subtract(self, as_expr(other))
 
     def __rsub__(self, other: int) -> Expr:
-        return _rules.add(as_expr(other), _rules.scale(self, -1))
+        return _rules.subtract(as_expr(other), self)
 
     def __neg__(self) -> Expr:
         return _rules.scale(self, -1)
@@ -369,6 +378,8 @@ def _intern(found: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bo
     found.open = open_
     found._symbols = None
     found._nonneg = None
+    found._divided = None
+    found._samples = None
     _nodes[name] = found
     return found
 
@@ -388,6 +399,8 @@ def const(value: int) -> Const:
         found.open = False
         found._symbols = frozenset()
         found._nonneg = value >= 0
+        found._divided = False
+        found._samples = None
         if -1024 <= value <= 4096:
             _small[value] = found
         else:

@@ -30,11 +30,11 @@ def is_nonneg(e: Expr, facts: Sequence[Expr] = ()) -> bool:
     if e.hi < 0:
         return False
     if facts:
-        return _search(e, tuple(facts), 2)
+        return not refuted(e, tuple(facts)) and _search(e, tuple(facts), 2)
     if not e.open:
         return False
     if e._nonneg is None:
-        e._nonneg = _search(e, (), 2)
+        e._nonneg = not refuted(e) and _search(e, (), 2)
     return e._nonneg
 
 
@@ -45,8 +45,8 @@ def _search(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
     if depth > 0:
         for fact in (*facts, *_implied(e)):
             for weight in _weights(e, fact):
-                rest = _rules.add(e, _rules.scale(fact, -weight))
-                if rest.lo >= 0 or (rest is not e and _search(rest, facts, depth - 1)):
+                rest = _rules.weighted_sum(0, ((e, 1), (fact, -weight)))
+                if rest.lo >= 0 or (not refuted(rest, facts) and _search(rest, facts, depth - 1)):
                     return True
     return _eliminate(e, facts, depth, symbolic=False).lo >= 0
 
@@ -108,7 +108,7 @@ def _eliminate(e: Expr, facts: tuple[Expr, ...], depth: int, *, symbolic: bool) 
 
 
 def _sign_known(e: Expr, facts: tuple[Expr, ...], depth: int) -> bool:
-    return e.lo >= 0 or (depth > 0 and e.open and _search(e, facts, depth - 1))
+    return e.lo >= 0 or (depth > 0 and e.open and not refuted(e, facts) and _search(e, facts, depth - 1))
 
 
 def _next_atom(e: Expr, tried: set[Expr], *, symbolic: bool) -> Expr | None:
@@ -180,3 +180,4 @@ def _upper(atom: Expr) -> Expr | None:
 
 
 from tilewright.algebra import expr_rules as _rules  # noqa: E402
+from tilewright.algebra.expr_sample import refuted  # noqa: E402

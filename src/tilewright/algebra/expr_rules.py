@@ -66,15 +66,26 @@ def add(a: Expr, b: Expr) -> Expr:
     return total(constant + more, coefficients)
 
 
+def subtract(a: Expr, b: Expr) -> Expr:
+    """A - b."""
+    if type(b) is Const:
+        return add(a, const(-b.value))
+    return weighted_sum(0, ((a, 1), (b, -1)))
+
+
 def add_all(parts: Iterable[Expr]) -> Expr:
     """The sum of all parts, made in one go."""
-    constant = 0
+    return weighted_sum(0, [(part, 1) for part in parts])
+
+
+def weighted_sum(constant: int, parts: Iterable[tuple[Expr, int]]) -> Expr:
+    """constant + the sum of k * part, made in one go."""
     coefficients: dict[Expr, int] = {}
-    for part in parts:
+    for part, k in parts:
         more, terms = linear(part)
-        constant += more
+        constant += more * k
         for t, c in terms:
-            coefficients[t] = coefficients.get(t, 0) + c
+            coefficients[t] = coefficients.get(t, 0) + c * k
     return total(constant, coefficients)
 
 
@@ -342,7 +353,7 @@ def at_least_zero(e: Expr) -> Expr:
     """The condition e >= 0, with common factors divided out; 1 or 0 where that can be shown."""
     if is_nonneg(e):
         return _e.TRUE
-    if is_nonneg(-1 - e):
+    if e.hi < 0 or (e.open and is_nonneg(-1 - e)):
         return _e.FALSE
     constant, terms = linear(e)
     common = gcd_of(c for _, c in terms)

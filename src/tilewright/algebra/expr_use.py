@@ -64,7 +64,7 @@ def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> A
         return _number(results[node.operand] >= 0)
     if isinstance(node, IsZero):
         return _number(results[node.operand] == 0)
-    return reduce(_OPERATIONS[type(node)], [results[part] for part in node.parts])
+    return reduce(OPERATIONS[type(node)], [results[part] for part in node.parts])
 
 
 def _number(truth: Any) -> Any:
@@ -108,7 +108,7 @@ def _larger(a: Any, b: Any) -> Any:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-_OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
+OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
     Product: lambda a, b: a * b,
     FloorDiv: lambda a, b: a // b,
     Mod: lambda a, b: a % b,
@@ -150,6 +150,8 @@ class Substitution:
 
     def __call__(self, e: Expr) -> Expr:
         """The expression after the replacement."""
+        if type(e) is Const:
+            return e
         found = self.done.get(e)
         if found is None:
             found = self._symbol(e) if isinstance(e, Symbol) else self._rebuilt(e)
@@ -162,8 +164,7 @@ class Substitution:
         if all(image is part for image, part in zip(images, parts, strict=True)):
             return e
         if isinstance(e, Sum):
-            scaled = [rules.scale(image, c) for image, (_, c) in zip(images, e.terms, strict=True)]
-            return rules.add_all([*scaled, as_expr(e.constant)])
+            return rules.weighted_sum(e.constant, [(image, c) for image, (_, c) in zip(images, e.terms, strict=True)])
         return _REBUILD[type(e)](*images)
 
     def _symbol(self, s: Symbol) -> Expr:
@@ -250,8 +251,10 @@ def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
     >>> has_division(m % 3), has_division(2 * m + 1)
     (True, False)
     """
-    chosen = None if over is None else frozenset(over)
-    return any(isinstance(node, FloorDiv | Mod) and (chosen is None or node.symbols & chosen) for node in e.walk())
+    if over is None or not e.divided:
+        return e.divided
+    chosen = frozenset(over)
+    return any(isinstance(node, FloorDiv | Mod) and node.symbols & chosen for node in e.walk())
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:

@@ -382,4 +382,7 @@ def slice_and_offset(crd: Any, layout: Layout) -> tuple[Layout, Any]:
     kept_shape, kept_stride = slice_(crd, layout.shape), slice_(crd, layout.stride)
     if kept_shape == ():
         raise LayoutError(f"coordinate {crd} of {layout} leaves no mode open: call the layout for its offset")
-    return Layout(kept_shape, kept_stride), crd2idx(crd, layout.shape, layout.stride)
+    offset = crd2idx(crd, layout.shape, layout.stride)
+    if layout.has_coordinates:
+        offset = coordinate_of(offset, leaves(layout.stride))
+    return Layout(kept_shape, kept_stride), offset

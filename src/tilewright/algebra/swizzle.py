@@ -10,11 +10,12 @@ A swizzle exchanges addresses by xor so that columns, not only rows, fall into d
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from tilewright.algebra.compose import composition
-from tilewright.algebra.inttuple import product
-from tilewright.algebra.layout import Layout, cosize, size
+from tilewright.algebra.inttuple import leaves, product
+from tilewright.algebra.layout import Layout, size
 from tilewright.errors import LayoutError
 
 
@@ -119,7 +120,8 @@ class ComposedLayout:
         A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
         """
         if self.outer is None:
-            return int(self.offset) + int(cosize(self.layout))
+            modes = zip(leaves(self.shape), leaves(self.stride), strict=True)
+            return int(1 + self.offset + sum((s - 1) * max(d, 0) for s, d in modes))
         return 1 + max(int(self(i)) for i in range(size(self.layout)))
 
     def with_layout(self, layout: Layout) -> ComposedLayout:
@@ -170,8 +172,8 @@ class ComposedLayout:
 
 def _shift(offset: Any, value: Any) -> Any:
     """offset + value, also where values are coordinates."""
-    if isinstance(value, tuple):
-        if offset == 0:
-            return value
-        return tuple(_shift(o, v) for o, v in zip(offset, value, strict=True))
-    return offset + value
+    if not isinstance(value, tuple) and not isinstance(offset, tuple):
+        return offset + value
+    offsets = offset if isinstance(offset, tuple) else (offset,)
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(_shift(o, v) for o, v in zip_longest(offsets, values, fillvalue=0))

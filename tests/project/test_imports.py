@@ -1,0 +1,90 @@
+"""The parts of the package import only downwards: the order of docs/design.md, §3."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+
+# A part may import the parts before it in this list, and itself. Parts of one row do not know each other.
+ORDER = [
+    {"_version", "errors"},
+    {"algebra"},
+    {"ir"},
+    {"machine"},
+    {"lang", "wave", "block"},
+    {"plan"},
+    {"passes"},
+    {"interpret"},
+    {"runtime"},
+    {"targets"},
+    {"compiler"},
+    {"problems", "kernels"},
+    {"ops", "cli", "compat", "tune", "torch", "explore"},
+]
+
+
+def part_of(module: str) -> str:
+    """tilewright.algebra.expr -> algebra; the package itself -> ''."""
+    return (module.split(".") + [""])[1]
+
+
+def rank(part: str) -> int:
+    for place, row in enumerate(ORDER):
+        if part in row:
+            return place
+    raise AssertionError(f"the part {part!r} has no place in the order of the parts")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "tilewright"}
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_parts_import_only_downwards(path):
+    where = path.relative_to(PACKAGE)
+    if where.name == "__init__.py" and len(where.parts) == 1:
+        return  # the package offers its parts lazily
+    part = where.parts[0].removesuffix(".py")
+    for name in imports(path):
+        other = part_of(name)
+        assert rank(other) < rank(part) or other == part, f"{where} imports {name}, which lies above it"
+
+
+def test_importing_the_package_loads_none_of_its_parts():
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, tilewright; print(*sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    ours = [name for name in loaded if name.startswith("tilewright")]
+    assert ours == ["tilewright", "tilewright._version"]
+    assert not {"numpy", "llvmlite", "rich", "typer"} & set(loaded)
+
+
+def test_the_algebra_needs_neither_the_terminal_nor_llvm():
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, tilewright.algebra; print(*sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not {"llvmlite", "rich", "typer"} & set(loaded)
