@@ -10,23 +10,27 @@ Layout((4, 8), (1, 4))
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright._version import __version__
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tilewright import algebra
+    from tilewright import algebra, compat, ir, lang, problems, wave
+    from tilewright.compiler import Executable, compile
 
-__all__ = ["__version__", "algebra"]
+__all__ = ["Executable", "__version__", "algebra", "compat", "compile", "ir", "lang", "problems", "wave"]
 
-_PARTS = frozenset({"algebra"})
+_PARTS = frozenset({"algebra", "compat", "ir", "lang", "problems", "wave"})
+_NAMES = {"compile": "tilewright.compiler", "Executable": "tilewright.compiler"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> ModuleType | Any:
     if name in _PARTS:
         return importlib.import_module(f"tilewright.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
 
 

@@ -6,6 +6,8 @@ builtin exception fits, from that too, so that `except ValueError` keeps working
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TilewrightError(Exception):
     """The base of all errors raised by Tilewright."""
@@ -34,3 +36,78 @@ class ParseError(TilewrightError, ValueError):
         self.text = text
         self.position = position
         super().__init__(f"{what}\n  {text}\n  {' ' * position}^")
+
+
+class ProgramError(TilewrightError, ValueError):
+    """A program that makes no sense; the message points at the author's line where it is known.
+
+    `location` is anything with a method `pointing()` that gives file, line and caret.
+    """
+
+    def __init__(self, what: str, location: Any = None):
+        self.what = what
+        self.location = location
+        super().__init__(what if location is None else f"{what}\n{location.pointing()}")
+
+
+class ProblemError(TilewrightError, ValueError):
+    """A problem that cannot be, or data that do not fit one; the message names key, value and rule.
+
+    `key` is the key of the problem notation that is at fault ("ih", "g", ...), where there is one.
+    """
+
+    def __init__(self, what: str, key: str = ""):
+        self.key = key
+        super().__init__(what)
+
+
+class DtypeMismatch(ProgramError, TypeError):
+    """Element types that do not go together."""
+
+
+class DimensionMismatch(ProgramError):
+    """Dimensions that do not go together."""
+
+
+class BadMapping(ProgramError):
+    """An index mapping that does not say, for each element of the tile, which element of memory it is."""
+
+
+class PythonControlFlow(ProgramError, TypeError):
+    """Python's `if`, `for` or `while` on a tile: its values are not known while the kernel is traced."""
+
+
+class NothingWritten(ProgramError):
+    """A kernel that never writes."""
+
+
+class UnboundSymbol(ProgramError):
+    """A symbol that is neither bound nor found in an argument's shape."""
+
+
+class MissingTiling(ProgramError):
+    """An `iterate` whose tile size is part of its meaning, without a TilingConstraint."""
+
+
+class OutOfScope(ProgramError, NotImplementedError):
+    """A name of Wave's that Tilewright deliberately does not offer."""
+
+
+class ArgumentError(TilewrightError, TypeError):
+    """An argument of a kernel call that does not fit: the message names it, its value and what is allowed."""
+
+
+class ExecutionError(ProgramError, RuntimeError):
+    """A program that does, when run, what it must not: reading outside memory, say."""
+
+
+class NarrowingWarning(UserWarning):
+    """A write that rounds to a narrower element type without a cast."""
+
+
+class AliasingWarning(UserWarning):
+    """A kernel argument that is read and written through different accesses."""
+
+
+class IgnoredOptionWarning(UserWarning):
+    """An option of Wave's that has no meaning here."""

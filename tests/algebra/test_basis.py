@@ -157,7 +157,6 @@ def test_arrays_of_coordinates_give_arrays_of_coordinates():
     assert np.broadcast_to(columns, 4).tolist() == [3, 3, 3, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="the offset of a slice of coordinates is an internal sum, not a coordinate")
 def test_a_partition_of_an_identity_layout_tells_which_elements_a_thread_owns():
     share = local_partition(make_identity_layout((8, 8)), Layout((2, 4)), 5)
     assert share(1, 1) == (3, 6)

@@ -120,9 +120,6 @@ def test_cosize_of_a_composed_layout_is_one_more_than_its_largest_offset(swizzle
         assert cosize(swizzled) == max(swizzle(7 + v) for v in values(layout)) + 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the span of the inner layout is added above the offset, also where it lies below"
-)
 def test_cosize_of_a_backward_layout_at_an_offset_is_one_more_than_its_largest_offset():
     layout = ComposedLayout(None, 6, Layout(4, -2))
     assert [layout(i) for i in range(4)] == [6, 4, 2, 0]

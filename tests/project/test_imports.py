@@ -19,7 +19,8 @@ ORDER = [
     {"algebra"},
     {"ir"},
     {"machine"},
-    {"lang", "wave", "block"},
+    {"lang"},
+    {"wave", "block"},
     {"plan"},
     {"passes"},
     {"interpret"},
@@ -33,7 +34,7 @@ ORDER = [
 
 def part_of(module: str) -> str:
     """tilewright.algebra.expr -> algebra; the package itself -> ''."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def rank(part: str) -> int:

@@ -16,23 +16,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tilewright.algebra.inttuple import is_int
+import numpy as np
+
+from tilewright.algebra.inttuple import Value, is_int
 from tilewright.errors import LayoutError
 
 Path: TypeAlias = "tuple[int, ...]"
 
 
-class ScaledBasis:
-    """`value` steps along the mode that `path` names, outermost mode first.
+class ScaledBasis(Value):
+    """`value` steps along the mode that `path` names, outermost mode first. Immutable.
 
     Printed as CuTe does, innermost mode first: `E(0, 1)` is `1@1@0`.
     """
 
     __slots__ = ("path", "value")
+    __array_ufunc__ = None  # an array times a basis element is one basis element, not an array of them
+    _parts = ("value", "path")
+
+    value: Any
+    path: Path
 
     def __init__(self, value: Any, path: Path):
-        self.value = value
-        self.path = path
+        self._keep(value=value, path=path)
 
     def __mul__(self, factor: Any) -> ScaledBasis:
         return ScaledBasis(self.value * factor, self.path)
@@ -60,12 +66,13 @@ class Displacement:
     """A sum of scaled basis elements: a point of the codomain before it is written as a tuple."""
 
     __slots__ = ("steps",)
+    __array_ufunc__ = None
 
     def __init__(self, steps: Mapping[Path, Any]):
         self.steps = dict(steps)
 
     def __add__(self, other: Any) -> Displacement:
-        if is_int(other) and other == 0:
+        if _is_zero(other):
             return self
         if isinstance(other, ScaledBasis):
             other = Displacement({other.path: other.value})
@@ -79,6 +86,11 @@ class Displacement:
     __radd__ = __add__
 
 
+def _is_zero(x: Any) -> bool:
+    """Whether x adds nothing: 0, or an array of zeros."""
+    return (is_int(x) or isinstance(x, np.ndarray)) and not np.any(x)
+
+
 def E(*path: int) -> ScaledBasis:
     """The unit stride along one mode of the codomain.
 
@@ -89,7 +101,10 @@ def E(*path: int) -> ScaledBasis:
 
 
 def coordinate_of(value: Any, strides: tuple[Any, ...]) -> Any:
-    """A layout's value as a coordinate tuple wide enough for all of its (flat) basis strides."""
+    """A layout's value as a coordinate tuple wide enough for all of its (flat) basis strides.
+
+    Raises where the strides step along a mode and along a mode inside it.
+    """
     steps: Mapping[Path, Any]
     if isinstance(value, ScaledBasis):
         steps = {value.path: value.value}
@@ -105,5 +120,7 @@ def _build(prefix: Path, paths: list[Path], steps: Mapping[Path, Any]) -> Any:
     below = [p for p in paths if len(p) > len(prefix) and p[: len(prefix)] == prefix]
     if not below:
         return steps.get(prefix, 0)
+    if prefix in steps:
+        raise LayoutError(f"the strides step along {ScaledBasis(1, prefix)} and along {ScaledBasis(1, below[0])} in it")
     width = 1 + max(p[len(prefix)] for p in below)
     return tuple(_build((*prefix, mode), below, steps) for mode in range(width))

@@ -10,13 +10,38 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tilewright.errors import LayoutError
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
+
+
+class Value:
+    """The base of what never changes: layouts, swizzles and strides, each made anew from its `_parts`.
+
+    Attributes cannot be set or deleted; copies and pickles call the class with the parts.
+    """
+
+    __slots__ = ()
+
+    _parts: ClassVar[tuple[str, ...]] = ()
+
+    def _keep(self, **attributes: Any) -> None:
+        """Sets the attributes, once, while the value is made."""
+        for name, attribute in attributes.items():
+            object.__setattr__(self, name, attribute)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed (tried to set {name!r}); make a new one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed (tried to delete {name!r}); make a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, part) for part in self._parts)
 
 
 class _IntegerMeta(type):
@@ -254,22 +279,26 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
 
 
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
-    """The natural coordinate of an index: `(idx // stride) % shape` at every leaf.
+    """The natural coordinate of an index: `(idx // stride) % shape` at every leaf, 0 where the stride is 0.
 
-    Without strides the shape counts as packed; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s).
+    A tuple of indices has one for each mode, and each counts within its mode. Without strides the shape (of
+    the mode, for a tuple) counts as packed; then `crd2idx(idx2crd(i, s), s) == i` for i < product(s).
 
     >>> idx2crd(21, (4, (2, 4)))
     (1, (1, 2))
+    >>> idx2crd((1, 5), (4, (2, 4)))
+    (1, (1, 2))
     """
-    if stride is None:
-        stride = prefix_product(shape)
     if isinstance(idx, tuple):
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutError(f"index {idx} does not fit shape {shape}: the ranks differ")
-        return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, stride, strict=True))
+        strides = (None,) * len(shape) if stride is None else stride
+        return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, strides, strict=True))
+    if stride is None:
+        stride = prefix_product(shape)
     if isinstance(shape, tuple):
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
-    return (idx // stride) % shape
+    return idx * 0 if stride == 0 else (idx // stride) % shape
 
 
 def crd2crd(crd: Any, source: Any, target: Any) -> Any:

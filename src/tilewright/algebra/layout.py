@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
 from tilewright.algebra.inttuple import (
+    Value,
     as_int_tuple,
     congruent,
     crd2idx,
@@ -28,6 +29,7 @@ from tilewright.algebra.inttuple import (
     leaves,
     prefix_product,
     product,
+    shape_of,
     slice_,
     transform_leaf,
 )
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
 
 
-class Layout:
+class Layout(Value):
     """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
 
     Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis
@@ -52,6 +54,7 @@ class Layout:
     """
 
     __slots__ = ("_hash", "shape", "stride")
+    _parts = ("shape", "stride")
 
     shape: Any
     stride: Any
@@ -67,12 +70,7 @@ class Layout:
             stride = transform_leaf(_as_stride, stride)
             if not congruent(shape, stride):
                 raise LayoutError(f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "stride", stride)
-        object.__setattr__(self, "_hash", hash((shape, stride)))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Layout cannot be changed (tried to set {name!r}); make a new one")
+        self._keep(shape=shape, stride=stride, _hash=hash((shape, stride)))
 
     # -- as a function ------------------------------------------------------------------------------
 
@@ -151,8 +149,16 @@ class Layout:
 
         return layout_svg(self, **options)
 
-    def _repr_svg_(self) -> str:  # notebooks show a layout as its picture
-        return self.svg()
+    def _repr_svg_(self) -> str | None:  # notebooks show a layout as its picture, or as text where it has none
+        return svg_or_none(self)
+
+
+def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
+    """The picture of a layout, or None where it cannot be drawn: it is too large, say."""
+    try:
+        return layout.svg()
+    except LayoutError:
+        return None
 
 
 def _as_stride(leaf: Any) -> Any:
@@ -222,20 +228,19 @@ def _is_int_tuple(x: object) -> bool:
 
 
 def _at(x: Any, mode: tuple[int, ...]) -> Any:
-    """The sub-layout or sub-tuple at a path of modes."""
+    """The part of an int tuple at a path of modes; an int is its own only mode."""
     for m in mode:
-        x = x[m] if isinstance(x, tuple) or hasattr(x, "shape") else (x,)[m]
+        x = (x if isinstance(x, tuple) else (x,))[m]
     return x
 
 
 def shape(x: Any, *mode: int) -> Any:
-    """The shape of a layout, or of one of its modes.
+    """The shape of a layout (composed or not), or of one of its modes; an int tuple is its own shape.
 
     >>> shape(Layout((4, (2, 4))), 1)
     (2, 4)
     """
-    x = _at(x, mode)
-    return x.shape if hasattr(x, "shape") else x
+    return _at(shape_of(x), mode)
 
 
 def stride(x: Any, *mode: int) -> Any:
@@ -244,7 +249,7 @@ def stride(x: Any, *mode: int) -> Any:
     >>> stride(Layout((4, (2, 4))), 1)
     (4, 8)
     """
-    return _at(x, mode).stride
+    return _at(x.stride, mode)
 
 
 def size(x: Any, *mode: int) -> int:
@@ -279,14 +284,17 @@ def depth(x: Any, *mode: int) -> int:
 def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
     """How many offsets lie from the smallest to the largest value: what an allocation must hold.
 
-    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides, a tuple.
+    For strides that are not negative this is L(size(L) - 1) + 1. For coordinate strides, a tuple. A mode of a
+    composed layout has none: offset and outer function belong to the whole.
 
     >>> cosize(Layout((4, 8), (1, 5))), cosize(Layout(4, -2))
     (39, 7)
     """
-    found = _at(layout, mode)
-    if not isinstance(found, Layout):
-        return found.cosize()
+    if not isinstance(layout, Layout):
+        if mode:
+            raise LayoutError(f"cosize of mode {shape_text(mode)} of {layout}: only a whole composed layout has one")
+        return layout.cosize()
+    found = layout[mode]
     if found.has_coordinates:
         return transform_leaf(lambda last: last + 1, found(size(found) - 1))
     modes = zip(leaves(found.shape), leaves(found.stride), strict=True)

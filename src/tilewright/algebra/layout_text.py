@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.algebra.basis import ScaledBasis
+from tilewright.algebra.inttuple import as_int_tuple
 from tilewright.algebra.layout import Layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
 from tilewright.errors import LayoutError, ParseError
@@ -16,7 +18,10 @@ _TOKEN = re.compile(r"\s*(-?\d+(?:@\d+)*|[(),:+o]|Sw?<\s*-?\d+\s*,\s*-?\d+\s*,\s
 def parse_layout(text: str) -> Layout | ComposedLayout:
     """The layout that `text` prints; without a stride, packed with the first mode fastest.
 
-    Post-condition: parse_layout(str(L)) == L. Also read: `S<3,4,3> o 0 o (8,64):(64,1)` and `134 + (2,4):(1,16)`.
+    Also read, as they are printed: a layout at an offset, `134 + (2,4):(1,16)` or `(8,4) + (4,4):(1@0,1@1)`,
+    and after a swizzle, `S<3,4,3> o 0 o (8,64):(64,1)`.
+
+    Post-condition: parse_layout(str(L)) == L, except where L's outer function is neither a swizzle nor None.
 
     >>> parse_layout("(4,(2,4)):(2,(1,8))")
     Layout((4, (2, 4)), (2, (1, 8)))
@@ -68,30 +73,40 @@ class _Reader:
             raise self.fail("expected the end of the layout")
 
     def composed(self) -> Layout | ComposedLayout:
-        if self.peek().startswith("S"):
-            bits, base, shift = (int(n) for n in re.findall(r"-?\d+", self.peek()))
-            self.at += 1
-            self.take("o")
-            offset = 0
-            if self.peek(1) == "o":
-                offset = self.integers()
-                self.take("o")
-            return ComposedLayout(Swizzle(bits, base, shift), offset, self.plain())
-        if self.peek(1) == "+":
-            offset = self.integers()
-            self.take("+")
-            return ComposedLayout(None, offset, self.plain())
-        return self.plain()
-
-    def plain(self) -> Layout:
+        if not self.peek().startswith("S"):
+            return self.shifted(None, "+")
         start = self.at
-        shape = self.integers()
+        numbers = [int(n) for n in re.findall(r"-?\d+", self.peek())]
+        self.at += 1
+        swizzle = self.made(start, Swizzle, *numbers)
+        self.take("o")
+        shifted = self.shifted(swizzle, "o")
+        return shifted if isinstance(shifted, ComposedLayout) else ComposedLayout(swizzle, 0, shifted)
+
+    def shifted(self, outer: Swizzle | None, sign: str) -> Layout | ComposedLayout:
+        """A layout, or an offset, the sign after it and a layout."""
+        start = self.at
+        first = self.integers()
+        if self.peek() != sign:
+            return self.plain(start, first)
+        offset = self.made(start, as_int_tuple, first, "offset")
+        self.at += 1
+        start = self.at
+        return ComposedLayout(outer, offset, self.plain(start, self.integers()))
+
+    def plain(self, start: int, shape: Any) -> Layout:
+        """The layout of a shape that has been read, and of the stride that may follow."""
         stride = None
         if self.peek() == ":":
             self.at += 1
             stride = self.integers()
+        layout: Layout = self.made(start, Layout, shape, stride)
+        return layout
+
+    def made(self, start: int, make: Callable[..., Any], *parts: Any) -> Any:
+        """What is made of the parts; where they do not fit, the fault is shown at the token `start`."""
         try:
-            return Layout(shape, stride)
+            return make(*parts)
         except LayoutError as fault:
             raise ParseError(str(fault), self.text, self.tokens[start][1]) from None
 

@@ -14,16 +14,16 @@ from itertools import zip_longest
 from typing import Any
 
 from tilewright.algebra.compose import composition
-from tilewright.algebra.inttuple import leaves, product
-from tilewright.algebra.layout import Layout, size
+from tilewright.algebra.inttuple import Value, leaves, product
+from tilewright.algebra.layout import Layout, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
 
 
-class Swizzle:
+class Swizzle(Value):
     """o -> o ^ ((o & yyy) >> shift), with `bits` ones in yyy, from bit `base` + max(0, shift) on.
 
     In words: `bits` bits of the offset, `shift` above the lowest ones that may change (those from `base` on),
-    are xor-ed onto them; a negative shift works downwards. abs(shift) must be at least `bits`.
+    are xor-ed onto them; a negative shift works downwards. abs(shift) must be at least `bits`. Immutable.
 
     Post-condition: S(S(o)) == o, and the bits below `base` never change.
 
@@ -32,13 +32,18 @@ class Swizzle:
     """
 
     __slots__ = ("base", "bits", "shift")
+    _parts = ("bits", "base", "shift")
+
+    bits: int
+    base: int
+    shift: int
 
     def __init__(self, bits: int, base: int, shift: int):
         if bits < 0 or base < 0:
             raise LayoutError(f"Swizzle({bits}, {base}, {shift}): bits and base must not be negative")
         if abs(shift) < bits:
             raise LayoutError(f"Swizzle({bits}, {base}, {shift}): abs(shift) must be at least bits, or bits overlap")
-        self.bits, self.base, self.shift = bits, base, shift
+        self._keep(bits=bits, base=base, shift=shift)
 
     def __call__(self, offset: Any) -> Any:
         """The swizzled offset; numpy arrays are taken element by element."""
@@ -72,22 +77,28 @@ class Swizzle:
         return f"Swizzle({self.bits}, {self.base}, {self.shift})"
 
 
-class ComposedLayout:
+class ComposedLayout(Value):
     """c -> outer(offset + layout(c)): a layout that starts at an offset and may end in a swizzle.
 
     `outer` is a Swizzle, a Layout, any function of an offset, or None for the identity. Without an outer
-    function and with offset 0 it equals its inner layout.
+    function and with offset 0 it equals its inner layout. Its shape, rank and modes are those of the inner
+    layout. Immutable.
 
     >>> print(ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1))))
     S<2,0,3> o 0 o (4,8):(8,1)
     """
 
     __slots__ = ("layout", "offset", "outer")
+    _parts = ("outer", "offset", "layout")
+
+    outer: Any
+    offset: Any
+    layout: Any
 
     def __init__(self, outer: Any, offset: Any, layout: Any):
         if isinstance(outer, Swizzle) and outer.bits == 0:
             outer = None
-        self.outer, self.offset, self.layout = outer, offset, layout
+        self._keep(outer=outer, offset=offset, layout=layout)
 
     def __call__(self, *coordinate: Any) -> Any:
         """The value at a coordinate, as `Layout` takes it."""
@@ -153,9 +164,8 @@ class ComposedLayout:
         return hash((self.outer, self.offset, self.layout))
 
     def __str__(self) -> str:
-        if self.outer is None:
-            return f"{self.offset} + {self.layout}"
-        return f"{self.outer} o {self.offset} o {self.layout}"
+        offset = shape_text(self.offset)
+        return f"{offset} + {self.layout}" if self.outer is None else f"{self.outer} o {offset} o {self.layout}"
 
     def __repr__(self) -> str:
         return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.layout!r})"
@@ -166,8 +176,8 @@ class ComposedLayout:
 
         return layout_svg(self, **options)
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+    def _repr_svg_(self) -> str | None:
+        return svg_or_none(self)
 
 
 def _shift(offset: Any, value: Any) -> Any:

@@ -1,0 +1,196 @@
+"""Wave's compile call, options and utility names, so that its programs run with only their imports changed.
+
+Options that place or schedule work have no meaning on the tile level: they are accepted and, when set, named once as
+ignored. The torch utilities need torch, which is loaded when one of them is called.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from tilewright.compiler import Executable, compile
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
+from tilewright.ir import dtypes
+from tilewright.ir.location import author_location
+from tilewright.wave.constraints import (
+    GenericDot,
+    MMAOperand,
+    MMAType,
+    ScaledMMAType,
+    SymbolicAlias,
+)
+from tilewright.wave.kernel import Kernel
+
+_USED = ("subs", "dynamic_symbols")
+_IGNORED = (
+    *("canonicalize", "schedule", "use_scheduling_barriers", "multi_buffer_count", "backend", "device", "target"),
+    *("use_water_backend", "linearize_reads", "run_bench", "benchmark_batch_size", "benchmark_repetitions"),
+    *("benchmark_results_file", "bench_file", "profile_python_wrapper", "profile_python_cprofile", "kernel_usages"),
+    *("compile_to_mlir", "print_ir_after", "print_ir_before", "print_ir_after_all", "print_mlir", "print_mlir_file"),
+    *("print_pass_times", "print_trace_begin", "print_grid", "print_signature", "print_schedule", "print_indices"),
+    *("dump_intermediates", "dump_binaries", "override_mlir", "postprocess", "denorm_fp_math_f32", "waves_per_eu"),
+    *("wave_runtime", "use_buffer_ops", "use_fast_math", "use_global_to_shared", "optimization_level", "inplace"),
+    *("minimize_shared_allocs", "reorder_allocs", "override_schedule", "dump_schedule", "use_bound_check"),
+    *("specialize", "eliminate_epilogue", "kernel_hash", "func_name", "iree_preprocessing_pass_pipeline"),
+    *("num_devices", "mlir_print_ir_after_all", "check_water_analysis", "gpu_native_math_precision", "kernel_sig"),
+    *("use_stride_cache", "drop_debug_info_before_mlir", "inline_asm", "iree_launch_async", "create_vmfb_file"),
+    *("dynamic_strides", "use_wave_asm_backend", "use_location", "location_capture_config", "debug_info", "options"),
+)
+
+
+class WaveCompileOptions:
+    """Wave's options: `subs` binds symbols, `dynamic_symbols` are read from shapes; the rest says nothing here."""
+
+    def __init__(self, subs: Mapping[Any, Any] | None = None, **options: Any):
+        self.subs: dict[Any, Any] = dict(subs or {})
+        self.dynamic_symbols: Sequence[Any] = options.pop("dynamic_symbols", ())
+        self._set: dict[str, Any] = {}
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name in _USED:
+            object.__setattr__(self, name, value)
+            return
+        if name not in _IGNORED:
+            raise ArgumentError(f"WaveCompileOptions has no option {name}")
+        self._set[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _IGNORED:
+            return self.__dict__.get("_set", {}).get(name)
+        raise AttributeError(f"WaveCompileOptions has no option {name}")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The options that were set and have no meaning here."""
+        return tuple(sorted(name for name, value in self._set.items() if value not in (None, False, (), [])))
+
+
+_named: set[str] = set()
+
+
+def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
+    """The kernel, compiled with Wave's options; called with arrays or CPU tensors in signature order."""
+    if schedule is not None:
+        raise OutOfScope("wave_compile: manual schedules are out of scope; leave the schedule out", author_location())
+    fresh = [name for name in options.ignored if name not in _named]
+    if fresh:
+        _named.update(fresh)
+        warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
+    dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
+    subs = {s: v for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
+    return compile(kernel, subs)
+
+
+def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
+    """The options as they are: there is nothing to set."""
+    return options
+
+
+class SchedulingType(Enum):
+    """Wave's schedules; accepted and not used."""
+
+    NONE, MODULO, PREFETCH, FOUR_STAGE, MODULO_MULTI_BUFFERED, PREFETCH_ATTENTION, MANUAL = range(7)
+
+
+def get_default_scheduling_params(*args: Any, **options: Any) -> dict[Any, int]:
+    """No scheduling parameters: plans decide."""
+    return {}
+
+
+def ceildiv(a: int, b: int) -> int:
+    """A / b rounded up."""
+    return -(-a // b)
+
+
+def check_leaks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself."""
+    return function
+
+
+def get_mfma_load_elems_per_thread(mma_type: Any) -> int:
+    """Wave's vector width for loads; accepted by read and not used."""
+    return 4
+
+
+def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
+    """Wave's vector width for stores; accepted by write and not used."""
+    return 4
+
+
+# -- torch, only when called --------------------------------------------------------------------------
+
+
+def _torch() -> Any:
+    import importlib
+
+    return importlib.import_module("torch")
+
+
+def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
+    """The element type of a torch dtype."""
+    torch = _torch()
+    table = {
+        torch.bool: dtypes.bool_,
+        torch.int8: dtypes.i8,
+        torch.int16: dtypes.i16,
+        torch.int32: dtypes.i32,
+        torch.int64: dtypes.i64,
+        torch.float16: dtypes.f16,
+        torch.bfloat16: dtypes.bf16,
+        torch.float32: dtypes.f32,
+        torch.float64: dtypes.f64,
+        torch.float8_e4m3fn: dtypes.f8e4m3fn,
+        torch.float8_e5m2: dtypes.f8e5m2,
+    }
+    if dtype not in table:
+        raise ArgumentError(f"there is no element type for {dtype}")
+    return table[dtype]
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    def make(*args: Any, **options: Any) -> Any:
+        options.pop("device", None)
+        return getattr(_torch(), name)(*args, **options)
+
+    make.__name__ = f"device_{name}"
+    make.__doc__ = f"torch.{name}, on the CPU."
+    return make
+
+
+device_randn, device_zeros, device_ones, device_empty = (_maker(n) for n in ("randn", "zeros", "ones", "empty"))
+device_arange, device_randperm, device_full, device_rand = (_maker(n) for n in ("arange", "randperm", "full", "rand"))
+device_randint, device_tensor = _maker("randint"), _maker("tensor")
+device_zeros_like, device_randn_like = _maker("zeros_like"), _maker("randn_like")
+
+
+def to_default_device(tensor: Any) -> Any:
+    """The tensor itself: it lies on the CPU."""
+    return tensor
+
+
+def get_default_device() -> str:
+    """The CPU."""
+    return "cpu"
+
+
+__all__ = [
+    "GenericDot",
+    "MMAOperand",
+    "MMAType",
+    "ScaledMMAType",
+    "SchedulingType",
+    "SymbolicAlias",
+    "WaveCompileOptions",
+    "ceildiv",
+    "check_leaks",
+    "get_default_scheduling_params",
+    "set_default_run_config",
+    "torch_dtype_to_wave",
+    "wave_compile",
+]
+__all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_"))]

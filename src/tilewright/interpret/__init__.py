@@ -1,0 +1,1 @@
+"""Interpreters: the executor gives tile programs their meaning, in numpy."""

@@ -1,0 +1,86 @@
+"""What each element-by-element operation computes, on numpy arrays in the type arithmetic is done in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf
+from typing import Any
+
+import numpy as np
+
+from tilewright.interpret.tiles import Array
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """Floats divide; integers divide towards zero, as machines do."""
+    if np.issubdtype(a.dtype, np.integer):
+        quotient = np.floor_divide(np.abs(a.astype(np.int64)), np.abs(b.astype(np.int64)))
+        return (np.sign(a).astype(np.int64) * np.sign(b).astype(np.int64) * quotient).astype(a.dtype)
+    return a / b
+
+
+def _round_half_away(a: Array) -> Array:
+    return np.copysign(np.floor(np.abs(a) + 0.5), a)
+
+
+def _sigmoid(a: Array) -> Array:
+    return 1 / (1 + np.exp(-a))
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    return np.left_shift(a, b)
+
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "relu": lambda a: np.maximum(a, a.dtype.type(0)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": _round_half_away,
+    "roundeven": np.rint,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "reciprocal": lambda a: 1 / a,
+    "tanh": np.tanh,
+    "erf": lambda a: _erf(a).astype(a.dtype),
+    "sigmoid": _sigmoid,
+    "sin": np.sin,
+    "cos": np.cos,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "cbrt": np.cbrt,
+    "not_": np.invert,
+}
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "powf": np.power,
+    "atan2": np.arctan2,
+    "remf": np.fmod,
+    "and_": np.bitwise_and,
+    "or_": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": _shift_left,
+    "shr": np.right_shift,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}

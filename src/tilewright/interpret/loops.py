@@ -1,0 +1,86 @@
+"""Which loops have a meaning that does not depend on their tile size, and which tile size the others have."""
+
+from __future__ import annotations
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import MissingTiling
+from tilewright.ir.core import Block, Op, Program, Value, walk_block
+from tilewright.ir.tile import REDUCTIONS, tile_type
+
+
+def accumulates_only(op: Op) -> bool:
+    """Whether any tile size gives the same result: every carried value is only an accumulator over the axis.
+
+    An accumulator enters mma, sum, max, min or prod over the axis, and its result is all that leaves. Nothing else
+    in the body may combine elements along the axis.
+    """
+    axis: Expr = op.attrs["axis"]
+    (body,) = op.blocks
+    chained: set[Op] = set()
+    for arg, result in zip(body.args, body.ops[-1].operands, strict=True):
+        chain = _accumulator_chain(body, arg, result, axis)
+        if chain is None:
+            return False
+        chained |= chain
+    return not any(_combines_along(inner, axis) for inner in walk_block(body) if inner not in chained)
+
+
+def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:
+    """The operations through which `arg` becomes `result`, each an accumulation over the axis; None otherwise."""
+    chain: set[Op] = set()
+    current = arg
+    while current is not result:
+        users = [op for op in walk_block(body) if current in op.operands]
+        if len(users) != 1 or users[0] not in body.ops:
+            return None
+        (user,) = users
+        if not _accumulates(user, current, axis):
+            return None
+        chain.add(user)
+        current = user.result
+    users = [op for op in walk_block(body) if current in op.operands]
+    return chain if all(op.name == "yield" for op in users) else None
+
+
+def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
+    if op.operands.count(value) != 1 or op.operands[-1] is not value:
+        return False
+    if op.name == "mma":
+        return axis in tile_type(op, 0).dims and axis in tile_type(op, 1).dims and axis not in tile_type(op, 2).dims
+    return op.name in REDUCTIONS and op.attrs["dim"] is axis and bool(op.attrs.get("acc"))
+
+
+def _combines_along(op: Op, axis: Expr) -> bool:
+    """Whether the operation puts elements of different coordinates along the axis together."""
+    if op.name in ("cumsum", "topk", *REDUCTIONS):
+        return op.attrs["dim"] is axis or bool(op.attrs["dim"].symbols & axis.symbols)
+    if op.name == "mma":
+        reduced = set(tile_type(op, 0).dims) & set(tile_type(op, 1).dims) - set(tile_type(op, 2).dims)
+        return any(d.symbols & axis.symbols for d in reduced)
+    return op.name in ("reshape", "extract", "bitcast") and any(
+        d.symbols & axis.symbols for v in op.operands for d in v.type.dims
+    )
+
+
+def tiling_of(program: Program, axis: Expr) -> Op | None:
+    """The TilingConstraint of a dimension."""
+    for record in program.records:
+        if record.name == "tiling" and record.attrs["dim"] is axis:
+            return record
+    return None
+
+
+def require_tilings(program: Program) -> None:
+    """Raises at the first loop whose tile size is part of its meaning and is not given."""
+    for op in program.walk():
+        if op.name != "iterate" or op.attrs.get("start") or op.attrs.get("any_tile"):
+            continue
+        tiling = tiling_of(program, op.attrs["axis"])
+        if (tiling is None or "tile" not in tiling.attrs) and not accumulates_only(op):
+            axis = op.attrs["axis"]
+            raise MissingTiling(
+                f"iterate over {axis}: what is carried is not only accumulated, so the tile size is part of the "
+                f"meaning; give it with tkw.TilingConstraint({axis}, BLOCK_{axis}), or promise with any_tile=True that "
+                "every size gives the same",
+                op.loc,
+            )

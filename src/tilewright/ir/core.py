@@ -1,0 +1,163 @@
+"""What a program is made of, on every level.
+
+A program is a block of operations; an operation has operands and results (values with types), attributes, and
+blocks of its own (the body of a loop). Index arithmetic is not operations: attributes hold expressions of
+`tilewright.algebra`. What operations there are, a *level* says: a table of `OpSpec`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.dtypes import DType
+from tilewright.ir.location import Location
+
+
+class TileType:
+    """A register tile: an element type over dimensions; without dimensions, a scalar."""
+
+    __slots__ = ("dims", "dtype")
+
+    def __init__(self, dtype: DType, dims: tuple[Expr, ...] = ()):
+        self.dtype, self.dims = dtype, dims
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TileType) and self.dtype is other.dtype and self.dims == other.dims
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.dims))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
+
+    __repr__ = __str__
+
+
+class MemoryType:
+    """A tensor in memory: an element type, dimensions, and the space it lives in ("global", "shared")."""
+
+    __slots__ = ("dims", "dtype", "space")
+
+    def __init__(self, dtype: DType, dims: tuple[Expr, ...], space: str = "global"):
+        self.dtype, self.dims, self.space = dtype, dims, space
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, MemoryType)
+            and self.dtype is other.dtype
+            and self.dims == other.dims
+            and self.space == other.space
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.dims, self.space))
+
+    def __str__(self) -> str:
+        return f"{self.space} {self.dtype}[{', '.join(map(str, self.dims))}]"
+
+    __repr__ = __str__
+
+
+class Value:
+    """What an operation or a block makes: a name for people, and a type."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, value_type: Any, name: str | None = None):
+        self.type, self.name = value_type, name
+
+
+class Block:
+    """Operations in order, with values the surrounding operation hands in."""
+
+    __slots__ = ("args", "ops")
+
+    def __init__(self, args: tuple[Value, ...] = (), ops: list[Op] | None = None):
+        self.args = args
+        self.ops: list[Op] = [] if ops is None else ops
+
+
+class Op:
+    """One operation."""
+
+    __slots__ = ("attrs", "blocks", "loc", "operands", "results", "spec")
+
+    def __init__(
+        self,
+        spec: OpSpec,
+        operands: tuple[Value, ...],
+        attrs: dict[str, Any],
+        results: tuple[Value, ...] = (),
+        blocks: tuple[Block, ...] = (),
+        loc: Location | None = None,
+    ):
+        self.spec, self.operands, self.attrs = spec, operands, attrs
+        self.results, self.blocks, self.loc = results, blocks, loc
+
+    @property
+    def name(self) -> str:
+        """What the operation is called."""
+        return self.spec.name
+
+    @property
+    def result(self) -> Value:
+        """The one result."""
+        (value,) = self.results
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class OpSpec:
+    """What holds of every operation of a name: attributes, blocks, and how result types follow from operands."""
+
+    name: str
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    """Name -> kind (see `attrs`); a kind that ends in ? may be left out."""
+    blocks: int = 0
+    result_types: Callable[[Op], tuple[Any, ...]] | None = None
+    """The types that follow from operands and attributes; None: they are stated freely, `check` may refuse them."""
+    check: Callable[[Op], None] | None = None
+    """Raises ProgramError where the operation makes no sense."""
+    ends_block: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A language: the operations a program of this level may hold, and the records its header may."""
+
+    name: str
+    ops: Mapping[str, OpSpec]
+    records: Mapping[str, OpSpec] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """A whole program: arguments, a header of records (constraints), bindings of symbols, and a body."""
+
+    level: Level
+    name: str
+    args: tuple[Value, ...]
+    body: Block
+    records: list[Op] = field(default_factory=list)
+    bindings: dict[Expr, Any] = field(default_factory=dict)
+    loc: Location | None = None
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, outer ones before those in their blocks."""
+        return walk_block(self.body)
+
+    def __str__(self) -> str:
+        from tilewright.ir.printer import program_text
+
+        return program_text(self)
+
+
+def walk_block(block: Block) -> Iterator[Op]:
+    """Every operation of a block and of the blocks within."""
+    for op in block.ops:
+        yield op
+        for inner in op.blocks:
+            yield from walk_block(inner)

@@ -1,0 +1,95 @@
+"""Element types: their names, widths and numpy forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.errors import ProgramError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DType:
+    """An element type; there is one object for each name, so `is` and == agree."""
+
+    name: str
+    kind: Literal["bool", "int", "float"]
+    bits: int
+    numpy: np.dtype[Any]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds fractions."""
+        return self.kind == "float"
+
+    @property
+    def accumulator(self) -> DType:
+        """The type in which sums of this one are carried: f32 or i32, f64 or i64 where the data are."""
+        if self.kind == "float":
+            return f64 if self.bits == 64 else f32
+        return i64 if self.bits == 64 else i32
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether arithmetic on it is done in f32 and rounded back."""
+        return self.kind == "float" and self.bits < 32
+
+
+def _float(name: str, form: Any, bits: int) -> DType:
+    return DType(name, "float", bits, np.dtype(form))
+
+
+def _int(name: str, form: Any, bits: int) -> DType:
+    return DType(name, "int", bits, np.dtype(form))
+
+
+bool_ = DType("bool", "bool", 1, np.dtype(np.bool_))
+i4 = _int("i4", ml_dtypes.int4, 4)
+i8 = _int("i8", np.int8, 8)
+i16 = _int("i16", np.int16, 16)
+i32 = _int("i32", np.int32, 32)
+i64 = _int("i64", np.int64, 64)
+u8 = _int("u8", np.uint8, 8)
+index = _int("index", np.int64, 64)
+f16 = _float("f16", np.float16, 16)
+bf16 = _float("bf16", ml_dtypes.bfloat16, 16)
+f32 = _float("f32", np.float32, 32)
+f64 = _float("f64", np.float64, 64)
+f8e4m3fn = _float("f8e4m3fn", ml_dtypes.float8_e4m3fn, 8)
+f8e5m2 = _float("f8e5m2", ml_dtypes.float8_e5m2, 8)
+f8e4m3fnuz = _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 8)
+f8e5m2fnuz = _float("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 8)
+
+ALL = {
+    t.name: t
+    for t in (
+        *(bool_, i4, i8, i16, i32, i64, u8, index),
+        *(f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz),
+    )
+}
+
+
+def dtype(name: str) -> DType:
+    """The element type of that name.
+
+    >>> dtype("bf16").bits
+    16
+    """
+    found = ALL.get(name)
+    if found is None:
+        raise ProgramError(f"there is no element type {name}; there are {', '.join(ALL)}")
+    return found
+
+
+def from_numpy(form: np.dtype[Any]) -> DType | None:
+    """The element type that a numpy array of this dtype holds, or None."""
+    for t in ALL.values():
+        if t.numpy == form and t is not index:
+            return t
+    return None

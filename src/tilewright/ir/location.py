@@ -1,0 +1,74 @@
+"""Where in the author's file an operation was written; found cheaply, resolved only when it is shown."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import tilewright
+
+_PACKAGE = str(Path(tilewright.__file__).parent)
+_OURS_TO_SHOW = tuple(str(Path(_PACKAGE) / folder) for folder in ("kernels", "wave/templates"))
+
+
+class Location:
+    """A place in Python code: the code object and the instruction, from which line and columns follow."""
+
+    __slots__ = ("code", "instruction", "line")
+
+    def __init__(self, code: CodeType, instruction: int, line: int):
+        self.code, self.instruction, self.line = code, instruction, line
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return self.code.co_filename
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """The first column and one past the last, of the expression that made the operation, on its line."""
+        positions = list(self.code.co_positions())
+        first, last, begin, end = positions[self.instruction // 2]
+        text = self.text
+        indent = len(text) - len(text.lstrip())
+        if begin is None or end is None or first != self.line:
+            return indent, len(text.rstrip())
+        return begin, end if last == first else len(text.rstrip())
+
+    @property
+    def text(self) -> str:
+        """The line itself, if its file can be read."""
+        return linecache.getline(self.file, self.line).rstrip("\n")
+
+    def pointing(self) -> str:
+        """File, line and a caret under the expression, as shown in error messages."""
+        head = f'  File "{self.file}", line {self.line}, in {self.code.co_name}'
+        if not self.text.strip():
+            return head
+        begin, end = self.columns
+        indent = len(self.text) - len(self.text.lstrip())
+        carets = " " * (begin - indent) + "^" * max(1, end - begin)
+        return f"{head}\n    {self.text.strip()}\n    {carets}"
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def author_location(depth: int = 1) -> Location | None:
+    """The innermost frame that is not Tilewright's own."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE) or name.startswith(_OURS_TO_SHOW):
+            return Location(frame.f_code, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def of_function(function: Any) -> Location:
+    """The first line of a function."""
+    code = function.__code__
+    return Location(code, 0, code.co_firstlineno)

@@ -1,0 +1,448 @@
+"""The tile level: what is computed, over named dimensions. No threads, no placement.
+
+A value is a register tile: an element type over dimensions, each a symbol or an expression of symbols (`M`, `K/2`).
+Operations work on logical coordinates; what they compute, the executor defines. A program's records are its
+constraints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value
+from tilewright.ir.parser import parse_program
+
+UNARY_FLOAT = (
+    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
+    *("sin", "cos", "sinh", "cosh", "cbrt"),
+)
+UNARY_ANY = ("neg", "abs", "relu", "floor", "ceil", "round", "roundeven")
+BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "powf", "atan2", "remf")
+BITWISE = ("and_", "or_", "xor", "shl", "shr")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+REDUCTIONS = ("sum", "max", "min", "prod")
+
+
+def tile_type(op: Op, place: int) -> TileType:
+    """The type of an operand, which must be a register tile."""
+    if place >= len(op.operands):
+        raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
+    found = op.operands[place].type
+    if not isinstance(found, TileType):
+        raise ProgramError(f"operand {place} of {op.name} is memory ({found}); read it first")
+    return found
+
+
+def memory_type(op: Op, place: int) -> MemoryType:
+    """The type of an operand, which must be memory."""
+    if place >= len(op.operands):
+        raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
+    found = op.operands[place].type
+    if not isinstance(found, MemoryType):
+        raise ProgramError(f"operand {place} of {op.name} is a register tile ({found}); it must be memory")
+    return found
+
+
+def dims_text(dims: tuple[Expr, ...]) -> str:
+    """Dimensions as they are printed."""
+    return "[" + ", ".join(map(str, dims)) + "]"
+
+
+def union_dims(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The dimensions of both: in the order of the one that has all, otherwise those of a, then what b adds."""
+    if all(d in a for d in b):
+        return a
+    if all(d in b for d in a):
+        return b
+    return (*a, *(d for d in b if d not in a))
+
+
+def _count(op: Op, *allowed: int) -> None:
+    if len(op.operands) not in allowed:
+        raise ProgramError(f"{op.name} takes {' or '.join(map(str, allowed))} operands, not {len(op.operands)}")
+
+
+def _same_dtype(op: Op, a: TileType, b: TileType) -> None:
+    if a.dtype is not b.dtype:
+        raise DtypeMismatch(
+            f"{op.name} of {a.dtype} and {b.dtype}: the element types differ; cast one, for instance "
+            f"tkw.cast(x, tkl.{a.dtype})"
+        )
+
+
+# -- result types -------------------------------------------------------------------------------------
+
+
+def _unary(op: Op) -> tuple[Any, ...]:
+    _count(op, 1)
+    return (tile_type(op, 0),)
+
+
+def _unary_float(op: Op) -> tuple[Any, ...]:
+    (found,) = _unary(op)
+    if not found.dtype.is_float:
+        raise DtypeMismatch(f"{op.name} of {found.dtype}: it takes floating-point tiles; cast first")
+    return (found,)
+
+
+def _binary(op: Op) -> tuple[Any, ...]:
+    _count(op, 2)
+    a, b = tile_type(op, 0), tile_type(op, 1)
+    _same_dtype(op, a, b)
+    return (TileType(a.dtype, union_dims(a.dims, b.dims)),)
+
+
+def _bitwise(op: Op) -> tuple[Any, ...]:
+    (found,) = _binary(op)
+    if found.dtype.is_float:
+        raise DtypeMismatch(f"{op.name} of {found.dtype}: bits of floating-point tiles are reached by bitcast only")
+    return (found,)
+
+
+def _comparison(op: Op) -> tuple[Any, ...]:
+    (found,) = _binary(op)
+    return (TileType(dtypes.bool_, found.dims),)
+
+
+def _not(op: Op) -> tuple[Any, ...]:
+    (found,) = _unary(op)
+    if found.dtype.is_float:
+        raise DtypeMismatch(f"not of {found.dtype}: it takes bool or integer tiles")
+    return (found,)
+
+
+def _select(op: Op) -> tuple[Any, ...]:
+    _count(op, 3)
+    condition, a, b = (tile_type(op, i) for i in range(3))
+    if condition.dtype is not dtypes.bool_:
+        raise DtypeMismatch(f"select chooses by a bool tile, not by {condition.dtype}; compare first")
+    _same_dtype(op, a, b)
+    return (TileType(a.dtype, union_dims(union_dims(a.dims, b.dims), condition.dims)),)
+
+
+def _cast(op: Op) -> tuple[Any, ...]:
+    (found,) = _unary(op)
+    return (TileType(op.attrs["dtype"], found.dims),)
+
+
+def _bitcast(op: Op) -> tuple[Any, ...]:
+    (found,) = _unary(op)
+    to = op.attrs["dtype"]
+    if to.bits == found.dtype.bits:
+        return (TileType(to, found.dims),)
+    if not found.dims:
+        raise ProgramError(f"bitcast of {found} to {to}: a scalar keeps its width")
+    *outer, last = found.dims
+    if found.dtype.bits % to.bits == 0:
+        return (TileType(to, (*outer, last * (found.dtype.bits // to.bits))),)
+    if to.bits % found.dtype.bits == 0:
+        return (TileType(to, (*outer, last / (to.bits // found.dtype.bits))),)
+    raise ProgramError(f"bitcast of {found} to {to}: neither width divides the other")
+
+
+def _mma(op: Op) -> tuple[Any, ...]:
+    _count(op, 3)
+    a, b, acc = (tile_type(op, i) for i in range(3))
+    reduced = [d for d in a.dims if d in b.dims and d not in acc.dims]
+    if not reduced:
+        raise DimensionMismatch(
+            f"mma of {dims_text(a.dims)} and {dims_text(b.dims)} into {dims_text(acc.dims)}: no dimension is summed; "
+            "one must be in both factors and not in the accumulator"
+        )
+    for d in (*a.dims, *b.dims):
+        if d not in acc.dims and d not in reduced:
+            raise DimensionMismatch(
+                f"mma: the dimension {d} of one factor is neither in the other nor in the accumulator"
+            )
+    for d in acc.dims:
+        if d not in a.dims and d not in b.dims:
+            raise DimensionMismatch(f"mma: the accumulator's dimension {d} is in no factor")
+    if a.dtype.is_float != b.dtype.is_float or a.dtype.is_float != acc.dtype.is_float:
+        raise DtypeMismatch(f"mma of {a.dtype} and {b.dtype} into {acc.dtype}: integers and floats do not mix")
+    return (acc,)
+
+
+def _without_dim(op: Op, found: TileType) -> TileType:
+    dim = op.attrs["dim"]
+    if dim not in found.dims:
+        raise DimensionMismatch(f"{op.name} over {dim}: the tile has the dimensions {dims_text(found.dims)}")
+    return TileType(found.dtype, tuple(d for d in found.dims if d is not dim))
+
+
+def _reduction(op: Op) -> tuple[Any, ...]:
+    carried = op.attrs.get("acc", False)
+    sources = op.operands[:-1] if carried else op.operands
+    if not sources:
+        raise ProgramError(f"{op.name} of nothing")
+    first = tile_type(op, 0)
+    for place in range(1, len(sources)):
+        if tile_type(op, place) != first:
+            raise ProgramError(f"{op.name} of several sources: {first} and {tile_type(op, place)} differ")
+    result = _without_dim(op, first)
+    if carried:
+        acc = tile_type(op, len(op.operands) - 1)
+        if set(acc.dims) != set(result.dims):
+            raise DimensionMismatch(
+                f"{op.name} over {op.attrs['dim']} gives {dims_text(result.dims)}, "
+                f"the accumulator has {dims_text(acc.dims)}"
+            )
+        _same_dtype(op, result, acc)
+        return (acc,)
+    return (result,)
+
+
+def _cumsum(op: Op) -> tuple[Any, ...]:
+    _count(op, 1, 2)
+    found = tile_type(op, 0)
+    reduced = _without_dim(op, found)
+    if len(op.operands) == 2 and set(tile_type(op, 1).dims) not in (set(reduced.dims), set(found.dims)):
+        raise DimensionMismatch(f"cumsum: the start has the dimensions {dims_text(tile_type(op, 1).dims)}")
+    return (found,)
+
+
+def _topk(op: Op) -> tuple[Any, ...]:
+    _count(op, 1)
+    found = tile_type(op, 0)
+    _without_dim(op, found)
+    dims = tuple(op.attrs["count"] if d is op.attrs["dim"] else d for d in found.dims)
+    return TileType(found.dtype, dims), TileType(dtypes.i32, dims)
+
+
+def _to_dims(op: Op) -> tuple[Any, ...]:
+    found = tile_type(op, 0)
+    to = op.attrs["to"]
+    if op.name == "broadcast" and not all(d in to for d in found.dims):
+        raise DimensionMismatch(f"broadcast of {dims_text(found.dims)} to {dims_text(to)}: a dimension would be lost")
+    if op.name == "permute" and (set(to) != set(found.dims) or len(to) != len(found.dims)):
+        raise DimensionMismatch(
+            f"permute of {dims_text(found.dims)} to {dims_text(to)}: these are not the same dimensions"
+        )
+    return (TileType(found.dtype, to),)
+
+
+def _self_index(op: Op) -> tuple[Any, ...]:
+    return (TileType(op.attrs["dtype"], (op.attrs["dim"],)),)
+
+
+def _scalar(op: Op) -> tuple[Any, ...]:
+    return (TileType(op.attrs["dtype"]),)
+
+
+def _apply(op: Op) -> tuple[Any, ...]:
+    if len(op.operands) != len(op.attrs["over"]):
+        raise ProgramError(f"apply has {len(op.operands)} operands for {len(op.attrs['over'])} symbols")
+    dims: tuple[Expr, ...] = ()
+    for place in range(len(op.operands)):
+        dims = union_dims(dims, tile_type(op, place).dims)
+    first = tile_type(op, 0).dtype if op.operands else dtypes.i32
+    return (TileType(op.attrs.get("dtype", first), dims),)
+
+
+def _extract(op: Op) -> tuple[Any, ...]:
+    found = tile_type(op, 0)
+    return (TileType(found.dtype),)
+
+
+def _iterate(op: Op) -> tuple[Any, ...]:
+    carried = op.operands[1:] if op.attrs.get("start", False) else op.operands
+    types = tuple(v.type for v in carried)
+    (body,) = op.blocks
+    if tuple(a.type for a in body.args) != types:
+        raise ProgramError("iterate: the body's arguments have other types than the initial values")
+    last = body.ops[-1] if body.ops else None
+    if last is None or last.name != "yield":
+        raise ProgramError("iterate: the body must end by yielding the next values")
+    for i, (given, wanted) in enumerate(zip(last.operands, types, strict=False)):
+        if given.type.dtype is not wanted.dtype or set(given.type.dims) != set(wanted.dims):
+            raise DimensionMismatch(
+                f"iterate over {op.attrs['axis']}: carried value {i} starts as {wanted} and is returned as {given.type}"
+            )
+    if len(last.operands) != len(types):
+        raise ProgramError(
+            f"iterate over {op.attrs['axis']}: {len(types)} values are carried, {len(last.operands)} are returned"
+        )
+    return types
+
+
+def _conditional(op: Op) -> tuple[Any, ...]:
+    """Operands: the condition, unless it is an expression; then the values that hold where it does not."""
+    otherwise = op.operands if "when" in op.attrs else op.operands[1:]
+    if "when" not in op.attrs and tile_type(op, 0).dtype.is_float:
+        raise DtypeMismatch(f"conditional on {tile_type(op, 0)}: the condition must be bool or integer; compare first")
+    last = op.blocks[0].ops[-1] if op.blocks[0].ops else None
+    given = last.operands if last is not None and last.name == "yield" else ()
+    if [v.type for v in given] != [v.type for v in otherwise]:
+        raise DimensionMismatch(
+            f"conditional gives {[str(v.type) for v in given]} where it holds, "
+            f"{[str(v.type) for v in otherwise]} where it does not"
+        )
+    return tuple(v.type for v in otherwise)
+
+
+def _nothing(op: Op) -> tuple[Any, ...]:
+    return ()
+
+
+# -- checks -------------------------------------------------------------------------------------------
+
+
+def _check_fill(op: Op) -> None:
+    if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
+        raise ProgramError("fill makes one register tile")
+
+
+def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value, ...]) -> None:
+    """That a read or write with `over` and `at` names every dimension of the tile and of the memory."""
+    over, at, lookups = op.attrs.get("over"), op.attrs.get("at"), op.attrs.get("lookups", ())
+    if len(lookups) != len(extra):
+        raise ProgramError(f"{op.name}: {len(extra)} dynamic values are given, the mapping uses {len(lookups)}")
+    for (_, place), value in zip(lookups, extra, strict=True):
+        if not isinstance(value.type, TileType) or len(place) != len(value.type.dims):
+            raise ProgramError(f"{op.name}: a dynamic value of type {value.type} is looked up at {len(place)} places")
+    if over is None or at is None:
+        if over is not at:
+            raise ProgramError(f"{op.name}: `over` and `at` come together")
+        if set(memory.dims) != set(tile.dims) or len(memory.dims) != len(tile.dims):
+            raise DimensionMismatch(
+                f"{op.name}: the tile has the dimensions {dims_text(tile.dims)}, the memory {dims_text(memory.dims)}; "
+                "without a mapping they must be the same"
+            )
+        return
+    if len(over) != len(tile.dims):
+        raise ProgramError(
+            f"{op.name}: {len(over)} iterators for the {len(tile.dims)} dimensions {dims_text(tile.dims)}"
+        )
+    if len(at) != len(memory.dims):
+        raise ProgramError(f"{op.name}: {len(at)} coordinates for memory of {len(memory.dims)} dimensions")
+
+
+def _check_read(op: Op) -> None:
+    (result,) = op.results
+    check_mapping(op, memory_type(op, 0), result.type, op.operands[1:])
+    if result.type.dtype is not memory_type(op, 0).dtype:
+        raise ProgramError(f"read of {memory_type(op, 0)} gives {memory_type(op, 0).dtype}, not {result.type.dtype}")
+
+
+def _check_write(op: Op) -> None:
+    check_mapping(op, memory_type(op, 1), tile_type(op, 0), op.operands[2:])
+    tile, memory = tile_type(op, 0), memory_type(op, 1)
+    if op.name != "write" and tile.dtype is not memory.dtype:
+        raise DtypeMismatch(f"{op.name} of {tile.dtype} into memory of {memory.dtype}: cast first")
+    if tile.dtype.is_float and not memory.dtype.is_float:
+        raise DtypeMismatch(f"write of {tile.dtype} into memory of {memory.dtype}: say how it rounds, by tkw.cast")
+
+
+def _check_allocate(op: Op) -> None:
+    if len(op.results) != 1 or not isinstance(op.results[0].type, MemoryType):
+        raise ProgramError("allocate makes one tensor in memory")
+
+
+_ACCESS = {"over": "exprs?", "lookups": "lookups?", "at": "exprs?", "bounds": "table?"}
+_SPECS: list[OpSpec] = [
+    OpSpec("fill", {"value": "numexpr"}, check=_check_fill),
+    OpSpec("read", {**_ACCESS, "otherwise": "number?"}, check=_check_read),
+    OpSpec("write", _ACCESS, result_types=_nothing, check=_check_write),
+    OpSpec("atomic_add", _ACCESS, result_types=_nothing, check=_check_write),
+    OpSpec("atomic_min", _ACCESS, result_types=_nothing, check=_check_write),
+    OpSpec("atomic_max", _ACCESS, result_types=_nothing, check=_check_write),
+    OpSpec("mma", {"precision": "name?"}, result_types=_mma),
+    OpSpec(
+        "iterate",
+        {"axis": "expr", "start": "bool?", "condition": "expr?", "any_tile": "bool?"},
+        blocks=1,
+        result_types=_iterate,
+    ),
+    OpSpec("conditional", {"when": "expr?"}, blocks=1, result_types=_conditional),
+    OpSpec("yield", result_types=_nothing, ends_block=True),
+    OpSpec("cast", {"dtype": "dtype"}, result_types=_cast),
+    OpSpec("bitcast", {"dtype": "dtype"}, result_types=_bitcast),
+    OpSpec("broadcast", {"to": "exprs"}, result_types=_to_dims),
+    OpSpec("permute", {"to": "exprs"}, result_types=_to_dims),
+    OpSpec("reshape", {"to": "exprs"}, result_types=_to_dims),
+    OpSpec("select", result_types=_select),
+    OpSpec("not_", result_types=_not),
+    OpSpec("cumsum", {"dim": "expr"}, result_types=_cumsum),
+    OpSpec("topk", {"dim": "expr", "count": "expr"}, result_types=_topk),
+    OpSpec("self_index", {"dim": "expr", "dtype": "dtype"}, result_types=_self_index),
+    OpSpec("apply", {"over": "exprs", "value": "expr", "dtype": "dtype?"}, result_types=_apply),
+    OpSpec("set_symbol", {"symbol": "expr"}, result_types=_nothing),
+    OpSpec("scalar", {"value": "numexpr", "dtype": "dtype"}, result_types=_scalar),
+    OpSpec("extract", {"offset": "exprs"}, result_types=_extract),
+    OpSpec("allocate", {"tile": "exprs?"}, check=_check_allocate),
+    OpSpec("barrier", result_types=_nothing),
+    OpSpec("debug_log", {"label": "str"}, result_types=_nothing),
+    *(OpSpec(name, result_types=_unary_float) for name in UNARY_FLOAT),
+    *(OpSpec(name, result_types=_unary) for name in UNARY_ANY),
+    *(OpSpec(name, result_types=_binary) for name in BINARY),
+    *(OpSpec(name, result_types=_bitwise) for name in BITWISE),
+    *(OpSpec(name, result_types=_comparison) for name in COMPARISONS),
+    *(OpSpec(name, {"dim": "expr", "acc": "bool?"}, result_types=_reduction) for name in REDUCTIONS),
+]
+
+_RECORDS = [
+    OpSpec(
+        "workgroup",
+        {"dim": "expr", "tile": "expr", "grid": "int", "start": "expr?", "iters": "expr?", "primary": "bool?"},
+    ),
+    OpSpec("wave", {"dim": "expr", "tile": "expr"}),
+    OpSpec("tiling", {"dim": "expr", "tile": "expr?", "iters": "expr?", "start": "expr?"}),
+    OpSpec("hardware", {"threads": "int?", "mma": "name?", "vectors": "table?"}),
+    OpSpec("reordering", {"value": "expr", "grid": "int"}),
+    OpSpec("grid", {"count": "expr"}),
+    OpSpec("assume", {"that": "expr"}),
+]
+
+TILE = Level("tile", {spec.name: spec for spec in _SPECS}, {spec.name: spec for spec in _RECORDS})
+
+
+def parse_tile(text: str) -> Program:
+    """The tile program that the text prints.
+
+    >>> text = '''tile double(%x: global f32[M, N], %y: global f32[M, N])
+    ...   symbols M, N
+    ... {
+    ...   %0 = read %x : f32[M, N]
+    ...   %1 = add %0, %0 : f32[M, N]
+    ...   write %1, %y
+    ... }
+    ... '''
+    >>> str(parse_tile(text)) == text
+    True
+    """
+    return parse_program(text, {"tile": TILE})
+
+
+class Builder:
+    """Appends operations to the innermost open block; result types are inferred where they follow."""
+
+    def __init__(self, level: Level = TILE):
+        self.level = level
+        self.blocks: list[Block] = []
+
+    def emit(
+        self,
+        name: str,
+        operands: tuple[Value, ...] = (),
+        attrs: dict[str, Any] | None = None,
+        types: tuple[Any, ...] | None = None,
+        blocks: tuple[Block, ...] = (),
+        loc: Any = None,
+    ) -> Op:
+        """A new operation at the end of the open block; a ProgramError at its location if it makes no sense."""
+        spec = self.level.ops[name]
+        op = Op(spec, operands, attrs or {}, (), blocks, loc)
+        try:
+            if types is None:
+                types = () if spec.result_types is None else spec.result_types(op)
+            op.results = tuple(Value(t) for t in types)
+            if spec.check is not None:
+                spec.check(op)
+        except ProgramError as fault:
+            if fault.location is None:
+                raise type(fault)(fault.what, loc) from None
+            raise
+        self.blocks[-1].ops.append(op)
+        return op

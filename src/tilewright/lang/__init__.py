@@ -1,0 +1,68 @@
+"""What kernel authors build types from: symbols, element types, memory and register types. Used as `tkl`.
+
+>>> import tilewright.lang as tkl
+>>> M, K = tkl.sym.M, tkl.sym.K
+>>> tkl.Memory[M, K, tkl.GLOBAL_ADDRESS_SPACE, tkl.f16]
+Memory[M, K, f16]
+"""
+
+from tilewright.ir.dtypes import (
+    DType,
+    bf16,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f16,
+    f32,
+    f64,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    index,
+    u8,
+)
+from tilewright.ir.dtypes import bool_ as bool
+from tilewright.lang import sympy
+from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, sym
+from tilewright.lang.types import KernelBufferUsage, Memory, MemoryLayout, Register, SymbolBind
+
+i1 = bool
+
+IndexSymbol = sympy.Symbol
+IndexExpr = sympy.Expr
+
+__all__ = [
+    "GLOBAL_ADDRESS_SPACE",
+    "SHARED_ADDRESS_SPACE",
+    "AddressSpace",
+    "DType",
+    "IndexExpr",
+    "IndexSymbol",
+    "KernelBufferUsage",
+    "Memory",
+    "MemoryLayout",
+    "Register",
+    "SymbolBind",
+    "bf16",
+    "bool",
+    "f8e4m3fn",
+    "f8e4m3fnuz",
+    "f8e5m2",
+    "f8e5m2fnuz",
+    "f16",
+    "f32",
+    "f64",
+    "i1",
+    "i4",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "index",
+    "sym",
+    "sympy",
+    "u8",
+]

@@ -1,0 +1,50 @@
+"""The symbols that Wave kernels import by star: address spaces, execution identities, scheduling knobs.
+
+The knobs are accepted in `subs` and mean nothing here.
+"""
+
+from tilewright.algebra.expr import Symbol, symbol
+from tilewright.lang import sympy
+from tilewright.lang.symbols import (
+    DEVICE_DIM_0,
+    DEVICE_DIM_1,
+    DEVICE_DIM_2,
+    GLOBAL_ADDRESS_SPACE,
+    SHARED_ADDRESS_SPACE,
+    THREAD_0,
+    THREAD_1,
+    THREAD_2,
+    WORKGROUP_0,
+    WORKGROUP_1,
+    WORKGROUP_2,
+)
+
+_KNOBS = (
+    *("READ_SHARED_DELAY", "WRITE_SHARED_DELAY", "READ_GLOBAL_DELAY", "WRITE_GLOBAL_DELAY", "MMA_DELAY"),
+    *("VALU_DELAY", "SHUFFLE_DELAY", "GLOBAL_TO_SHARED_DELAY", "SHARED_MEMORY_UNITS", "GLOBAL_MEMORY_UNITS"),
+    *("MMA_UNITS", "VALU_UNITS", "SHUFFLE_UNITS", "GLOBAL_TO_SHARED_UNITS"),
+)
+globals().update({name: symbol(name, 0) for name in _KNOBS})
+
+
+def GET_ITER_ARG(number: int) -> Symbol:  # noqa: N802 - Wave's name
+    """The symbol by which Wave names a carried value of a loop."""
+    return symbol(f"GET_ITER_ARG_{number}", 0)
+
+
+__all__ = [
+    "DEVICE_DIM_0",
+    "DEVICE_DIM_1",
+    "DEVICE_DIM_2",
+    "GET_ITER_ARG",
+    "GLOBAL_ADDRESS_SPACE",
+    "SHARED_ADDRESS_SPACE",
+    "THREAD_0",
+    "THREAD_1",
+    "THREAD_2",
+    "WORKGROUP_0",
+    "WORKGROUP_1",
+    "WORKGROUP_2",
+    "sympy",
+]
+__all__ += _KNOBS

@@ -1,0 +1,38 @@
+"""Symbols that kernels are written over, and the names of address spaces and of execution identities."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tilewright.algebra.expr import Symbol, symbol
+
+
+class _Symbols:
+    """`sym.M` is the symbol M: an integer that is never negative; equal names are the same symbol."""
+
+    def __getattr__(self, name: str) -> Symbol:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return symbol(name, 0)
+
+    def __repr__(self) -> str:
+        return "sym"
+
+
+sym = _Symbols()
+
+
+class AddressSpace(Enum):
+    """Where memory lives. For kernel arguments this is a hint that the tile level does not need."""
+
+    REGISTER = 0
+    SHARED_MEMORY = 1
+    GLOBAL_MEMORY = 2
+
+
+GLOBAL_ADDRESS_SPACE = symbol("GLOBAL_ADDRESS_SPACE", 0)
+SHARED_ADDRESS_SPACE = symbol("SHARED_ADDRESS_SPACE", 0)
+
+WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(3))
+THREAD_0, THREAD_1, THREAD_2 = THREADS = tuple(symbol(f"THREAD_{i}", 0) for i in range(3))
+DEVICE_DIM_0, DEVICE_DIM_1, DEVICE_DIM_2 = DEVICES = tuple(symbol(f"DEVICE_DIM_{i}", 0) for i in range(3))

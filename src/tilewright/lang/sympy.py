@@ -1,0 +1,103 @@
+"""The names of sympy that Wave kernels use, on Tilewright's own expressions.
+
+>>> from tilewright.lang import sym, sympy
+>>> print(sympy.ceiling(sym.M / 64) * 64, "and", sympy.Max(sympy.Min(1024, 256), 64))
+-64*((-M)//64) and 256
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, multiply, ne, negate
+
+Integer = as_expr
+Min, Max = minimum, maximum
+Eq, Ne = eq, ne
+Not = negate
+sympify = as_expr
+oo = math.inf
+
+
+def ceiling(x: ExprLike) -> Expr:
+    """The smallest integer that is not below x; closes a division by `/`."""
+    return as_expr(x).__ceil__()
+
+
+def floor(x: ExprLike) -> Expr:
+    """The largest integer that is not above x; closes a division by `/`."""
+    return as_expr(x).__floor__()
+
+
+def Mod(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
+    """A % b."""
+    return as_expr(a) % b
+
+
+def Lt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
+    """A < b."""
+    return as_expr(a) < b
+
+
+def Le(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
+    """A <= b."""
+    return as_expr(a) <= b
+
+
+def Gt(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
+    """A > b."""
+    return as_expr(a) > b
+
+
+def Ge(a: ExprLike, b: ExprLike) -> Expr:  # noqa: N802
+    """A >= b."""
+    return as_expr(a) >= b
+
+
+def And(*conditions: Any) -> Expr:  # noqa: N802
+    """All conditions hold."""
+    return all_of(*[_condition(c) for c in conditions])
+
+
+def Or(*conditions: Any) -> Expr:  # noqa: N802
+    """One of the conditions holds."""
+    return any_of(*[_condition(c) for c in conditions])
+
+
+def Abs(x: ExprLike) -> Expr:  # noqa: N802
+    """The distance from zero."""
+    return maximum(as_expr(x), -as_expr(x))
+
+
+def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
+    """The value of the first case whose condition holds; the last case's condition must be True."""
+    *earlier, (value, last) = cases
+    if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
+        raise ValueError(f"Piecewise: the last case must have the condition True, not {last}")
+    result = as_expr(value)
+    for case, condition in reversed(earlier):
+        holds = _condition(condition)
+        result = multiply(holds, as_expr(case) - result) + result
+    return result
+
+
+def symbols(names: str, **assumptions: Any) -> Any:
+    """The symbols of these names, separated by blanks or commas: never negative, whatever is assumed."""
+    found = tuple(symbol(name, 0) for name in names.replace(",", " ").split())
+    return found[0] if len(found) == 1 else found
+
+
+def simplify(x: ExprLike) -> Expr:
+    """X: expressions are simplified when they are made."""
+    return as_expr(x)
+
+
+def _condition(c: Any) -> Expr:
+    return as_expr(int(c)) if isinstance(c, bool) else as_expr(c)
+
+
+true, false = as_expr(1), as_expr(0)
+__all__ = ["Abs", "And", "Eq", "Expr", "Ge", "Gt", "Integer", "Le", "Lt", "Max", "Min", "Mod", "Ne", "Not", "Or"]
+__all__ += ["Piecewise", "Symbol", "ceiling", "false", "floor", "oo", "simplify", "symbols", "sympify", "true"]

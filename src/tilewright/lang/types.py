@@ -1,0 +1,95 @@
+"""The types authors write: `Memory[...]` on arguments, `Register[...]` for tiles, scalar arguments."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.errors import DimensionMismatch
+from tilewright.ir.dtypes import DType
+from tilewright.ir.location import author_location
+from tilewright.lang.symbols import AddressSpace
+
+
+class MemoryLayout:
+    """A physical shape that differs from the logical one. Kept for Wave's kernels; not used on the tile level."""
+
+    def __init__(self, shape: Any):
+        self.shape = shape
+
+
+class KernelBufferUsage(Enum):
+    """Wave's marks for arguments; accepted, and inferred here."""
+
+    NONE, INPUT, OUTPUT, TEMPORARY = range(4)
+
+
+class _MemoryMeta(type):
+    def __getitem__(cls, parts: Any) -> Memory:
+        parts = parts if isinstance(parts, tuple) else (parts,)
+        if parts and isinstance(parts[0], tuple):
+            parts = (*parts[0], *parts[1:])
+        kept = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
+        if len(kept) < 2 or not isinstance(kept[-1], DType):
+            raise DimensionMismatch(
+                f"Memory[{', '.join(map(str, parts))}]: give the dimensions, the address space and the element type",
+                author_location(),
+            )
+        *dims, space, dtype = kept
+        return Memory(tuple(as_expr(d) for d in dims), space, dtype)
+
+
+class Memory(metaclass=_MemoryMeta):
+    """A tensor argument: `Memory[M, K, ADDRESS_SPACE, f16]`."""
+
+    def __init__(self, dims: tuple[Expr, ...], space: Any, dtype: DType):
+        self.dims, self.space, self.dtype = dims, space, dtype
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the type itself says shared memory."""
+        return self.space is AddressSpace.SHARED_MEMORY
+
+    def __repr__(self) -> str:
+        return f"Memory[{', '.join(map(str, self.dims))}, {self.dtype}]"
+
+
+class _RegisterMeta(type):
+    def __getitem__(cls, parts: Any) -> Register:
+        parts = parts if isinstance(parts, tuple) else (parts,)
+        if not isinstance(parts[-1], DType):
+            raise DimensionMismatch(
+                f"Register[{', '.join(map(str, parts))}]: the last entry must be an element type", author_location()
+            )
+        *dims, dtype = parts
+        return Register(tuple(as_expr(d) for d in dims), dtype)
+
+
+class Register(metaclass=_RegisterMeta):
+    """A tile type: `Register[M, N, f32]`; called with a value, inside a kernel, a tile filled with it."""
+
+    fill: Any = None
+    """Set by the tracer: how a filled tile is made."""
+
+    def __init__(self, dims: tuple[Expr, ...], dtype: DType):
+        self.dims, self.dtype = dims, dtype
+
+    def __call__(self, value: Any) -> Any:
+        """A tile of this type, every element `value` (a number or an expression)."""
+        return Register.fill(self, value)
+
+    def __repr__(self) -> str:
+        return f"Register[{', '.join(map(str, self.dims))}, {self.dtype}]"
+
+
+class _SymbolBindMeta(type):
+    def __getitem__(cls, dtype: DType) -> SymbolBind:
+        return SymbolBind(dtype)
+
+
+class SymbolBind(metaclass=_SymbolBindMeta):
+    """A scalar argument that binds the symbol of its own name: `length: SymbolBind[i32]`."""
+
+    def __init__(self, dtype: DType):
+        self.dtype = dtype

@@ -1,0 +1,357 @@
+"""Convolution problems, and their notation `mb1ic64ih56oc64oh56kh3ph1n"name"`.
+
+The notation is that of oneDNN's benchdnn. A problem is a row of keys with numbers, in any order, with `_` anywhere
+between them, and at the end `n` and a name:
+
+| key          | meaning                                                             | when left out              |
+|--------------|---------------------------------------------------------------------|----------------------------|
+| g            | groups; g1 too gives the weights a group axis                       | no group axis              |
+| mb           | images in the batch                                                 | 2                          |
+| ic, oc       | input and output channels, all groups together                      | an error                   |
+| id, ih, iw   | input extent: depth, height, width                                  | an error, or no such axis  |
+| kd, kh, kw   | filter extent                                                       | an error, or no such axis  |
+| od, oh, ow   | output extent                                                       | from i, k, s, p, d         |
+| sd, sh, sw   | stride                                                              | 1                          |
+| pd, ph, pw   | padding before the image; that after it is always derived           | from o, or 0 without o     |
+| dd, dh, dw   | dilation counted from 0: that many rows lie between two filter taps | 0                          |
+
+d alone stands for d, h and w alike; h alone for h and w; w alone is a problem with one axis.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from operator import index
+from typing import Any
+
+from tilewright.errors import ParseError, ProblemError
+from tilewright.problems.notation import check_name, content, name_text, read_name, read_number
+
+_KEY = re.compile(r"mb|g|[io]c|[ioksdp][dhw]")
+_AXES_ALLOWED = ("w", "h", "d", "hw", "dhw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvProblem:
+    """One convolution: batch, channels, groups, and for each of 1 to 3 axes input, output, filter, stride, padding.
+
+    The fields are named as in the notation; i, o, k, s, p, d hold one number an axis, outermost first. Left out,
+    s, d, o and p are inferred as in the notation. Output pixel q and filter tap r of an axis meet at input
+    q*s + r*(d+1) - p; where that lies outside the image, the input counts as 0.
+
+    >>> problem = ConvProblem(mb=1, ic=64, oc=64, i=(56, 40), k=(3, 3), p=(1, 1))
+    >>> problem.o, problem.s
+    ((56, 40), (1, 1))
+    >>> print(problem)
+    mb1ic64ih56iw40oc64oh56ow40kh3kw3ph1pw1
+    """
+
+    ic: int
+    oc: int
+    i: tuple[int, ...]
+    k: tuple[int, ...]
+    o: tuple[int, ...] = ()
+    s: tuple[int, ...] = ()
+    p: tuple[int, ...] = ()
+    d: tuple[int, ...] = ()
+    mb: int = 2
+    g: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        rank = len(self.i)
+        if not 1 <= rank <= 3:
+            raise ProblemError(f"a convolution has 1 to 3 axes; i = {tuple(self.i)} has {rank}")
+        for key in ("mb", "ic", "oc", "g"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, index(getattr(self, key)))
+        _check_channels(self.mb, self.ic, self.oc, self.g)
+        rows = list(zip(*(self._one_per_axis(key) for key in "iksdop"), strict=True))
+        inferred = [_infer(axis, *row) for axis, row in zip(self.axes, rows, strict=True)]
+        i, k, s, d, _, _ = zip(*rows, strict=True)
+        o, p = zip(*inferred, strict=True)
+        for key, values in zip("iksdop", (i, k, s, d, o, p), strict=True):
+            object.__setattr__(self, key, values)
+        object.__setattr__(self, "name", check_name(self.name))
+
+    def _one_per_axis(self, key: str) -> tuple[Any, ...]:
+        """The checked numbers of a field, its default where it is left out, or None where that is inferred."""
+        values = tuple(index(value) for value in getattr(self, key))
+        if not values and key in "sdop":
+            return ({"s": 1, "d": 0}.get(key),) * self.rank
+        if len(values) != self.rank:
+            raise ProblemError(f"{key} = {values} does not have one number for each of the axes {self.axes}", key)
+        smallest = {"d": 0, "p": None}.get(key, 1)
+        for axis, value in zip(self.axes, values, strict=True):
+            if smallest is not None and value < smallest:
+                raise ProblemError(f"{key}{axis} is {value}; it is at least {smallest}", key + axis)
+        return values
+
+    @property
+    def rank(self) -> int:
+        """How many axes the image has: 1, 2 or 3."""
+        return len(self.i)
+
+    @property
+    def axes(self) -> str:
+        """The letters of the axes, outermost first: "w", "hw" or "dhw"."""
+        return "dhw"[3 - self.rank :]
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the weights have a group axis; with g1 they have one of extent 1."""
+        return self.g is not None
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are, 1 without a group axis."""
+        return 1 if self.g is None else self.g
+
+    @property
+    def ic_per_group(self) -> int:
+        """Input channels that one output channel sees."""
+        return self.ic // self.groups
+
+    @property
+    def oc_per_group(self) -> int:
+        """Output channels that see one input channel."""
+        return self.oc // self.groups
+
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        """The distance of two neighbouring filter taps: 1 for a dense filter (d counts from 0).
+
+        >>> parse_conv("ic8ih20oc8kh3dh1").dilation
+        (2, 2)
+        """
+        return tuple(d + 1 for d in self.d)
+
+    @property
+    def p_right(self) -> tuple[int, ...]:
+        """The padding after the image: what the last output needs; below 0 where trailing input is never read.
+
+        >>> parse_conv("ic3ih224oc64oh112kh7sh2ph3").p_right
+        (2, 2)
+        >>> parse_conv("ic3ih10oc64kh1sh4").p_right
+        (-1, -1)
+        """
+        rows = zip(self.o, self.i, self.k, self.s, self.p, self.d, strict=True)
+        return tuple((o - 1) * s - i + (k - 1) * (d + 1) + 1 - p for o, i, k, s, p, d in rows)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The input's shape, channels first: batch, channels, image."""
+        return (self.mb, self.ic, *self.i)
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        """The weights' shape: groups (if has_groups), output channels, input channels of one group, filter.
+
+        >>> parse_conv("g4ic20ih5oc40kh3").w_shape, parse_conv("ic20ih5oc40kh3").w_shape
+        ((4, 10, 5, 3, 3), (40, 20, 3, 3))
+        """
+        group = (self.groups,) if self.has_groups else ()
+        return (*group, self.oc_per_group, self.ic_per_group, *self.k)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The output's shape, channels first: batch, channels, image."""
+        return (self.mb, self.oc, *self.o)
+
+    @property
+    def macs(self) -> int:
+        """How many multiply-adds the problem needs: taps that meet only padding are not counted.
+
+        A 3x3 filter on a 4x4 image with padding 1 loses one tap in three rows of each border:
+
+        >>> parse_conv("mb1ic1ih4oc1kh3ph1").macs, (4 * 3 - 2) ** 2
+        (100, 100)
+        """
+        rows = zip(self.o, self.i, self.k, self.s, self.p, self.dilation, strict=True)
+        taps = prod(_taps_inside(o, i, k, s, p, dilation) for o, i, k, s, p, dilation in rows)
+        return self.mb * self.oc * self.ic_per_group * taps
+
+    @property
+    def ops(self) -> int:
+        """Operations as benchmarks count them: two for each multiply-add (see `macs`)."""
+        return 2 * self.macs
+
+    def canonical(self) -> str:
+        """The problem with every key written out, grouped by `_`; g only where the weights have a group axis.
+
+        >>> parse_conv("ic8ih20oc8kh3dh1").canonical()
+        'mb2_ic8ih20iw20_oc8oh16ow16_kh3kw3_sh1sw1_ph0pw0_dh1dw1'
+        """
+        fields = [self._spatial(key, self.axes) for key in "ioksp"] + [self._spatial("d", self.axes)]
+        fields[0] = f"ic{self.ic}{fields[0]}"
+        fields[1] = f"oc{self.oc}{fields[1]}"
+        head = f"{'' if self.g is None else f'g{self.g}'}mb{self.mb}"
+        return "_".join(filter(None, [head, *fields, name_text(self.name)]))
+
+    def __str__(self) -> str:
+        """The short form: defaults left out, and only the first of several equal axes."""
+        rows = set(zip(self.i, self.o, self.k, self.s, self.p, self.d, strict=True))
+        axes = self.axes[:1] if len(rows) == 1 else self.axes
+        head = f"{'' if self.g is None else f'g{self.g}'}{'' if self.mb == 2 else f'mb{self.mb}'}"
+        text = f"{head}ic{self.ic}{self._spatial('i', axes)}oc{self.oc}"
+        text += self._spatial("o", axes) + self._spatial("k", axes)
+        text += self._spatial("s", axes) if set(self.s) != {1} else ""
+        text += self._spatial("p", axes)
+        text += self._spatial("d", axes) if set(self.d) != {0} else ""
+        return text + name_text(self.name)
+
+    def _spatial(self, key: str, axes: str) -> str:
+        """For example "ih56iw40"; a padding below 0 is left out, because only inference gives it."""
+        values: tuple[int, ...] = getattr(self, key)
+        return "".join(f"{key}{axis}{value}" for axis, value in zip(axes, values, strict=False) if value >= 0)
+
+
+def parse_conv(text: str) -> ConvProblem:
+    """The convolution that `text` writes.
+
+    Post-condition: parse_conv(str(P)) == P == parse_conv(P.canonical()).
+
+    >>> problem = parse_conv('mb1_ic64ih56oc32oh28kh3sh2n"net:conv2"')
+    >>> problem.p, problem.p_right, problem.name
+    ((0, 0), (1, 1), 'net:conv2')
+    >>> parse_conv("ic64ih4oc64kh7")
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ParseError: oh would be -2 = (ih4 - 7 + 2*ph0)/sh1 + 1, the filter spans 7: it is at least 1
+      ic64ih4oc64kh7
+                 ^
+    """
+    begin, end = content(text)
+    values: dict[str, int] = {}
+    places: dict[str, int] = {}
+    name = None
+    at = begin
+    while at < end:
+        if text[at] == "_":
+            at += 1
+            continue
+        if text[at] == "n":
+            name = read_name(text, at + 1, end)
+            end = at
+            break
+        match = _KEY.match(text, at, end)
+        if match is None:
+            raise ParseError(
+                f"{text[at]!r} begins no key; the keys are g, mb, ic, oc, one of i o k s p d with one of d h w,"
+                " and n before a name",
+                text,
+                at,
+            )
+        key = match.group()
+        value, after = read_number(text, match.end(), f"a number after {key}")
+        if values.get(key, value) != value:
+            raise ParseError(f"{key} is given twice, as {values[key]} and as {value}", text, at)
+        values[key], places[key] = value, at
+        at = after
+    try:
+        return _from_keys(values, name)
+    except ProblemError as fault:
+        raise ParseError(str(fault), text, _place(fault.key, places, end)) from None
+
+
+def _from_keys(values: dict[str, int], name: str | None) -> ConvProblem:
+    mb, ic, oc = values.get("mb", 2), values.get("ic", 0), values.get("oc", 0)
+    _check_channels(mb, ic, oc, values.get("g"))
+    present = ""
+    rows: dict[str, tuple[int, ...]] = {}
+    for axis in "dhw":
+        i, o, k = (values.get(key + axis, 0) for key in "iok")
+        s, p, d = values.get("s" + axis, 1), values.get("p" + axis), values.get("d" + axis, 0)
+        if s < 1:
+            raise ProblemError(f"s{axis} is {s}; it is at least 1", "s" + axis)
+        if not (i or o or k or d) and s == 1 and not p:
+            continue
+        for key, value in (("i", i), ("k", k)):
+            if not value:
+                raise ProblemError(
+                    f"{key}{axis} is missing or 0: an axis needs both i{axis} and k{axis}",
+                    key + axis,
+                )
+        present += axis
+        o, p = _infer(axis, i, k, s, d, o or None, p)
+        rows[axis] = (i, k, o, s, p, d)
+    if present not in _AXES_ALLOWED:
+        if not present:
+            raise ProblemError("no axis is given: write at least iw and kw, or ih and kh, or id and kd")
+        missing = "h" if "h" not in present else "w"
+        raise ProblemError(
+            f"axes {' and '.join(present)} are given without {missing}; give d alone (for three equal axes), h alone"
+            " (for two), w alone (one), h and w, or all three"
+        )
+    if present in ("d", "h"):
+        rows = dict.fromkeys("dhw"["dhw".index(present) :], rows[present])
+    columns = list(zip(*(rows[axis] for axis in "dhw" if axis in rows), strict=True))
+    i_all, k_all, o_all, s_all, p_all, d_all = columns
+    return ConvProblem(
+        mb=mb, ic=ic, oc=oc, i=i_all, k=k_all, o=o_all, s=s_all, p=p_all, d=d_all, g=values.get("g"), name=name
+    )
+
+
+def _place(key: str, places: dict[str, int], end: int) -> int:
+    """Where the caret goes: at the key; else at the first key of its axis; else where the keys end."""
+    axis = key[1:] if key[1:] in ("d", "h", "w") else None
+    return places.get(key, min((place for other, place in places.items() if other[1:] == axis), default=end))
+
+
+def _check_channels(mb: int, ic: int, oc: int, g: int | None) -> None:
+    if mb < 0:
+        raise ProblemError(f"mb is {mb}; it is at least 0", "mb")
+    for key, value, what in (("ic", ic, "input"), ("oc", oc, "output")):
+        if value < 1:
+            raise ProblemError(f"{key} is missing or below 1: give the {what} channels of all groups together", key)
+    if g is not None and g < 1:
+        raise ProblemError(f"g is {g}; it is at least 1 (left out, the weights have no group axis)", "g")
+    for key, value in (("ic", ic), ("oc", oc)):
+        if g is not None and value % g:
+            raise ProblemError(f"{key} is {value}, which {g} groups do not divide", key)
+
+
+def _infer(axis: str, i: int, k: int, s: int, d: int, o: int | None, p: int | None) -> tuple[int, int]:
+    """Output extent and left padding of one axis, from what is given of them."""
+    if o is None:
+        p = p or 0
+        span = (k - 1) * (d + 1) + 1
+        o = _truncated(i - span + 2 * p, s) + 1
+        if o < 1:
+            raise ProblemError(
+                f"o{axis} would be {o} = (i{axis}{i} - {span} + 2*p{axis}{p})/s{axis}{s} + 1,"
+                f" the filter spans {span}: it is at least 1",
+                f"k{axis}",
+            )
+    inferred = _inferred_padding(o, i, k, s, d)
+    if p is not None and p < 0 and p != inferred:
+        raise ProblemError(
+            f"p{axis} is {p}; padding below 0 cannot be written, only inferred from the output extent"
+            f" (here {inferred})",
+            f"p{axis}",
+        )
+    return o, inferred if p is None else p
+
+
+def _inferred_padding(o: int, i: int, k: int, s: int, d: int) -> int:
+    """Half of what the outputs need beyond the image; the odd row goes to the right."""
+    return _truncated((o - 1) * s - i + (k - 1) * (d + 1) + 1, 2)
+
+
+def _truncated(a: int, b: int) -> int:
+    """a/b rounded towards 0, as the notation has it: -1/2 is 0."""
+    return a // b if a >= 0 else -(-a // b)
+
+
+def _taps_inside(o: int, i: int, k: int, s: int, p: int, dilation: int) -> int:
+    """How many pairs of an output q < o and a tap r < k meet the image: 0 <= q*s + r*dilation - p < i."""
+    if o < k:  # q and r play the same part: count along the longer one
+        o, k, s, dilation = k, o, dilation, s
+    count = 0
+    for r in range(k):
+        first = max(0, -((r * dilation - p) // s))
+        last = min(o - 1, (i - 1 + p - r * dilation) // s)
+        count += max(0, last - first + 1)
+    return count

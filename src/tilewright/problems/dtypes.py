@@ -1,0 +1,87 @@
+"""The element types of problems by their short names: f32, bf16, s8, ..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.errors import ProblemError
+
+_ALIASES = {"i8": "s8", "i32": "s32", "f8_e4m3": "f8e4m3fn", "f8_e5m2": "f8e5m2"}
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """An element type: its name, numpy's type, and what arithmetic needs to know of it.
+
+    `digits` counts the bits of the significand with the leading one (for integers, the bits without the sign), so
+    that all integers up to `exact_limit` in magnitude are values of the type. `eps` is the distance from 1 to the
+    next value, `tiny` the smallest positive normal value (both 0 for integers).
+    """
+
+    name: str
+    numpy: np.dtype[np.generic]
+    digits: int
+    eps: float = 0.0
+    tiny: float = 0.0
+    signed: bool = True
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the values are integers."""
+        return self.eps == 0
+
+    @property
+    def exact_limit(self) -> int:
+        """The largest n such that 0, 1, ..., n are all values of the type.
+
+        >>> dtype("bf16").exact_limit, dtype("s8").exact_limit, dtype("f8e4m3fn").exact_limit
+        (256, 127, 16)
+        """
+        return (1 << self.digits) - (1 if self.is_integer else 0)
+
+
+def _float(name: str, kind: type) -> Dtype:
+    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    return Dtype(name, np.dtype(kind), info.nmant + 1, float(info.eps), float(info.smallest_normal))
+
+
+def _integer(name: str, kind: type) -> Dtype:
+    info = np.iinfo(kind)
+    return Dtype(name, np.dtype(kind), int(info.max).bit_length(), signed=info.min < 0)
+
+
+DTYPES = {
+    kind.name: kind
+    for kind in (
+        _float("f64", np.float64),
+        _float("f32", np.float32),
+        _float("bf16", ml_dtypes.bfloat16),
+        _float("f16", np.float16),
+        _float("f8e4m3fn", ml_dtypes.float8_e4m3fn),
+        _float("f8e5m2", ml_dtypes.float8_e5m2),
+        _integer("s8", np.int8),
+        _integer("u8", np.uint8),
+        _integer("s32", np.int32),
+        _integer("s64", np.int64),
+    )
+}
+
+
+def dtype(name: str) -> Dtype:
+    """The element type called `name`; i8 is also s8, i32 also s32, f8_e4m3 and f8_e5m2 also f8e4m3fn and f8e5m2.
+
+    >>> dtype("bf16").digits, dtype("i8").name
+    (8, 's8')
+    >>> dtype("f13")
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ProblemError: 'f13' names no element type; there are f64, f32, bf16, f16, f8e4m3fn, f8e5m2, s8,
+    u8, s32, s64
+    """
+    found = DTYPES.get(_ALIASES.get(name, name))
+    if found is None:
+        raise ProblemError(f"{name!r} names no element type; there are {', '.join(DTYPES)}")
+    return found

@@ -1,0 +1,77 @@
+"""What the notations of convolution and matrix product share: numbers and names, with a caret at every fault."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.errors import ParseError, ProblemError
+
+_DIGITS = re.compile(r"[0-9]+")
+_LARGEST = 2**63 - 1
+
+
+def content(text: str) -> tuple[int, int]:
+    """Where `text` begins and ends when the blanks around it are left out.
+
+    >>> content("  mb1 ")
+    (2, 5)
+    """
+    begin = len(text) - len(text.lstrip())
+    return begin, max(begin, len(text.rstrip()))
+
+
+def read_number(text: str, at: int, what: str) -> tuple[int, int]:
+    """The number written at `at`, and where it ends; `what` says in the error what was expected there.
+
+    >>> read_number("ic64ih56", 2, "a number after ic")
+    (64, 4)
+    >>> read_number("icih56", 2, "a number after ic")
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ParseError: expected a number after ic
+      icih56
+        ^
+    """
+    match = _DIGITS.match(text, at)
+    if match is None:
+        if text[at : at + 1] == "-":
+            raise ParseError(f"expected {what}; no number of the notation has a sign", text, at)
+        raise ParseError(f"expected {what}", text, at)
+    digits = match.group().lstrip("0")
+    if len(digits) > 19 or int(digits or "0") > _LARGEST:
+        raise ParseError(f"expected {what} below 2**63", text, at)
+    return int(digits or "0"), match.end()
+
+
+def read_name(text: str, at: int, end: int) -> str | None:
+    """The name that fills `text` from `at`, just after the letter n, up to `end`: bare or in double quotes.
+
+    >>> read_name('n"conv:1"', 1, 9), read_name("nconv", 1, 5), read_name("n", 1, 1)
+    ('conv:1', 'conv', None)
+    """
+    name = text[at:end]
+    if name.startswith('"'):
+        if len(name) < 2 or not name.endswith('"'):
+            raise ParseError("the name's closing quote is missing", text, end)
+        name = name[1:-1]
+        at += 1
+    for place, letter in enumerate(name):
+        if letter == " " or not letter.isprintable():
+            raise ParseError(f"a name holds no blanks or control characters, not {letter!r}", text, at + place)
+    return name or None
+
+
+def check_name(name: str | None) -> str | None:
+    """The name as problems keep it: None for an empty one; an error for one that the notation cannot hold."""
+    if name and (" " in name or not name.isprintable()):
+        raise ProblemError(f"the name {name!r} holds a blank or a control character; write _ instead", "n")
+    return name or None
+
+
+def name_text(name: str | None, before: str = "n") -> str:
+    """How a name is printed at the end of a problem.
+
+    >>> name_text("conv:1"), name_text(None)
+    ('n"conv:1"', '')
+    """
+    return f'{before}"{name}"' if name else ""

@@ -1,0 +1,221 @@
+"""The arguments of one kernel call: checked, their shapes read into symbols, outputs made where they are left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Exact, Expr, Product, Sum, Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.ir.core import MemoryType, Program, Value
+from tilewright.ir.dtypes import DType, from_numpy
+
+
+class Arguments:
+    """Arrays and numbers for a program's arguments, and the symbols that follow from shapes."""
+
+    def __init__(
+        self, program: Program, outputs: tuple[Value, ...], known: Mapping[Symbol, Expr], given: tuple[Any, ...]
+    ):
+        self.program, self.outputs = program, outputs
+        self.made: list[Any] = []
+        given = self._fill_in(given)
+        self.values: dict[Value, Any] = {}
+        for value, argument in zip(program.args, given, strict=True):
+            if argument is not None:
+                self.values[value] = self._checked(value, argument)
+        self.symbols = self._symbols(known)
+        for value, argument in zip(program.args, given, strict=True):
+            if argument is None:
+                shape = tuple(self._extent(d, value) for d in value.type.dims)
+                self.values[value] = np.zeros(shape, value.type.dtype.numpy)
+                self.made.append(self.values[value])
+        self._check_shapes()
+        self._check_aliases()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a dimension has no elements, so that nothing is computed."""
+        return any(isinstance(v, np.ndarray) and v.size == 0 for v in self.values.values()) and all(
+            self.values[v].size == 0 for v in self.outputs
+        )
+
+    def finish(self) -> Any:
+        """The outputs that were made here: one array, or a tuple."""
+        if not self.made:
+            return None
+        return self.made[0] if len(self.made) == 1 else tuple(self.made)
+
+    # -- what was given -------------------------------------------------------------------------------
+
+    def _fill_in(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with None for outputs that were left out."""
+        wanted = self.program.args
+        if len(given) == len(wanted):
+            for value, argument in zip(wanted, given, strict=True):
+                if argument is None and value not in self.outputs:
+                    raise ArgumentError(f"{self.program.name}: argument {value.name} is None, and is no output")
+            return given
+        needed = [v for v in wanted if v not in self.outputs]
+        if len(given) == len(needed):
+            rest = iter(given)
+            return tuple(None if v in self.outputs else next(rest) for v in wanted)
+        names = ", ".join(str(v.name) for v in wanted)
+        raise ArgumentError(
+            f"{self.program.name} takes {len(wanted)} arguments ({names}), or {len(needed)} without its outputs; "
+            f"{len(given)} are given"
+        )
+
+    def _checked(self, value: Value, argument: Any) -> Any:
+        where = f"{self.program.name}: argument {value.name}"
+        if not isinstance(value.type, MemoryType):
+            if isinstance(argument, bool | int | float | np.generic) or getattr(argument, "shape", None) == ():
+                return argument.item() if hasattr(argument, "item") else argument
+            raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {value.type.dtype}")
+        array = as_array(argument, where)
+        self._check_dtype(array, value.type.dtype, where)
+        if array.ndim != len(value.type.dims):
+            dims = ", ".join(map(str, value.type.dims))
+            raise ArgumentError(
+                f"{where} has shape {array.shape}; it must have the {len(value.type.dims)} dimensions [{dims}]"
+            )
+        if value in self.outputs:
+            if not array.flags.writeable:
+                raise ArgumentError(f"{where} is written, but the array given is read-only")
+            if any(stride == 0 and n > 1 for stride, n in zip(array.strides, array.shape, strict=True)):
+                raise ArgumentError(f"{where} is written, but its strides {array.strides} make elements coincide")
+        return array
+
+    def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
+        if array.dtype != wanted.numpy:
+            found = from_numpy(array.dtype)
+            raise ArgumentError(f"{where} holds {found or array.dtype}; it must hold {wanted}")
+
+    # -- sizes ----------------------------------------------------------------------------------------
+
+    def _symbols(self, known: Mapping[Symbol, Expr]) -> dict[Symbol, int]:
+        """Every symbol that is a number: bound ones, those of shapes, and those that follow from both."""
+        numbers = {s: e.value for s, e in known.items() if isinstance(e, Const)}
+        open_ = {s: e for s, e in known.items() if not isinstance(e, Const)}
+        pending = [
+            (d, n, value)
+            for value, array in self.values.items()
+            if isinstance(value.type, MemoryType)
+            for d, n in zip(value.type.dims, array.shape, strict=True)
+        ]
+        changed = True
+        while changed:
+            changed = False
+            for d, n, _ in pending:
+                image = Substitution({**open_, **numbers})(d)
+                found = solve(image, n)
+                if found is not None and found[0] not in numbers:
+                    numbers[found[0]] = found[1]
+                    changed = True
+            for s, e in list(open_.items()):
+                image = Substitution(numbers)(e)
+                if isinstance(image, Const):
+                    numbers[s] = image.value
+                    del open_[s]
+                    changed = True
+        self._open = open_
+        return numbers
+
+    def _extent(self, d: Expr, value: Value) -> int:
+        try:
+            image = Substitution({**self._open, **self.symbols})(d)
+        except TilewrightError as fault:
+            raise ArgumentError(f"{self.program.name}: dimension {d} of {value.name}: {fault}") from None
+        if not isinstance(image, Const):
+            missing = ", ".join(sorted(s.name for s in image.symbols))
+            raise ArgumentError(
+                f"{self.program.name}: the size of {value.name} depends on {missing}, which nothing tells"
+            )
+        return image.value
+
+    def _check_shapes(self) -> None:
+        for value, array in self.values.items():
+            if not isinstance(value.type, MemoryType):
+                continue
+            for place, (d, n) in enumerate(zip(value.type.dims, array.shape, strict=True)):
+                wanted = self._extent(d, value)
+                if wanted != n:
+                    equation = f"{d} = {wanted}" if str(d) != str(wanted) else str(d)
+                    raise ArgumentError(
+                        f"{self.program.name}: argument {value.name} has shape {array.shape}; its dimension {place} "
+                        f"must be {equation}, not {n}"
+                    )
+
+    def _check_aliases(self) -> None:
+        for output in self.outputs:
+            for value, array in self.values.items():
+                if value is output or not isinstance(array, np.ndarray):
+                    continue
+                if _overlap(self.values[output], array):
+                    raise ArgumentError(
+                        f"{self.program.name}: the output {output.name} shares memory with {value.name}; give them "
+                        "memory of their own"
+                    )
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    """Whether two arrays share an element; where that is too costly to decide, whether their ranges do."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=10000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
+    """The symbol and its value for which e == number, where e is one symbol, scaled or divided by a number."""
+    if isinstance(e, Symbol):
+        return e, number
+    if isinstance(e, Exact) and isinstance(e.right, Const):
+        return solve(e.left, number * e.right.value)
+    if isinstance(e, Sum) and len(e.terms) == 1:
+        term, coefficient = e.terms[0]
+        rest = number - e.constant
+        if isinstance(term, Symbol | Exact) and rest % coefficient == 0:
+            return solve(term, rest // coefficient)
+    if isinstance(e, Product):
+        return None
+    return None
+
+
+def as_array(argument: Any, where: str) -> Any:
+    """A numpy array that shares the argument's memory: numpy arrays, torch tensors on the CPU, anything with DLPack."""
+    if isinstance(argument, np.ndarray):
+        return argument
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(argument, torch.Tensor):
+        return _from_torch(argument, torch, where)
+    if hasattr(argument, "__dlpack__"):
+        return np.from_dlpack(argument)
+    raise ArgumentError(
+        f"{where} is {type(argument).__name__}; it must be an array (numpy, torch on the CPU, or DLPack)"
+    )
+
+
+def _from_torch(tensor: Any, torch: Any, where: str) -> Any:
+    import ml_dtypes
+
+    if tensor.device.type != "cpu":
+        raise ArgumentError(f"{where} lies on the device {tensor.device}; this target runs on the CPU")
+    tensor = tensor.detach()
+    views = {
+        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+        getattr(torch, "float8_e4m3fn", None): (torch.int8, ml_dtypes.float8_e4m3fn),
+        getattr(torch, "float8_e5m2", None): (torch.int8, ml_dtypes.float8_e5m2),
+        getattr(torch, "float8_e4m3fnuz", None): (torch.int8, ml_dtypes.float8_e4m3fnuz),
+        getattr(torch, "float8_e5m2fnuz", None): (torch.int8, ml_dtypes.float8_e5m2fnuz),
+    }
+    if tensor.dtype in views:
+        carrier, form = views[tensor.dtype]
+        return tensor.view(carrier).numpy().view(form)
+    return tensor.numpy()

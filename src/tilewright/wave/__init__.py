@@ -1,0 +1,102 @@
+"""The tile language: operations, constraints and kernels, under the names of Wave. Used as `tkw`.
+
+| file        | subject                                              |
+|-------------|------------------------------------------------------|
+| ops         | the operations, as functions that kernels call       |
+| mapping     | index mappings                                       |
+| constraints | how work is cut                                      |
+| kernel      | `@wave` and tracing                                  |
+| tracer      | what stands for tiles and memory while tracing       |
+| scope       | names of Wave's that are out of scope                |
+| templates   | kernels made to measure: the seed's convolution      |
+"""
+
+from typing import Any
+
+from tilewright.lang.types import Register
+from tilewright.wave import ops
+from tilewright.wave.constraints import (
+    Assumption,
+    Constraint,
+    DeviceConstraint,
+    GenericDot,
+    GridConstraint,
+    HardwareConstraint,
+    IteratorBindings,
+    MMAOperand,
+    MMAType,
+    ReorderingConstraint,
+    ScaledMMAType,
+    SymbolicAlias,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+)
+from tilewright.wave.kernel import Kernel, wave
+from tilewright.wave.mapping import IndexMapping
+from tilewright.wave.ops import *  # noqa: F403
+from tilewright.wave.scope import MemoryAccessFlags, out_of_scope, tag
+
+wave_trace_only = wave
+LaunchableWave = Kernel
+
+
+def __getattr__(name: str) -> Any:
+    return out_of_scope(name)
+
+
+__all__ = [
+    "Assumption",
+    "Constraint",
+    "DeviceConstraint",
+    "GenericDot",
+    "GridConstraint",
+    "HardwareConstraint",
+    "IndexMapping",
+    "IteratorBindings",
+    "Kernel",
+    "LaunchableWave",
+    "MMAOperand",
+    "MMAType",
+    "MemoryAccessFlags",
+    "Register",
+    "ReorderingConstraint",
+    "ScaledMMAType",
+    "SymbolicAlias",
+    "TilingConstraint",
+    "WaveConstraint",
+    "WorkgroupConstraint",
+    "allocate",
+    "apply_expr",
+    "atomic_add",
+    "atomic_min",
+    "bitcast",
+    "broadcast",
+    "cast",
+    "conditional",
+    "cumsum",
+    "debug_log",
+    "extract",
+    "iterate",
+    "max",
+    "min",
+    "mma",
+    "permute",
+    "prod",
+    "read",
+    "reshape",
+    "scalar",
+    "select",
+    "self_index",
+    "set_symbol",
+    "shared_memory_barrier",
+    "sum",
+    "tag",
+    "tanh_approx",
+    "topk",
+    "wave",
+    "wave_trace_only",
+    "workgroup_barrier",
+    "write",
+]
+__all__ += [name for name in ops.__all__ if name not in __all__]

@@ -1,0 +1,523 @@
+"""The operations of the tile language, as functions that kernels call. Used as `tkw`.
+
+Each one adds an operation to the kernel being traced; arguments that only place work (`elements_per_thread`, `flags`,
+`tag`) are accepted and mean nothing on the tile level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr, symbol
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import MemoryType, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.location import author_location
+from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
+from tilewright.wave.mapping import IndexMapping
+from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
+
+# -- memory -------------------------------------------------------------------------------------------
+
+
+def read(
+    memory: Any,
+    elements_per_thread: Any = None,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Any] = (),
+    bounds: dict[Any, ExprLike] | None = None,
+    flags: Any = None,
+    source: Sequence[Any] | None = None,
+    target: Sequence[Any] | None = None,
+    otherwise: float | None = None,
+    tag: str | None = None,
+) -> Tile:
+    """The tile of memory's elements; with a mapping, of those that it names.
+
+    `otherwise` is the value of elements outside memory: it says padding. Without it a read must not leave memory.
+    """
+    value = memory_of(memory, "read")
+    kind: MemoryType = value.type
+    attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
+    if otherwise is not None:
+        attrs["otherwise"] = otherwise
+    made = tracer("read").emit("read", (value, *extra), attrs, (TileType(kind.dtype, dims or kind.dims),))
+    return Tile(made.result)
+
+
+def write(
+    register_: Any,
+    memory: Any,
+    elements_per_thread: Any = None,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Any] = (),
+    bounds: dict[Any, ExprLike] | None = None,
+    flags: Any = None,
+    source: Sequence[Any] | None = None,
+    target: Sequence[Any] | None = None,
+    tag: str | None = None,
+) -> None:
+    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported."""
+    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target)
+
+
+def atomic_add(
+    register_: Any,
+    memory: Any,
+    elements_per_thread: Any = None,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Any] = (),
+    bounds: dict[Any, ExprLike] | None = None,
+    tag: str | None = None,
+) -> None:
+    """Adds each element of the tile to memory; several may meet at one place."""
+    _store("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
+
+
+def atomic_min(
+    register_: Any,
+    memory: Any,
+    elements_per_thread: Any = None,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Any] = (),
+    bounds: dict[Any, ExprLike] | None = None,
+    tag: str | None = None,
+) -> None:
+    """Lowers each place of memory to the smallest element that meets it."""
+    _store("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+
+
+def _store(
+    name: str,
+    tile: Any,
+    memory: Any,
+    mapping: IndexMapping | None,
+    dynamic: Sequence[Any],
+    bounds: dict[Any, ExprLike] | None,
+    source: Sequence[Any] | None = None,
+    target: Sequence[Any] | None = None,
+) -> None:
+    value, place = tile_of(tile, name), memory_of(memory, name)
+    attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
+    if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
+        raise DimensionMismatch(
+            f"{name}: the mapping is over {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
+            author_location(2),
+        )
+    if dims is not None and tuple(dims) != value.type.dims:
+        by_dim = dict(zip(dims, attrs["over"], strict=True))
+        attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
+    tracer(name).emit(name, (value, place, *extra), attrs)
+
+
+def _access(
+    what: str,
+    memory: MemoryType,
+    mapping: IndexMapping | None,
+    dynamic: Sequence[Any],
+    bounds: dict[Any, ExprLike] | None,
+    source: Sequence[Any] | None,
+    target: Sequence[Any] | None,
+    *,
+    reading: bool,
+) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
+    """(attributes, dynamic values, the tile's dimensions) of an access; dimensions are None without a mapping."""
+    attrs: dict[str, Any] = {}
+    if bounds:
+        attrs["bounds"] = tuple((as_expr(d), as_expr(e)) for d, e in bounds.items())
+    if source is not None or target is not None:
+        return _by_iterators(what, attrs, memory, source, target, reading=reading)
+    if mapping is None:
+        if dynamic:
+            raise BadMapping(f"{what}: mapping_dynamic_vals come with a mapping", author_location(2))
+        return attrs, [], None
+    tile_side, memory_side = (mapping.outputs, mapping.inputs) if reading else (mapping.inputs, mapping.outputs)
+    dims, iterators = mapping.tile_side(tile_side, what)
+    attrs["over"] = iterators
+    attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
+    extra = [operand(v, dtypes.i32, what) for v in dynamic]
+    lookups = []
+    for number, value in enumerate(extra):
+        row = mapping.dynamic[number] if number < len(mapping.dynamic) else {}
+        at = []
+        for dim in value.type.dims:
+            if dim in row:
+                at.append(row[dim])
+            elif dim in dims and not row:
+                at.append(iterators[dims.index(dim)])
+            else:
+                raise BadMapping(
+                    f"{what}: dynamic value {number} has the dimension {dim}; dynamic_val_mappings must say where to "
+                    "look it up",
+                    author_location(2),
+                )
+        lookups.append((IndexMapping.dynamic_val(number), tuple(at)))
+    if lookups:
+        attrs["lookups"] = tuple(lookups)
+    return attrs, extra, dims
+
+
+def _by_iterators(
+    what: str,
+    attrs: dict[str, Any],
+    memory: MemoryType,
+    source: Sequence[Any] | None,
+    target: Sequence[Any] | None,
+    *,
+    reading: bool,
+) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...]]:
+    """The access that `source=` and `target=` say, by the IteratorBindings of the kernel."""
+    bound = tracer(what).iterators
+    tile_side, memory_side = (target, source) if reading else (source, target)
+    if tile_side is None or memory_side is None:
+        raise BadMapping(f"{what}: source= and target= come together", author_location(2))
+    for s in tile_side:
+        if s not in bound:
+            raise BadMapping(
+                f"{what}: {s} is no iterator; the kernel's IteratorBindings name {dims_text(tuple(bound))}",
+                author_location(2),
+            )
+    dims = tuple(bound[s] for s in tile_side)
+    extra: list[Value] = []
+    lookups = []
+    at: list[Expr] = []
+    for entry in memory_side:
+        if isinstance(entry, Tile):
+            place = tuple(next(s for s, d in bound.items() if d is dim) for dim in entry.type.dims)
+            number = IndexMapping.dynamic_val(len(extra))
+            lookups.append((number, place))
+            extra.append(entry.value)
+            at.append(number)
+        else:
+            at.append(as_expr(entry))
+    if len(at) != len(memory.dims):
+        raise BadMapping(
+            f"{what}: {len(at)} coordinates for memory of {len(memory.dims)} dimensions", author_location(2)
+        )
+    attrs |= {"over": tuple(tile_side), "at": tuple(at)}
+    if lookups:
+        attrs["lookups"] = tuple(lookups)
+    return attrs, extra, dims
+
+
+def allocate(
+    shape: Any,
+    distributed_shape: Any,
+    dtype: DType,
+    address_space: Any = None,
+    padding: int = 0,
+    parent: Any = None,
+    offset: Any = None,
+    tail_padding: int = 0,
+    tag: str | None = None,
+) -> MemoryArgument:
+    """Memory shared by the threads of one workgroup."""
+    kind = MemoryType(dtype, dims_of(shape), "shared")
+    made = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (kind,))
+    return MemoryArgument(made.result)
+
+
+def shared_memory_barrier(*args: Any, **options: Any) -> None:
+    """Orders accesses to allocated memory before and after it."""
+    tracer("shared_memory_barrier").emit("barrier")
+
+
+workgroup_barrier = shared_memory_barrier
+
+
+# -- control flow ---------------------------------------------------------------------------------------
+
+
+def iterate(
+    axis: Any,
+    init_args: Sequence[Any] = (),
+    step: int = 1,
+    start: Any = None,
+    condition: Expr | None = None,
+    any_tile: bool = False,
+    tag: str | None = None,
+) -> Callable[[Callable[..., Any]], Any]:
+    """A loop over consecutive tiles of a dimension; the decorated function's name becomes the result.
+
+    The function takes the carried values and returns the next ones. With `start` and `condition` it is a while loop:
+    `axis` starts at that scalar, and the body sets it by `tkw.set_symbol(axis, next)`.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Any:
+        trace = tracer("iterate")
+        carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
+        block, returned = trace.body(body, [Value(v.type) for v in carried])
+        results = _returned(returned, len(carried), "iterate")
+        trace.open(block)
+        trace.emit("yield", results)
+        trace.builder.blocks.pop()
+        attrs: dict[str, Any] = {"axis": as_expr(axis)}
+        operands = carried
+        if start is not None:
+            attrs["start"] = True
+            operands = [operand(start, dtypes.i32, "iterate"), *carried]
+        if condition is not None:
+            attrs["condition"] = condition
+        if any_tile:
+            attrs["any_tile"] = True
+        if (start is None) != (condition is None):
+            raise ProgramError("iterate: start and condition come together, for a while loop", author_location(1))
+        made = trace.emit("iterate", operands, attrs, None, (block,))
+        for result, name in zip(made.results, block.args, strict=True):
+            result.name = name.name
+        tiles = tuple(Tile(r) for r in made.results)
+        return tiles[0] if len(tiles) == 1 else tiles
+
+    return decorate
+
+
+def _returned(returned: Any, count: int, what: str) -> list[Value]:
+    """The values that a traced function returned, as a list."""
+    if returned is None:
+        found: tuple[Any, ...] = ()
+    elif isinstance(returned, tuple | list):
+        found = tuple(returned)
+    else:
+        found = (returned,)
+    if len(found) != count:
+        raise DimensionMismatch(
+            f"{what}: {count} values are carried, but the body returns {len(found)}", author_location(2)
+        )
+    return [tile_of(x, what) for x in found]
+
+
+def conditional(condition: Any, else_return: Any = None, tag: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """The decorated function, run where the condition holds: for a tile, element by element.
+
+    With `else_return`, the function's name becomes its result where the condition holds, those values elsewhere.
+    """
+
+    def decorate(body: Callable[[], Any]) -> Any:
+        trace = tracer("conditional")
+        attrs: dict[str, Any] = {}
+        operands: list[Value] = []
+        if isinstance(condition, Tile):
+            operands.append(condition.value)
+        elif isinstance(condition, Expr | bool | int):
+            attrs["when"] = as_expr(int(condition) if isinstance(condition, bool) else condition)
+        else:
+            raise DtypeMismatch(f"conditional on {condition!r}: give a tile or an expression", author_location(1))
+        otherwise = (
+            [] if else_return is None else list(else_return if isinstance(else_return, tuple | list) else [else_return])
+        )
+        block, returned = trace.body(body, [])
+        if otherwise:
+            results = _returned(returned, len(otherwise), "conditional")
+            trace.open(block)
+            trace.emit("yield", results)
+            trace.builder.blocks.pop()
+        operands += [tile_of(x, "conditional") for x in otherwise]
+        made = trace.emit("conditional", operands, attrs, None, (block,))
+        tiles = tuple(Tile(r) for r in made.results)
+        return None if not tiles else tiles[0] if len(tiles) == 1 else tiles
+
+    return decorate
+
+
+# -- multiplication and reductions ------------------------------------------------------------------------
+
+
+def mma(
+    lhs: Any, rhs: Any, acc: Any, mma_type: Any = None, precision: str | None = None, tag: str | None = None
+) -> Tile:
+    """acc + the sum of lhs * rhs over the dimensions that both factors have and the accumulator has not.
+
+    Dimensions go by name, in any order; those that all three have are batch dimensions. f32 means f32:
+    `precision="tf32"` is the only way to tf32.
+    """
+    if precision not in (None, "tf32"):
+        raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
+    attrs = {} if precision is None else {"precision": precision}
+    return Tile(tracer("mma").emit("mma", [tile_of(x, "mma") for x in (lhs, rhs, acc)], attrs).result)
+
+
+def _reduction(name: str) -> Any:
+    def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
+        sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
+        if dim is None:
+            dim = sources[0].type.dims[-1]
+        attrs: dict[str, Any] = {"dim": as_expr(dim)}
+        if acc is not None:
+            attrs["acc"] = True
+            sources.append(operand(acc, sources[0].type.dtype, name))
+        return Tile(tracer(name).emit(name, sources, attrs).result)
+
+    reduce.__name__ = name
+    reduce.__doc__ = f"The {name} over a dimension, of one or several tiles, together with an accumulator if given."
+    return reduce
+
+
+sum, max, min, prod = (_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
+
+
+def cumsum(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
+    """The running sum along a dimension, starting from `acc` if given."""
+    value = tile_of(src, "cumsum")
+    attrs = {"dim": as_expr(value.type.dims[-1] if dim is None else dim)}
+    extra = [] if acc is None else [operand(acc, value.type.dtype, "cumsum")]
+    return Tile(tracer("cumsum").emit("cumsum", [value, *extra], attrs).result)
+
+
+def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
+    """The largest elements along a dimension, largest first, and their i32 places; the lower place wins a tie."""
+    attrs = {"dim": as_expr(dim), "count": as_expr(k_dim)}
+    values, places = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
+    return Tile(values), Tile(places)
+
+
+# -- element by element -----------------------------------------------------------------------------------
+
+
+def _unary(name: str) -> Any:
+    def operate(src: Any, tag: str | None = None) -> Tile:
+        return Tile(tracer(name).emit(name, [tile_of(src, name)]).result)
+
+    operate.__name__ = name
+    operate.__doc__ = f"{name}, element by element."
+    return operate
+
+
+def _binary(name: str) -> Any:
+    def operate(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
+        known = lhs if isinstance(lhs, Tile) else rhs
+        dtype = tile_of(known, name).type.dtype
+        pair = [operand(x, dtype, name) for x in (lhs, rhs)]
+        for x, given in zip(pair, (lhs, rhs), strict=True):
+            if x is NotImplemented:
+                raise DtypeMismatch(f"{name} takes tiles and numbers, not {given!r}", author_location())
+        return Tile(tracer(name).emit(name, pair).result)
+
+    operate.__name__ = name
+    operate.__doc__ = f"{name}, element by element; dimensions broadcast by name."
+    return operate
+
+
+globals().update({name: _unary(name) for name in (*UNARY_FLOAT, *UNARY_ANY)})
+globals().update({name: _binary(name) for name in (*BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr")})
+tanh_approx = _unary("tanh")
+
+
+def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Tile:
+    """if_true where the condition (a bool tile) holds, if_false elsewhere; one of them may be a number."""
+    known = if_true if isinstance(if_true, Tile) else if_false
+    dtype = tile_of(known, "select").type.dtype
+    values = [tile_of(cond, "select"), operand(if_true, dtype, "select"), operand(if_false, dtype, "select")]
+    return Tile(tracer("select").emit("select", values).result)
+
+
+def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+    """The same numbers in another element type, rounded to nearest; floats to integers towards zero."""
+    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": dtype}).result)
+
+
+def bitcast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+    """The same bits in another element type; the last dimension changes with the width."""
+    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": dtype}).result)
+
+
+def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
+    return Tile(tracer(name).emit(name, [tile_of(src, name)], {"to": dims_of(target_shape)}).result)
+
+
+def broadcast(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
+    """The tile repeated along the dimensions that it lacks."""
+    return _to_dims("broadcast", src, target_shape)
+
+
+def permute(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
+    """The tile with its dimensions in another order."""
+    return _to_dims("permute", src, target_shape)
+
+
+def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
+    """The tile's elements, last dimension fastest, over other dimensions."""
+    return _to_dims("reshape", src, target_shape)
+
+
+# -- indices and scalars ----------------------------------------------------------------------------------
+
+
+def self_index(dim: Any, dtype: DType = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None) -> Tile:
+    """The coordinates along a dimension, as a tile over it."""
+    return Tile(tracer("self_index").emit("self_index", (), {"dim": as_expr(dim), "dtype": dtype}).result)
+
+
+def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
+    """An expression of the elements of one tile, or of several given as a list."""
+    tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
+    names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
+    result = as_expr(expr(*names))
+    return Tile(tracer("apply_expr").emit("apply", tiles, {"over": names, "value": result}).result)
+
+
+def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
+    """From here on, the symbol stands for the tile's value at the current element."""
+    tracer("set_symbol").emit("set_symbol", [operand(value, dtypes.i32, "set_symbol")], {"symbol": symbol_})
+
+
+def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
+    """A number or an expression as a tile without dimensions."""
+    kept = value if isinstance(value, float) else as_expr(value) if isinstance(value, Expr) else value
+    return Tile(tracer("scalar").emit("scalar", (), {"value": kept, "dtype": dtype}).result)
+
+
+def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
+    """One element of a tile, at these coordinates."""
+    return Tile(tracer("extract").emit("extract", [tile_of(src, "extract")], {"offset": dims_of(offset)}).result)
+
+
+def debug_log(
+    src: Any,
+    label: str | None = None,
+    extra_iteration_dimensions: Any = None,
+    mapping: Any = None,
+    printer: Any = None,
+    handler: Any = None,
+    tag: str | None = None,
+) -> None:
+    """Keeps the tile's values for the caller (`kernel(..., debug_logs=logs)`); the result does not change."""
+    value = tile_of(src, "debug_log")
+    where = author_location()
+    name = label or f"line {where.line if where else 0}"
+    tracer("debug_log").emit("debug_log", [value], {"label": name})
+
+
+__all__ = [
+    "allocate",
+    "apply_expr",
+    "atomic_add",
+    "atomic_min",
+    "bitcast",
+    "broadcast",
+    "cast",
+    "conditional",
+    "cumsum",
+    "debug_log",
+    "extract",
+    "iterate",
+    "max",
+    "min",
+    "mma",
+    "permute",
+    "prod",
+    "read",
+    "reshape",
+    "scalar",
+    "select",
+    "self_index",
+    "set_symbol",
+    "shared_memory_barrier",
+    "sum",
+    "tanh_approx",
+    "topk",
+    "workgroup_barrier",
+    "write",
+]
+__all__ += [*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr"]

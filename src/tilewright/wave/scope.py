@@ -1,0 +1,68 @@
+"""Names of Wave's that Tilewright does not offer: each says so, by name, when it is used."""
+
+from __future__ import annotations
+
+from enum import Flag
+from typing import Any
+
+from tilewright.errors import OutOfScope
+from tilewright.ir.location import author_location
+
+
+class MemoryAccessFlags(Flag):
+    """Wave's cache hints; accepted and not used."""
+
+    NONE = 0
+    VOLATILE = 1
+    NONTEMPORAL = 2
+
+
+_SCHEDULES = "manual schedules are out of scope: plans say how, and the compiler schedules"
+_THREADS = "a tile program has no threads; say what is computed on whole tiles"
+_HARDWARE = "it names a hardware mechanism; the compiler places these itself"
+_REASONS = {
+    **dict.fromkeys(
+        (
+            *(
+                "get_node_by_tag",
+                "get_node_by_tag_and_type",
+                "partition_by_address_space",
+                "partition_by_dim",
+                "cluster",
+            ),
+            *("reorder_graph", "pipeline", "stagger", "interleave_ops", "insert_before", "insert_after"),
+            *("insert_at_start", "insert_at_end", "unroll", "filter_nodes", "wave_schedule", "interleave_operations"),
+            *("Read", "Write", "IndexSequence", "get_proxy"),
+        ),
+        _SCHEDULES,
+    ),
+    **dict.fromkeys(("shuffle", "extract_slice", "scatter_add", "THREAD_0"), _THREADS),
+    **dict.fromkeys(
+        (
+            *("set_wave_prio", "scheduling_barrier", "scheduling_group_barrier", "memory_counter_wait"),
+            *("memory_counter_wait_barrier", "tensor_counter_wait", "shared_memory_barrier_signal"),
+            *("shared_memory_barrier_wait", "gather_to_lds", "tensor_load_to_lds", "bounds_check"),
+        ),
+        _HARDWARE,
+    ),
+    "scaled_mma": "scaled multiplication is out of scope: multiply the scales in, or cast first",
+    "softsign": "write it out: x / (1.0 + tkw.abs(x))",
+}
+
+
+def out_of_scope(name: str) -> Any:
+    """What stands for a name that is not offered: an error when it is called; AttributeError for unknown names."""
+    reason = _REASONS.get(name)
+    if reason is None:
+        raise AttributeError(f"module 'tilewright.wave' has no attribute {name!r}")
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise OutOfScope(f"tkw.{name}: {reason}", author_location())
+
+    refuse.__name__ = name
+    return refuse
+
+
+def tag(value: Any, name: str | None = None) -> Any:
+    """The value itself: tags serve manual schedules."""
+    return value
