@@ -245,7 +245,7 @@ class Executable:
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args)
         if not bound.is_empty:
-            execute(self.program, bound.symbols, bound.values, logs)
+            execute(self.program, bound.symbols, bound.values, logs, bound.derived)
         return bound.finish()
 
     def __repr__(self) -> str:

@@ -293,10 +293,22 @@ def test_idx2crd_lists_the_natural_coordinates_in_order(shape):
     assert [idx2crd(i, shape) for i in range(count(shape))] == natural_coordinates(shape)
 
 
-@pytest.mark.xfail(strict=True, reason="a tuple of indices is divided by the strides of the whole shape")
 @pytest.mark.parametrize(("crd", "wanted"), [((0, 5), (0, (1, 2))), ((3, (1, 2)), (3, (1, 2))), ((2, 7), (2, (1, 3)))])
 def test_idx2crd_of_a_coordinate_is_its_natural_form(crd, wanted):
     assert idx2crd(crd, (4, (2, 4))) == wanted
+
+
+@given(shapes(), st.data())
+def test_idx2crd_and_crd2idx_agree_on_coordinates_of_every_nesting(shape, data):
+    crd = data.draw(coordinates(shape))
+    assert idx2crd(crd, shape) == natural_coordinates(shape)[index_of(crd, shape)]
+
+
+def test_idx2crd_finds_nothing_along_a_stride_of_zero():
+    assert idx2crd(5, (4, 8), (0, 1)) == (0, 5)
+    assert idx2crd(5, (4, (2, 8)), (1, (0, 4))) == (1, (0, 1))
+    rows, columns = idx2crd(np.arange(8), (4, 8), (0, 1))
+    assert (rows.tolist(), columns.tolist()) == ([0] * 8, list(range(8)))
 
 
 @given(shapes(), st.permutations(range(5)))

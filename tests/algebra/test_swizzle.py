@@ -1,5 +1,8 @@
 """Swizzles and composed layouts, bit by bit and at every coordinate."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,10 +15,12 @@ from tilewright.algebra import (
     Swizzle,
     composition,
     cosize,
+    depth,
     make_identity_layout,
     rank,
     shape,
     size,
+    stride,
 )
 from tilewright.errors import LayoutError
 
@@ -189,10 +194,53 @@ def test_a_composed_layout_is_not_sliced_without_its_offset():
         layout(1, None)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="a ComposedLayout has modes but no way to reach them")
 def test_the_modes_of_a_composed_layout_can_be_measured():
     layout = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
     assert (size(layout, 0), shape(layout, 1)) == (4, 8)
+
+
+@given(composed_layouts())
+def test_the_modes_of_a_composed_layout_measure_as_those_of_its_inner_layout(layout):
+    for mode in range(rank(layout)):
+        for measure in (size, shape, rank, depth, stride):
+            assert measure(layout, mode) == measure(layout.layout, mode)
+    assert depth(layout) == depth(layout.layout)
+
+
+def test_a_mode_of_a_composed_layout_has_no_cosize_of_its_own():
+    layout = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
+    with pytest.raises(LayoutError, match=r"cosize of mode \(1\) of S<2,0,3> o 0 o \(4,8\):\(8,1\)"):
+        cosize(layout, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        (Swizzle(2, 0, 3), ["bits", "base", "shift", "colour"]),
+        (ComposedLayout(Swizzle(2, 0, 3), 5, Layout(8)), ["outer", "offset", "layout", "shape", "colour"]),
+    ],
+    ids=str,
+)
+def test_swizzles_and_composed_layouts_cannot_be_changed(value, names):
+    before = hash(value)
+    for name in names:
+        with pytest.raises(AttributeError, match=f"a {type(value).__name__} cannot be changed"):
+            setattr(value, name, 3)
+        with pytest.raises(AttributeError, match=f"a {type(value).__name__} cannot be changed"):
+            delattr(value, name)
+    assert hash(value) == before
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_swizzles_and_composed_layouts_can_be_copied_and_pickled(again):
+    assert again(Swizzle(2, 1, -3)) == Swizzle(2, 1, -3)
+    for layout in (
+        ComposedLayout(Swizzle(2, 0, 3), 5, Layout((4, 8), (8, 1))),
+        ComposedLayout(None, (1, 2), make_identity_layout((4, 8))),
+        ComposedLayout(Layout((4, 8)), 0, ComposedLayout(Swizzle(2, 0, 3), 0, Layout(32))),
+    ):
+        assert again(layout) == layout
+        assert hash(again(layout)) == hash(layout)
 
 
 def test_an_offset_among_coordinates_is_a_coordinate():

@@ -50,6 +50,11 @@ def test_multiply_adds_where_the_filter_is_longer_than_the_output():
     assert problem.macs == sum(1 for _ in naive.triples(problem))
 
 
+def test_multiply_adds_of_an_enormous_filter_are_counted_at_once():
+    assert parse_conv("mb1ic1oc1iw10ow3kw1000000000pw0").macs == 10 + 9 + 8
+    assert parse_conv("mb1ic1oc1iw1000000000ow1000000000kw3pw1").macs == 3 * 10**9 - 2
+
+
 def fields(text):
     """i, o, k, s, p, d of the only, or of equal, axes."""
     problem = parse_conv(text)
@@ -159,6 +164,7 @@ def test_axes_are_inferred_one_by_one():
         ('ic1oc1ih5kh2n"net:conv*3"', "net:conv*3"),
         ("ic1oc1ih5kh2nnet:conv_1", "net:conv_1"),
         ('ic1oc1ih5kh2_n"a"b"', 'a"b'),
+        ('ic1oc1ih5kh2n""a""', '"a"'),
         ('ic1oc1ih5kh2n""', None),
         ("ic1oc1ih5kh2n", None),
         ('  ic1oc1ih5kh2n"x" ', "x"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import Any
 
+from tilewright.algebra.basis import Path, ScaledBasis
 from tilewright.algebra.inttuple import (
     leaves,
     prefix_product,
@@ -99,11 +100,15 @@ def composition(a: Any, b: Any) -> Any:
     """The layout R with R(c) == A(B(c)): B picks elements of A and gives them a new shape.
 
     `b` is a layout, or a tiler: an int counts as that many consecutive elements, a tuple acts mode by mode,
-    None leaves a mode alone. A composition that runs past the last mode of A extends that mode.
+    None leaves a mode alone. A composition that runs past the end of A extends A's last mode, also where that
+    has one element.
 
     Post-condition: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B.
-    Raises where the picked elements have no constant strides, naming the mode of B that does not divide;
-    also where two modes of B together carry from one mode of A into the next.
+    Raises where a mode of B crosses modes of A unevenly, naming it: within each mode of the coalesced A its step
+    must divide the extent, or the extent the step, and its count must fill whole rounds. So a step that moves
+    two modes of A at once is refused, even where the elements it picks happen to have constant strides. Raises
+    also where several modes of B together carry from one mode of A into the next, and where a mode of more than
+    one element steps backwards through an A of several modes.
 
     >>> composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)))
     Layout(((2, 2), 3), ((24, 2), 8))
@@ -135,12 +140,38 @@ def _join(picked: Any) -> Layout:
 
 def _compose_coordinates(a: Layout, b: Layout) -> Layout:
     """A o B where B's values are coordinates of A: each leaf s:n@m walks mode m of A in steps of n."""
+    b(0)  # raises where the strides do not make coordinates
+    walks: dict[Path, _Walk] = {}
 
     def pick(s: int, d: Any) -> Layout:
-        result: Layout = composition(a[d.path], Layout(s, d.value))
-        return result
+        if s == 1 or not isinstance(d, ScaledBasis):
+            return Layout(s, 0)
+        if d.path not in walks:
+            walks[d.path] = _Walk(_named_mode(a, d, b), b)
+        return walks[d.path].pick(s, d.value)
 
-    return _join(transform_leaf(pick, b.shape, b.stride))
+    picked = transform_leaf(pick, b.shape, b.stride)
+    for walk in walks.values():
+        walk.check_carries()
+    return _join(picked)
+
+
+def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
+    """The mode of A along which the stride d of B steps."""
+    try:
+        return a[d.path]
+    except IndexError:
+        raise LayoutError(f"composition of A = {a} with B = {b}: A has no mode for the stride {d}") from None
+
+
+def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
+    """The modes of the coalesced layout, and a last one of size 1 where that takes other values past the end."""
+    modes = _flat_modes(coalesce(layout))
+    s, d = modes[-1]
+    for extent, stride in _flat_modes(layout)[-1:]:
+        if extent == 1 and s * d != stride:
+            return [*(mode for mode in modes if mode[0] > 1), (1, stride)]
+    return modes
 
 
 class _Walk:
@@ -148,19 +179,21 @@ class _Walk:
 
     def __init__(self, a: Layout, b: Layout):
         self.a, self.b = a, b
-        self.modes = _flat_modes(coalesce(a))
+        self.modes = _extended_modes(a)
         self.reach = [0] * len(self.modes)  # the largest digit in each mode of A over all coordinates of B
 
     def pick(self, s: int, d: int) -> Layout:
         """The elements 0, d, ..., (s-1)*d of A as a layout."""
         if d == 0:
             return Layout(s, 0)
-        if d < 0 and len(self.modes) > 1:
+        if d < 0 and s > 1 and len(self.modes) > 1:
             raise self.refuse(f"the stride {d} is negative and A has more than one mode")
         rest, step = s, d
         parts: list[tuple[Any, Any]] = []
         last = len(self.modes) - 1
-        for j, (extent, a_stride) in enumerate(self.modes[:-1]):
+        if s == 1 and last > 0 and self.modes[last][0] == 1:
+            last -= 1  # one element does not run past the end
+        for j, (extent, a_stride) in enumerate(self.modes[:last]):
             if (rest - 1) * step < extent:  # the rest lies within this mode
                 count = rest
             elif step % extent == 0:  # every step is a whole number of this mode's rounds
@@ -198,12 +231,13 @@ class _Walk:
 def complement(layout: Layout | int, max_idx: Any = 1) -> Layout:
     """The layout of what `layout` leaves out: where to put copies of it so that they fill 0, ..., max_idx - 1.
 
-    `max_idx` is a number, a shape or a layout (its size). Where the strides of L form a chain (each mode's
-    extent divides the next gap), L and R together reach every offset up to their cosize exactly once.
-    Where a gap does not divide, R is the largest ordered layout that fits, and offsets are left over.
+    `max_idx` is a number, a shape or a layout (its size). The strides of L *chain* when, in ascending order, each
+    is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
+    multiple leaves offsets over: only as many copies as fit go below it.
 
-    Post-condition: R is strictly increasing, (L, R) is injective when L is (without its stride-0 modes), and
-    cosize((L, R)) >= max_idx. Raises when L's modes overlap or run backwards.
+    Post-condition: R is strictly increasing, and (L, R) is injective when L is (without its stride-0 modes).
+    Where the strides chain, (L, R) also takes every offset below its cosize, and cosize((L, R)) >= max_idx.
+    Raises when L's modes overlap or run backwards.
 
     >>> complement(Layout(4, 2), 24)
     Layout((2, 3), (1, 8))
@@ -241,9 +275,10 @@ def _ordered_modes(layout: Layout, operation: str) -> list[tuple[int, int, int]]
 
 
 def right_inverse(layout: Layout | int) -> Layout:
-    """The largest R that finds the first offsets: the index i at which L takes the value k, for k = 0, 1, ...
+    """The R that finds the first offsets: an index i at which L takes the value k, for k = 0, 1, ...
 
-    Post-condition: L(R(k)) == k for k < size(R).
+    Post-condition: L(R(k)) == k for k < size(R). R is the largest such layout where L, without its stride-0
+    modes, is injective and its strides are positive; otherwise there may be larger ones.
 
     >>> right_inverse(Layout((4, 8), (8, 1)))
     Layout((8, 4), (4, 1))
@@ -270,7 +305,8 @@ def left_inverse(layout: Layout | int) -> Layout:
     """The R that tells at which index L takes a value: R undoes L.
 
     Post-condition: R(L(i)) == i for every i when L is injective; with stride-0 modes, L(R(L(i))) == L(i).
-    Raises when modes overlap, and when a stride does not divide the next (then no layout undoes L).
+    Raises when modes overlap or run backwards, and when a stride does not divide the next larger one, even
+    where some other layout undoes L.
 
     >>> left_inverse(Layout((4, 2), (1, 5)))
     Layout((5, 2), (1, 4))
@@ -296,37 +332,27 @@ def left_inverse(layout: Layout | int) -> Layout:
 
 
 def max_common_layout(a: Layout, b: Layout) -> Layout:
-    """The largest R that walks both layouts along consecutive offsets.
+    """The R that walks both layouts along consecutive offsets: how their right inverses begin alike.
 
-    Post-condition: a(R(i)) == b(R(i)) == i for i < size(R).
+    Post-condition: a(R(i)) == b(R(i)) == i for i < size(R), and the order of a and b does not matter. R is the
+    largest such layout where both are injective and have positive strides.
 
     >>> max_common_layout(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     Layout(4, 1)
     """
     common: list[tuple[Any, Any]] = []
-    done = 1
-    for s, d in _flat_modes(right_inverse(b)):
-        count = _run_length(a, s, d, done)
-        if count > 1:
-            common.append((count, d))
-            done *= count
-        if count < s:
+    for (s, d), (t, e) in zip(_flat_modes(right_inverse(a)), _flat_modes(right_inverse(b)), strict=False):
+        if d == e:
+            common.append((min(s, t), d))
+        if (s, d) != (t, e):
             break
     return coalesce(_from_modes(common))
 
 
-def _run_length(a: Layout, s: int, d: int, step: int) -> int:
-    """The largest divisor n of s for which a(0), a(d), ..., a((n-1)*d) are 0, step, 2*step, ..."""
-    count = 1
-    while count < s and a(count * d) == count * step:
-        count += 1
-    while s % count != 0:
-        count -= 1
-    return count
-
-
 def max_common_vector(a: Layout, b: Layout) -> int:
-    """How many consecutive offsets both layouts hold in the same order from 0 on: the widest vector copy.
+    """How many consecutive offsets, from 0 on, both layouts hold at the same indexes: the widest first vector.
+
+    A copy of nothing but such vectors needs a width that also divides the runs of both layouts.
 
     Post-condition: equals size(max_common_layout(a, b)).
 
@@ -339,7 +365,8 @@ def max_common_vector(a: Layout, b: Layout) -> int:
 def upcast(layout: Layout, count: int) -> Layout:
     """The layout of the same bytes seen as elements `count` times as large.
 
-    Post-condition: R takes the values L(i) // count. Raises where a stride or an extent does not divide.
+    Post-condition: R takes the values L(i) // count where no stride is negative and no modes overlap (each
+    stride is at least what the modes of smaller stride fill). Raises where a stride or an extent does not divide.
 
     >>> upcast(Layout((4, 8), (1, 4)), 2)
     Layout((2, 8), (1, 2))
@@ -362,16 +389,26 @@ def upcast(layout: Layout, count: int) -> Layout:
 def downcast(layout: Layout, count: int) -> Layout:
     """The layout of the same bytes seen as elements `count` times as small.
 
-    Post-condition: R takes the values count * L(i) + j, j < count (when some mode of L has stride 1 or -1).
+    One mode of stride 1 or -1 becomes `count` times as long: the first of more than one element, or the first.
+
+    Post-condition: R takes the values count * L(i) + j, j < count, where some stride is 1 and none is negative.
 
     >>> downcast(Layout((2, 8), (1, 2)), 2)
     Layout((4, 8), (1, 4))
+    >>> downcast(Layout((1, 8), (1, 1)), 2)
+    Layout((1, 16), (2, 1))
     """
-    return _recast_leaves(
-        layout,
-        lambda s, d: (s * count, d) if abs(d) == 1 else (s, d * count),
-        f"downcast of {layout} by {count}",
-    )
+    unit = (2, 1) if any(s > 1 and d in (1, -1) for s, d in _flat_modes(layout)) else (1, 1)
+    widened = False
+
+    def leaf(s: int, d: int) -> tuple[int, int]:
+        nonlocal widened
+        if widened or (min(s, unit[0]), abs(d)) != unit:
+            return s, d * count
+        widened = True
+        return s * count, d
+
+    return _recast_leaves(layout, leaf, f"downcast of {layout} by {count}")
 
 
 def _recast_leaves(layout: Layout, leaf: Any, what: str) -> Layout:
@@ -392,7 +429,8 @@ def _recast_leaves(layout: Layout, leaf: Any, what: str) -> Layout:
 def recast(layout: Layout, old_bits: int, new_bits: int) -> Layout:
     """The layout of elements of `old_bits` as a layout of elements of `new_bits` over the same memory.
 
-    Post-condition: size(R) * new_bits == size(L) * old_bits when some mode has stride 1.
+    Post-condition: size(R) * new_bits == size(L) * old_bits; to smaller elements where some stride is 1 or -1, to
+    larger ones where the offsets of L, each taken once and none negative, fill every larger element they touch.
 
     >>> recast(Layout((8, 4), (1, 8)), 16, 32)
     Layout((4, 4), (1, 4))

@@ -22,7 +22,7 @@ from functools import wraps
 from itertools import chain
 from typing import Any, Literal
 
-from tilewright.algebra.compose import EMPTY_MODE, _by_mode, complement, composition
+from tilewright.algebra.compose import EMPTY_MODE, _by_mode, coalesce, complement, composition
 from tilewright.algebra.inttuple import idx2crd, is_int, leaves, product, unflatten
 from tilewright.algebra.layout import Layout, append, make_layout, rank, shape, size, slice_and_offset
 from tilewright.algebra.swizzle import ComposedLayout
@@ -48,8 +48,11 @@ def _inside_composed(operation: Callable[..., Any]) -> Callable[..., Any]:
 def logical_divide(layout: Any, tiler: Any) -> Any:
     """The layout split into (tile, rest): the elements that the tiler picks, and where else to pick them.
 
-    Post-condition, for a tiler that is a layout B: R == composition(L, (B, complement(B, size(L)))), so
-    R[0] == composition(L, B), and R reaches every element of L (once each where B divides L).
+    Past the end of L its last mode of more than one element goes on (a last mode, where all have one element).
+
+    Post-condition, for a tiler that is a layout B: R == composition(L, (B, complement(B, size(L)))), for the L
+    that ends in that mode; so R[0] == composition(L, B). Where the strides of B chain (see `complement`), R
+    reaches every element of L, once each where B divides L.
 
     >>> logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -62,19 +65,27 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
         return _by_mode(logical_divide, layout, tiler, "logical_divide")
     if not isinstance(tiler, Layout):
         tiler = Layout(tiler)
-    return composition(layout, make_layout(tiler, complement(tiler, size(layout))))
+    return composition(_without_last_ones(layout), make_layout(tiler, complement(tiler, size(layout))))
+
+
+def _without_last_ones(layout: Layout) -> Layout:
+    """The same function of one integer, ending in a mode of more than one element where there is one."""
+    return coalesce(layout) if size(layout) > 1 and leaves(layout.shape)[-1] == 1 else layout
 
 
 @_inside_composed
 def zipped_divide(layout: Any, tiler: Any) -> Any:
     """The divide as ((tile modes), (rest modes)): one mode walks inside a tile, the other from tile to tile.
 
-    Post-condition: R[0] == composition(L, tiler), mode by mode for a tuple.
+    Where the tiler is None, the tile is 1:0 and all of that mode is rest.
+
+    Post-condition: R[0] == composition(L, tiler), mode by mode for a tuple, where no entry is None (and where the
+    tile does not run past the end of a mode that ends in modes of one element: see `logical_divide`).
 
     >>> zipped_divide(Layout((9, (4, 8)), (59, (13, 1))), (Layout(3, 3), Layout((2, 4), (1, 8))))
     Layout(((3, (2, 4)), (3, (2, 2))), ((177, (13, 2)), (59, (26, 1))))
     """
-    return _unzip(logical_divide, layout, tiler)
+    return _unzip(logical_divide, layout, tiler, lambda mode: make_layout(EMPTY_MODE, mode))
 
 
 @_inside_composed
@@ -103,16 +114,21 @@ def flat_divide(layout: Any, tiler: Any) -> Any:
     return make_layout([*tile, *rest])
 
 
-def _unzip(splitter: Callable[[Any, Any], Any], layout: Layout, tiler: Any) -> Layout:
-    """Gathers the first and the second modes of a mode-by-mode split: ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1))."""
+def _unzip(
+    splitter: Callable[[Any, Any], Any], layout: Layout, tiler: Any, alone: Callable[[Layout], Layout]
+) -> Layout:
+    """Gathers the first and the second modes of a mode-by-mode split: ((A0,B0),(A1,B1)) to ((A0,A1),(B0,B1)).
+
+    `alone` splits the modes for which the tiler is None.
+    """
     if tiler is None:
-        return make_layout(EMPTY_MODE, layout)
+        return alone(layout)
     if not isinstance(tiler, tuple):
         result: Layout = splitter(layout, tiler)
         return result
     if rank(layout) < len(tiler):
         raise LayoutError(f"tiler {tiler} has {len(tiler)} modes, but {layout} has {rank(layout)}")
-    halves = [_unzip(splitter, layout[i], t) for i, t in enumerate(tiler)]
+    halves = [_unzip(splitter, layout[i], t, alone) for i, t in enumerate(tiler)]
     untouched = (layout[i] for i in range(len(tiler), rank(layout)))
     return make_layout(make_layout([h[0] for h in halves]), make_layout(chain((h[1] for h in halves), untouched)))
 
@@ -124,7 +140,8 @@ def _unzip(splitter: Callable[[Any, Any], Any], layout: Layout, tiler: Any) -> L
 def logical_product(block: Any, tiler: Any) -> Any:
     """The block, repeated: (block, where the copies go), one copy for each element of the tiler, in its order.
 
-    Post-condition, for a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and the copies are disjoint.
+    Post-condition, for a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and the copies for different
+    values of B are disjoint.
 
     >>> logical_product(Layout((2, 2), (4, 1)), Layout(6, 1))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -135,19 +152,24 @@ def logical_product(block: Any, tiler: Any) -> Any:
         return _by_mode(logical_product, block, tiler, "logical_product")
     if not isinstance(tiler, Layout):
         tiler = Layout(tiler)
-    return make_layout(block, composition(complement(block, size(block) * tiler.cosize()), tiler))
+    for part in (block, tiler):
+        if part.has_coordinates:
+            raise LayoutError(f"logical_product of {block} by {tiler}: values of {part} are coordinates, not offsets")
+    return make_layout(block, composition(complement(block, block.cosize() * tiler.cosize()), tiler))
 
 
 @_inside_composed
 def zipped_product(block: Any, tiler: Any) -> Any:
     """The product as ((block modes), (tiler modes)).
 
+    Where the tiler is None, the mode stays in the block, with one copy: 1:0.
+
     Post-condition: the modes of logical_product, regrouped as by zipped_divide.
 
     >>> zipped_product(Layout((2, 5), (5, 1)), (3, 4))
     Layout(((2, 5), (3, 4)), ((5, 1), (1, 5)))
     """
-    return _unzip(logical_product, block, tiler)
+    return _unzip(logical_product, block, tiler, lambda mode: make_layout(mode, EMPTY_MODE))
 
 
 @_inside_composed

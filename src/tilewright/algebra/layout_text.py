@@ -56,8 +56,8 @@ class _Reader:
             at = match.end()
         self.at = 0
 
-    def peek(self, ahead: int = 0) -> str:
-        return self.tokens[self.at + ahead][0] if self.at + ahead < len(self.tokens) else ""
+    def peek(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def fail(self, what: str) -> ParseError:
         position = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)

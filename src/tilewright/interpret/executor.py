@@ -44,12 +44,14 @@ def execute(
     symbols: Mapping[Symbol, int],
     arguments: Mapping[Value, Any],
     logs: dict[str, Array] | None = None,
+    derived: Mapping[Symbol, Expr] | None = None,
 ) -> None:
     """Runs the program: `arguments` are numpy arrays, written in place, and numbers.
 
-    `symbols` binds every symbol that the program needs; `logs` receives what debug_log keeps.
+    `symbols` binds every symbol that the program needs; `derived` those that depend on the workgroup; `logs` receives
+    what debug_log keeps.
     """
-    run = _Run(program, dict(symbols), logs)
+    run = _Run(program, dict(symbols), logs, dict(derived or {}))
     for value, given in arguments.items():
         if isinstance(value.type, MemoryType):
             run.memory[value] = given
@@ -126,6 +128,7 @@ class _Run:
     program: Program
     symbols: dict[Symbol, int]
     logs: dict[str, Array] | None
+    derived: dict[Symbol, Expr]
     values: dict[Value, TileValue] = field(default_factory=dict)
     memory: dict[Value, Array] = field(default_factory=dict)
     parts: dict[Expr, tuple[int, int]] = field(default_factory=dict)
@@ -182,6 +185,8 @@ class _Run:
             return
         for i, s in enumerate(WORKGROUPS):
             self.symbols[s] = ids[i] if i < len(ids) else 0
+        for s, e in self.derived.items():
+            self.symbols[s] = self.number(e)
         reordered = {
             r.attrs["grid"]: self.number(r.attrs["value"]) for r in self.program.records if r.name == "reordering"
         }
@@ -211,7 +216,7 @@ class _Run:
                 raise
             except (ArithmeticError, IndexError, ValueError, FloatingPointError) as fault:
                 raise ExecutionError(f"{op_text(op)}: {fault}", op.loc) from fault
-            for value, result in zip(op.results, results, strict=True):
+            for value, result in zip(op.results, results, strict=op.name != "allocate"):  # memory is no tile
                 self.values[value] = result
         return ()
 

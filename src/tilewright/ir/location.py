@@ -8,9 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import tilewright
-
-_PACKAGE = str(Path(tilewright.__file__).parent)
+_PACKAGE = str(Path(__file__).parent.parent)
 _OURS_TO_SHOW = tuple(str(Path(_PACKAGE) / folder) for folder in ("kernels", "wave/templates"))
 
 

@@ -122,12 +122,12 @@ class Arguments:
                     numbers[s] = image.value
                     del open_[s]
                     changed = True
-        self._open = open_
+        self.derived = open_
         return numbers
 
     def _extent(self, d: Expr, value: Value) -> int:
         try:
-            image = Substitution({**self._open, **self.symbols})(d)
+            image = Substitution({**self.derived, **self.symbols})(d)
         except TilewrightError as fault:
             raise ArgumentError(f"{self.program.name}: dimension {d} of {value.name}: {fault}") from None
         if not isinstance(image, Const):

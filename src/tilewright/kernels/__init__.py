@@ -1,0 +1,48 @@
+"""Kernels to read, to use and to start from: each subject a short file, sizes taken from the arguments.
+
+| file        | kernels                                                                    |
+|-------------|----------------------------------------------------------------------------|
+| gemm        | matrix products: transposes, batches, bias and activation                  |
+| im2col      | the matrix of a convolution                                                |
+| attention   | softmax(q k) v over tiles of keys: causal, with a bias                     |
+| softmax     | of whole rows, and online over tiles                                       |
+| norm        | layer norm, RMS norm                                                       |
+| elementwise | gelu, silu, relu; a gated silu                                             |
+| reduce      | sum, prod, max, min over rows or columns                                   |
+| scan        | running sums of whole rows, and tile by tile                               |
+| transpose   | dimensions in another order                                                |
+| gather      | rows gathered and scattered by an index, a histogram                       |
+
+Each function gives a kernel, or a kernel and its symbols, for `tilewright.compile(kernel, symbols)`. Element types
+are given by name or as `tkl` has them.
+"""
+
+from tilewright.kernels.attention import attention
+from tilewright.kernels.elementwise import activation, gated_silu
+from tilewright.kernels.gather import gather_rows, histogram, scatter_rows
+from tilewright.kernels.gemm import gemm
+from tilewright.kernels.im2col import im2col
+from tilewright.kernels.norm import layer_norm, rms_norm
+from tilewright.kernels.reduce import reduction
+from tilewright.kernels.scan import running_sum, tiled_running_sum
+from tilewright.kernels.softmax import online_softmax, softmax
+from tilewright.kernels.transpose import transpose
+
+__all__ = [
+    "activation",
+    "attention",
+    "gated_silu",
+    "gather_rows",
+    "gemm",
+    "histogram",
+    "im2col",
+    "layer_norm",
+    "online_softmax",
+    "reduction",
+    "rms_norm",
+    "running_sum",
+    "scatter_rows",
+    "softmax",
+    "tiled_running_sum",
+    "transpose",
+]

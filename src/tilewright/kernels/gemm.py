@@ -1,0 +1,79 @@
+"""Matrix products: any transposes, batches, output types, with a bias and an activation at the end."""
+
+# mypy: disable-error-code="valid-type, type-arg"
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType
+from tilewright.kernels.element_types import element_type
+from tilewright.kernels.elementwise import apply_activation
+
+B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+TRANSPOSES = ("nn", "nt", "tn", "tt")
+
+
+def gemm(
+    transposes: str = "nn",
+    dtype: DType | str = "f16",
+    out_dtype: DType | str | None = None,
+    *,
+    batched: bool = False,
+    bias: bool = False,
+    activation: str | None = None,
+) -> tkw.Kernel:
+    """c[m, n] = activation(sum over k of a[m, k] * b[k, n], plus bias[n]), for matrices of any size.
+
+    `transposes` says for a and b how they lie in memory: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] or [N, K].
+    Dimensions go by name, so this is all there is to it. Batched, every matrix has the first dimension B; the bias
+    has N elements all the same. Sums, bias and activation are in the accumulator's type, f32 for floats and i32 for
+    integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another.
+
+    >>> import numpy as np, tilewright
+    >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
+    >>> tilewright.compile(gemm("nt"), strict=True)(a, b)
+    array([[ 7.], [16.]], dtype=float32)
+    >>> with_bias = tilewright.compile(gemm("nt", "i8", bias=True, activation="relu"), strict=True)
+    >>> with_bias(a.astype(np.int8), b.astype(np.int8), np.array([-10], np.int32))
+    array([[0], [6]], dtype=int32)
+    """
+    if transposes not in TRANSPOSES:
+        raise ArgumentError(f"transposes={transposes!r}: there are {', '.join(TRANSPOSES)}")
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    of_result = of_sums if out_dtype is None else element_type(out_dtype)
+
+    batch = (B,) if batched else ()
+    a_dims = (M, K) if transposes[0] == "n" else (K, M)
+    b_dims = (K, N) if transposes[1] == "n" else (N, K)
+    Left: Any = tkl.Memory[(*batch, *a_dims, GLOBAL, of_data)]
+    Right: Any = tkl.Memory[(*batch, *b_dims, GLOBAL, of_data)]
+    Out: Any = tkl.Memory[(*batch, M, N, GLOBAL, of_result)]
+
+    def product(a: Any, b: Any) -> Any:
+        @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
+        def total(acc: Any) -> Any:
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        return total
+
+    def finish(total: Any, c: Any) -> None:
+        tkw.write(tkw.cast(apply_activation(activation, total), of_result), c)
+
+    if bias:
+
+        @tkw.wave()
+        def gemm_with_bias(a: Left, b: Right, bias: tkl.Memory[N, GLOBAL, of_sums], c: Out) -> None:
+            finish(product(a, b) + tkw.read(bias), c)
+
+        return gemm_with_bias
+
+    @tkw.wave()
+    def gemm(a: Left, b: Right, c: Out) -> None:
+        finish(product(a, b), c)
+
+    return gemm

@@ -1,0 +1,66 @@
+"""Normalisation of each row: layer norm and RMS norm."""
+
+# mypy: disable-error-code="valid-type, type-arg"
+from __future__ import annotations
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DType
+from tilewright.kernels.element_types import element_type
+
+M, N = tkl.sym.M, tkl.sym.N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def layer_norm(dtype: DType | str = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+    """y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], mean and variance of the row m.
+
+    The variance is the mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> norm = tilewright.compile(layer_norm(epsilon=0.0), strict=True)
+    >>> x, weight, bias = np.array([[1, 3]], np.float32), np.array([1, 10], np.float32), np.array([0, 5], np.float32)
+    >>> norm(x, weight, bias)
+    array([[-1., 15.]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave()
+    def layer_norm(
+        x: tkl.Memory[M, N, GLOBAL, of_data],
+        weight: tkl.Memory[N, GLOBAL, of_data],
+        bias: tkl.Memory[N, GLOBAL, of_data],
+        y: tkl.Memory[M, N, GLOBAL, of_data],
+    ) -> None:
+        row = tkw.cast(tkw.read(x), of_sums)
+        centred = row - tkw.sum(row, dim=N) / N
+        variance = tkw.sum(centred * centred, dim=N) / N
+        scaled = centred * tkw.rsqrt(variance + epsilon) * tkw.cast(tkw.read(weight), of_sums)
+        tkw.write(tkw.cast(scaled + tkw.cast(tkw.read(bias), of_sums), of_data), y)
+
+    return layer_norm
+
+
+def rms_norm(dtype: DType | str = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
+    """y[m, n] = x[m, n] / sqrt(mean of the row's squares + epsilon) * weight[n], rounded once.
+
+    >>> import numpy as np, tilewright
+    >>> norm = tilewright.compile(rms_norm(epsilon=0.0), strict=True)
+    >>> norm(np.array([[1, 7]], np.float32), np.array([5, 5], np.float32))
+    array([[1., 7.]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave()
+    def rms_norm(
+        x: tkl.Memory[M, N, GLOBAL, of_data],
+        weight: tkl.Memory[N, GLOBAL, of_data],
+        y: tkl.Memory[M, N, GLOBAL, of_data],
+    ) -> None:
+        row = tkw.cast(tkw.read(x), of_sums)
+        scale = tkw.rsqrt(tkw.sum(row * row, dim=N) / N + epsilon)
+        tkw.write(tkw.cast(row * scale * tkw.cast(tkw.read(weight), of_sums), of_data), y)
+
+    return rms_norm

@@ -1,0 +1,44 @@
+"""Reductions of a matrix along its rows or columns."""
+
+# mypy: disable-error-code="valid-type, type-arg"
+from __future__ import annotations
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType
+from tilewright.kernels.element_types import element_type
+
+M, N = tkl.sym.M, tkl.sym.N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+COMBINE = {"sum": tkw.sum, "prod": tkw.prod, "max": tkw.max, "min": tkw.min}
+
+
+def reduction(
+    combine: str, over: str = "columns", dtype: DType | str = "f32", out_dtype: DType | str | None = None
+) -> tkw.Kernel:
+    """y = the sum, prod, max or min of x[m, n] over the columns (y has M elements) or over the rows (N elements).
+
+    It is carried in f32 or i32 (f64, i64 for f64, i64) and rounded once, to x's type unless `out_dtype` says another.
+
+    >>> import numpy as np, tilewright
+    >>> x = np.array([[1, 7, 3], [4, 5, 6]], np.float32)
+    >>> tilewright.compile(reduction("max"), strict=True)(x)
+    array([7., 6.], dtype=float32)
+    >>> tilewright.compile(reduction("prod", over="rows"), strict=True)(x)
+    array([ 4., 35., 18.], dtype=float32)
+    """
+    if combine not in COMBINE:
+        raise ArgumentError(f"combine={combine!r}: there are {', '.join(COMBINE)}")
+    if over not in ("columns", "rows"):
+        raise ArgumentError(f"over={over!r}: there are columns, rows")
+    of_data = element_type(dtype)
+    of_result = of_data if out_dtype is None else element_type(out_dtype)
+    gone, kept = (N, M) if over == "columns" else (M, N)
+
+    @tkw.wave()
+    def reduction(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[kept, GLOBAL, of_result]) -> None:
+        values = tkw.cast(tkw.read(x), of_data.accumulator)
+        tkw.write(tkw.cast(COMBINE[combine](values, dim=gone), of_result), y)
+
+    return reduction

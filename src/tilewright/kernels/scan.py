@@ -1,0 +1,59 @@
+"""Running sums of each row: on whole rows, and tile by tile with what came before carried along."""
+
+# mypy: disable-error-code="valid-type, type-arg"
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DType
+from tilewright.kernels.element_types import element_type
+
+M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def running_sum(dtype: DType | str = "f32", out_dtype: DType | str | None = None) -> tkw.Kernel:
+    """y[m, n] = the sum of x[m, j] over j <= n, carried in f32 or i32 (f64, i64 for f64, i64) and rounded at the end.
+
+    >>> import numpy as np, tilewright
+    >>> tilewright.compile(running_sum("i8", "i32"), strict=True)(np.array([[100, 100, -1]], np.int8))
+    array([[100, 200, 199]], dtype=int32)
+    """
+    of_data = element_type(dtype)
+    of_result = of_data if out_dtype is None else element_type(out_dtype)
+
+    @tkw.wave()
+    def running_sum(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_result]) -> None:
+        values = tkw.cast(tkw.read(x), of_data.accumulator)
+        tkw.write(tkw.cast(tkw.cumsum(values, dim=N), of_result), y)
+
+    return running_sum
+
+
+def tiled_running_sum(
+    tile: int, dtype: DType | str = "f32", out_dtype: DType | str | None = None
+) -> tuple[tkw.Kernel, dict[Any, Any]]:
+    """What `running_sum` computes, in tiles of `tile` columns, each written as soon as it is known.
+
+    The sum of all tiles before is carried from one to the next; the tile size need not divide the row.
+
+    >>> import numpy as np, tilewright
+    >>> kernel, symbols = tiled_running_sum(2, "i8", "i32")
+    >>> tilewright.compile(kernel, symbols, strict=True)(np.array([[100, 100, -1]], np.int8))
+    array([[100, 200, 199]], dtype=int32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+    of_result = of_data if out_dtype is None else element_type(out_dtype)
+
+    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
+    def tiled_running_sum(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_result]) -> None:
+        @tkw.iterate(N, init_args=[tkl.Register[M, of_sums](0)])
+        def walk(before: Any) -> Any:
+            values = tkw.cast(tkw.read(x), of_sums)
+            tkw.write(tkw.cast(tkw.cumsum(values, before, dim=N), of_result), y)
+            return tkw.sum(values, before, dim=N)
+
+    return tiled_running_sum, {BLOCK_N: tile}

@@ -1,0 +1,76 @@
+"""Softmax of each row: on whole rows, and online, one tile of the row after another."""
+
+# mypy: disable-error-code="valid-type, type-arg"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir.dtypes import DType
+from tilewright.kernels.element_types import element_type
+
+M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def lowest(of_data: DType) -> float:
+    """Where a running maximum starts: not at -inf, because the difference of two infinities is no number.
+
+    >>> lowest(tkl.f32)
+    -3.4028234663852886e+38
+    """
+    return float(np.finfo(of_data.numpy).min)
+
+
+def softmax(dtype: DType | str = "f32") -> tkw.Kernel:
+    """y[m, n] = exp(x[m, n]) / the sum over j of exp(x[m, j]), computed in f32 (f64 for f64).
+
+    The row's maximum is subtracted first, so that nothing overflows.
+
+    >>> import numpy as np, tilewright
+    >>> tilewright.compile(softmax(), strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
+    array([[0.125, 0.25 , 0.625]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave()
+    def softmax(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_data]) -> None:
+        row = tkw.cast(tkw.read(x), of_sums)
+        weights = tkw.exp(row - tkw.max(row, dim=N))
+        tkw.write(tkw.cast(weights / tkw.sum(weights, dim=N), of_data), y)
+
+    return softmax
+
+
+def online_softmax(tile: int, dtype: DType | str = "f32") -> tuple[tkw.Kernel, dict[Any, Any]]:
+    """What `softmax` computes; maximum and sum of each row are found in one walk over tiles of `tile` columns.
+
+    The sum so far is kept relative to the maximum so far: when the maximum grows, the sum shrinks. The tile size is
+    part of the meaning, because it decides how sums are rounded; it need not divide the row.
+
+    >>> import numpy as np, tilewright
+    >>> kernel, symbols = online_softmax(2)
+    >>> tilewright.compile(kernel, symbols, strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
+    array([[0.125, 0.25 , 0.625]], dtype=float32)
+    """
+    of_data = element_type(dtype)
+    of_sums = of_data.accumulator
+
+    @tkw.wave([tkw.TilingConstraint(N, BLOCK_N)])
+    def online_softmax(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_data]) -> None:
+        @tkw.iterate(N, init_args=[tkl.Register[M, of_sums](lowest(of_sums)), tkl.Register[M, of_sums](0)])
+        def row_facts(highest: Any, total: Any) -> Any:
+            part = tkw.cast(tkw.read(x), of_sums)
+            higher = tkw.max(part, highest, dim=N)
+            total = total * tkw.exp(highest - higher)
+            return higher, tkw.sum(tkw.exp(part - higher), total, dim=N)
+
+        highest, total = row_facts
+        weights = tkw.exp(tkw.cast(tkw.read(x), of_sums) - highest)
+        tkw.write(tkw.cast(weights / total, of_data), y)
+
+    return online_softmax, {BLOCK_N: tile}

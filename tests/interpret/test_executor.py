@@ -1,0 +1,532 @@
+"""What tile programs mean: the executor against plain numpy, exactly, on small integers."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import ExecutionError
+from tilewright.lang import sympy
+from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUP_0, WORKGROUP_2
+
+M, N, K, B = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B
+NUMPY = {tkl.f16: np.float16, tkl.bf16: ml_dtypes.bfloat16, tkl.f32: np.float32, tkl.i8: np.int8, tkl.i32: np.int32}
+
+
+def mem(*dims, dtype=tkl.f32):
+    return tkl.Memory[(*dims, GLOBAL_ADDRESS_SPACE, dtype)]
+
+
+def integers(shape, dtype=np.float32, low=-4, high=5, seed=0):
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+def poisoned(shape, dtype=np.float32):
+    return np.full(shape, np.nan, dtype)
+
+
+# -- multiplication -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "out"), [(tkl.f16, tkl.f32), (tkl.bf16, tkl.f32), (tkl.f32, tkl.f32), (tkl.i8, tkl.i32)]
+)
+@pytest.mark.parametrize("dims_a", [(B, M, K), (K, B, M)])
+@pytest.mark.parametrize("dims_b", [(N, K), (B, K, N), (K, N, B)])
+def test_mma_goes_by_the_names_of_dimensions(given, out, dims_a, dims_b):
+    @tkw.wave()
+    def kernel(a: mem(*dims_a, dtype=given), b: mem(*dims_b, dtype=given), c: mem(N, M, B, dtype=out)):
+        @tkw.iterate(K, init_args=[tkl.Register[B, M, N, out](0)])
+        def loop(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(loop, c)
+
+    sizes = {B: 3, M: 5, N: 7, K: 11}
+    a = integers([sizes[d] for d in dims_a], NUMPY[given])
+    b = integers([sizes[d] for d in dims_b], NUMPY[given], seed=1)
+    letters = {B: "b", M: "m", N: "n", K: "k"}
+    spec = f"{''.join(letters[d] for d in dims_a)},{''.join(letters[d] for d in dims_b)}->nmb"
+    wanted = np.einsum(spec, a.astype(np.int64), b.astype(np.int64))
+    found = tilewright.compile(kernel)(a, b)
+    assert found.dtype == NUMPY[out]
+    assert (found == wanted).all()
+
+
+def test_accumulators_are_carried_wide_and_rounded_once():
+    """Partial sums pass 2048, where f16 no longer holds odd numbers; the total does again."""
+
+    @tkw.wave([tkw.TilingConstraint(K, 1)])
+    def kernel(a: mem(M, K, dtype=tkl.f16), b: mem(N, K, dtype=tkl.f16), c: mem(M, N, dtype=tkl.f16)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f16](0.0)])
+        def loop(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(loop, c)
+
+    a = np.array([[64, 1, 1, -64]], np.float16)
+    b = np.array([[64, 1, 1, 63]], np.float16)
+    assert tilewright.compile(kernel)(a, b).tolist() == [[66.0]]
+
+
+def test_integer_products_are_exact_beyond_floats():
+    @tkw.wave()
+    def kernel(a: mem(M, K, dtype=tkl.i32), b: mem(N, K, dtype=tkl.i32), c: mem(M, N, dtype=tkl.i64)):
+        acc = tkl.Register[M, N, tkl.i64](0)
+        tkw.write(tkw.mma(tkw.read(a), tkw.read(b), acc), c)
+
+    big = np.array([[2**30 + 1, 3]], np.int32)
+    assert tilewright.compile(kernel)(big, big).tolist() == [[(2**30 + 1) ** 2 + 9]]
+
+
+def test_tf32_only_when_asked():
+    def product(precision):
+        @tkw.wave()
+        def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+            tkw.write(tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0), precision=precision), c)
+
+        one = np.array([[1 + 2**-12]], np.float32)
+        return tilewright.compile(kernel)(one, np.ones((1, 1), np.float32))[0, 0]
+
+    assert product(None) == np.float32(1 + 2**-12)
+    assert product("tf32") == 1.0
+
+
+# -- reductions, scans, choices -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [M, N])
+def test_reductions_over_any_dimension_with_ragged_edges(dim):
+    kept = N if dim is M else M
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 64, 0), tkw.TilingConstraint(dim, 4)])
+    def kernel(x: mem(M, N), low: mem(kept), high: mem(kept), total: mem(kept), product: mem(kept)):
+        tile = tkw.read(x)
+        tkw.write(tkw.min(tile, dim=dim), low)
+        tkw.write(tkw.max([tile, tile - 1.0], dim=dim), high)
+        tkw.write(tkw.sum(tile, acc=tkl.Register[kept, tkl.f32](10.0), dim=dim), total)
+        tkw.write(tkw.prod(tile, dim=dim), product)
+
+    x = integers((5, 7), low=-3, high=0)
+    outs = [poisoned((5 if dim is N else 7,)) for _ in range(4)]
+    tilewright.compile(kernel)(x, *outs)
+    axis = 0 if dim is M else 1
+    for out, wanted in zip(outs, (x.min(axis), x.max(axis), x.sum(axis) + 10, x.prod(axis)), strict=True):
+        assert (out == wanted).all()
+
+
+def test_loops_that_only_accumulate_need_no_tile_size():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M), z: mem(M)):
+        start = [tkl.Register[M, tkl.f32](-1e9), tkl.Register[M, tkl.f32](0.0)]
+
+        @tkw.iterate(N, init_args=start)
+        def loop(high, total):
+            tile = tkw.read(x)
+            return tkw.max(tile, acc=high, dim=N), tkw.sum(tile, acc=total, dim=N)
+
+        high, total = loop
+        tkw.write(high, y)
+        tkw.write(total, z)
+
+    x = integers((4, 9))
+    high, total = tilewright.compile(kernel)(x)
+    assert (high == x.max(1)).all()
+    assert (total == x.sum(1)).all()
+
+
+def test_a_loop_may_carry_nothing_and_write():
+    @tkw.wave([tkw.TilingConstraint(N, 4)])
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        @tkw.iterate(N, init_args=[])
+        def loop():
+            tkw.write(tkw.read(x) + tkw.cast(tkw.self_index(N), tkl.f32), y)
+
+    x, y = integers((3, 10)), poisoned((3, 10))
+    tilewright.compile(kernel)(x, y)
+    assert (y == x + np.arange(10)).all()
+
+
+def test_nested_loops():
+    @tkw.wave([tkw.TilingConstraint(M, 2), tkw.TilingConstraint(N, 3)])
+    def kernel(x: mem(M, N), y: mem(B)):
+        @tkw.iterate(M, init_args=[tkl.Register[B, tkl.f32](0.0)])
+        def rows(outer):
+            @tkw.iterate(N, init_args=[outer])
+            def columns(inner):
+                return inner + tkw.sum(tkw.sum(tkw.read(x), dim=N), dim=M)
+
+            return columns
+
+        tkw.write(rows, y)
+
+    x = integers((5, 8))
+    assert tilewright.compile(kernel, {B: 1})(x).tolist() == [x.sum()]
+
+
+def test_cumsum_from_a_start_and_topk():
+    @tkw.wave()
+    def kernel(x: mem(M, N), running: mem(M, N), best: mem(M, K), where: mem(M, K, dtype=tkl.i32)):
+        tile = tkw.read(x)
+        tkw.write(tkw.cumsum(tile, acc=tkl.Register[M, tkl.f32](5.0), dim=N), running)
+        values, places = tkw.topk(tile, K, N)
+        tkw.write(values, best)
+        tkw.write(places, where)
+
+    x = np.array([[3, 1, 3, 2], [0, -1, 5, 5]], np.float32)
+    running, best, where = tilewright.compile(kernel, {K: 3})(x)
+    assert (running == np.cumsum(x, 1) + 5).all()
+    assert best.tolist() == [[3, 3, 2], [5, 5, 0]]
+    assert where.tolist() == [[0, 2, 3], [2, 3, 0]]
+
+
+# -- accesses ---------------------------------------------------------------------------------------------------
+
+
+def test_reads_may_leave_memory_where_that_is_said_and_writes_are_dropped():
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    shifted = tkw.IndexMapping(num_iterators=2, inputs={M: i - 1, N: j + 2}, outputs={M: i, N: j})
+    back = tkw.IndexMapping(num_iterators=2, inputs={M: i, N: j}, outputs={M: i + 1, N: j})
+
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N), z: mem(M, N)):
+        tile = tkw.read(x, mapping=shifted, otherwise=-7)
+        tkw.write(tile, y)
+        tkw.write(tile, z, mapping=back)
+
+    x = integers((4, 5))
+    y, z = poisoned((4, 5)), np.full((4, 5), 99, np.float32)
+    tilewright.compile(kernel)(x, y, z)
+    wanted = np.full((4, 5), -7, np.float32)
+    wanted[1:, :3] = x[:-1, 2:]
+    assert (y == wanted).all()
+    assert (z[0] == 99).all()
+    assert (z[1:] == wanted[:-1]).all()
+
+
+def test_elements_that_do_not_exist_never_touch_the_result():
+    """The padding is infinite in memory; it must not be read."""
+    i, k = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    window = tkw.IndexMapping(num_iterators=2, inputs={N: i + k - 1}, outputs={M: i, K: k})
+
+    @tkw.wave()
+    def kernel(x: mem(N), w: mem(K), y: mem(M)):
+        tkw.write(tkw.sum(tkw.read(x, mapping=window, otherwise=0) * tkw.read(w), dim=K), y)
+
+    x = np.array([np.inf, 2, 3, 4, np.inf], np.float32)[1:4]
+    found = tilewright.compile(kernel, {M: 3})(x, np.ones(3, np.float32))
+    assert found.tolist() == [5, 9, 7]
+
+
+def test_gather_scatter_and_atomics():
+    i, j, d = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1), tkw.IndexMapping.dynamic_val(0)
+    rows_in = tkw.IndexMapping(2, inputs={N: d, K: j}, outputs={M: i, K: j}, dynamic_val_mappings={M: i})
+    rows_out = tkw.IndexMapping(2, inputs={M: i, K: j}, outputs={N: d, K: j}, dynamic_val_mappings={M: i})
+
+    @tkw.wave()
+    def kernel(table: mem(N, K), where: mem(M, dtype=tkl.i32), out: mem(M, K), back: mem(N, K), total: mem(N, K)):
+        places = tkw.read(where)
+        tile = tkw.read(table, mapping=rows_in, mapping_dynamic_vals=(places,))
+        tkw.write(tile, out)
+        tkw.write(tile, back, mapping=rows_out, mapping_dynamic_vals=(places,))
+        tkw.atomic_add(tile, total, mapping=rows_out, mapping_dynamic_vals=(places,))
+
+    table = integers((6, 3))
+    where = np.array([4, 0, 4, 9, 2], np.int32)
+    with pytest.raises(ExecutionError, match="read leaves its tensor"):
+        tilewright.compile(kernel)(table, where)
+    where[3] = 1
+    back, total = np.zeros((6, 3), np.float32), np.ones((6, 3), np.float32)
+    out = poisoned((5, 3))
+    tilewright.compile(kernel)(table, where, out, back, total)
+    assert (out == table[where]).all()
+    wanted = np.ones((6, 3), np.float32)
+    np.add.at(wanted, where, table[where])
+    assert (total == wanted).all()
+    assert (back[[0, 1, 2, 4]] == table[[0, 1, 2, 4]]).all()
+    assert (back[[3, 5]] == 0).all()
+
+
+def test_source_and_target_with_iterator_bindings():
+    m, n = tkl.sym.m, tkl.sym.n
+
+    @tkw.wave([tkw.IteratorBindings({m: M, n: N})])
+    def kernel(x: mem(N, M), where: mem(M, dtype=tkl.i32), y: mem(M, N), z: mem(M, N)):
+        tile = tkw.read(x, source=(n, m), target=(m, n))
+        tkw.write(tile, y, source=(m, n), target=(m, n))
+        places = tkw.read(where)
+        tkw.write(tkw.read(x, source=(n, places), target=(m, n)), z)
+
+    x, where = integers((4, 3)), np.array([2, 0, 1], np.int32)
+    y, z = tilewright.compile(kernel)(x, where)
+    assert (y == x.T).all()
+    assert (z == x.T[where]).all()
+
+
+def test_bounds_limit_the_iteration():
+    @tkw.wave()
+    def kernel(x: mem(M, N), length: tkl.SymbolBind[tkl.i32], y: mem(M, N)):
+        tkw.write(tkw.read(x, bounds={N: tkl.sym.length}) + 1.0, y, bounds={M: 2})
+
+    x, y = integers((3, 4)), np.full((3, 4), 50, np.float32)
+    tilewright.compile(kernel)(x, 3, y)
+    wanted = np.where(np.arange(4) < 3, x, 0) + 1
+    assert (y[:2] == wanted[:2]).all()
+    assert (y[2] == 50).all()
+
+
+# -- symbols, conditions, while loops ----------------------------------------------------------------------------
+
+
+def test_symbols_set_from_tiles_are_per_element():
+    i = tkw.IndexMapping.iterator(0)
+    S = tkl.sym.S
+    mapping = tkw.IndexMapping(num_iterators=1, inputs={N: sympy.Min(i + S, N - 1)}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(x: mem(N), shift: mem(M, dtype=tkl.i32), y: mem(M), z: mem(M, dtype=tkl.i32)):
+        places = tkw.read(shift)
+        tkw.set_symbol(S, places)
+        tkw.write(tkw.read(x, mapping=mapping), y)
+        tkw.write(tkw.apply_expr(places, lambda v: sympy.Piecewise((v * 10, v > 1), (v - 5, True))), z)
+
+    x, shift = np.arange(8, dtype=np.float32), np.array([0, 3, 1, 7, 2], np.int32)
+    y, z = tilewright.compile(kernel)(x, shift)
+    assert (y == np.minimum(np.arange(5) + shift, 7)).all()
+    assert z.tolist() == [-5, 30, -4, 70, 20]
+
+
+def test_conditions_element_by_element_and_by_expression():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N), z: mem(M, N)):
+        tile = tkw.read(x)
+
+        @tkw.conditional(tile > 0)
+        def positive():
+            tkw.write(tile * 10.0, y)
+
+        @tkw.conditional(M > 3)
+        def large():
+            tkw.write(tile, z)
+
+    x = integers((3, 4))
+    y, z = np.full((3, 4), 7, np.float32), np.full((3, 4), 7, np.float32)
+    tilewright.compile(kernel)(x, y, z)
+    assert (y == np.where(x > 0, x * 10, 7)).all()
+    assert (z == 7).all()
+    x = integers((4, 4))
+    y, z = np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
+    tilewright.compile(kernel)(x, y, z)
+    assert (z == x).all()
+
+
+def test_conditions_with_values():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        tile = tkw.read(x)
+
+        @tkw.conditional(tile > 0, else_return=[-tile])
+        def chosen():
+            return tile * 2.0
+
+        tkw.write(chosen, y)
+
+    x = integers((3, 4))
+    assert (tilewright.compile(kernel)(x) == np.where(x > 0, 2 * x, -x)).all()
+
+
+def test_while_loops_walk_by_their_own_steps():
+    i = tkw.IndexMapping.iterator(0)
+    P = tkl.sym.P
+    at = tkw.IndexMapping(num_iterators=1, inputs={N: P + i}, outputs={B: i})
+
+    @tkw.wave([tkw.TilingConstraint(P)])
+    def kernel(following: mem(N, dtype=tkl.i32), out: mem(B, dtype=tkl.i32)):
+        first = tkw.scalar(0, tkl.i32)
+        total = tkl.Register[B, tkl.i32](0)
+
+        @tkw.iterate(P, start=first, condition=P < 6, init_args=[total])
+        def walk(acc):
+            place = tkw.read(following, mapping=at)
+            tkw.set_symbol(P, place)
+            return acc + place
+
+        tkw.write(walk, out)
+
+    chain = np.array([2, 9, 3, 5, 9, 7, 9, 8, 9], np.int32)  # 0 -> 2 -> 3 -> 5 -> 7
+    assert tilewright.compile(kernel, {B: 1})(chain).tolist() == [2 + 3 + 5 + 7]
+
+
+# -- grid programs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [7, 16, 33])
+def test_split_k_with_workgroups(size):
+    split, length, off, S = tkl.sym.SPLIT, tkl.sym.LENGTH, tkl.sym.OFF, tkl.sym.S
+    constraints = [
+        tkw.WorkgroupConstraint(M, 4, 0),
+        tkw.WorkgroupConstraint(N, 4, 1),
+        tkw.WorkgroupConstraint(S, 1, 2),
+        tkw.TilingConstraint(K, 2, iters=sympy.ceiling((sympy.Min(K, off + length) - off) / 2), start=off),
+    ]
+
+    @tkw.wave(constraints)
+    def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def loop(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.atomic_add(loop, c)
+
+    a, b = integers((5, size)), integers((6, size), seed=1)
+    c = np.zeros((5, 6), np.float32)
+    part = -(-size // 3 // 2) * 2 + 2
+    splits = -(-size // part)
+    tilewright.compile(kernel, {S: splits, split: splits, length: part, off: length * WORKGROUP_2})(a, b, c)
+    assert (c == a @ b.T).all()
+
+
+def test_workgroups_share_memory_within_themselves_only():
+    block = 4
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, block, 0)])
+    def kernel(x: mem(M, N), y: mem(M, N), ids: mem(M, dtype=tkl.i32)):
+        shared = tkw.allocate((M, N), (block, N), tkl.f32, SHARED_ADDRESS_SPACE)
+        tkw.write(tkw.read(x), shared)
+        tkw.shared_memory_barrier()
+        tkw.write(tkw.read(shared) * 2.0, y)
+        tkw.write(tkl.Register[M, tkl.i32](0) + tkw.scalar(WORKGROUP_0, tkl.i32), ids)
+
+    x = integers((10, 3))
+    y, ids = tilewright.compile(kernel)(x)
+    assert (y == 2 * x).all()
+    assert ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_reordered_grid_does_the_same_work():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 2, 0), tkw.ReorderingConstraint(2 - WORKGROUP_0, 0)])
+    def kernel(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x) + 1.0, y)
+
+    x, y = integers((6,)), poisoned((6,))
+    tilewright.compile(kernel)(x, y)
+    assert (y == x + 1).all()
+
+
+# -- forms and numbers -------------------------------------------------------------------------------------------
+
+
+def test_dimensions_may_be_expressions():
+    @tkw.wave([tkw.TilingConstraint(K, 4)])
+    def kernel(packed: mem(M, K / 2, dtype=tkl.i16), wide: mem(M, K, dtype=tkl.i8), total: mem(M, dtype=tkl.i32)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, tkl.i32](0)])
+        def loop(acc):
+            halves = tkw.bitcast(tkw.read(packed), tkl.i8)
+            tkw.write(halves, wide)
+            return tkw.sum(tkw.cast(halves, tkl.i32), acc=acc, dim=K)
+
+        tkw.write(loop, total)
+
+    packed = integers((3, 6), np.int16, -3000, 3000)
+    wide, total = tilewright.compile(kernel)(packed)
+    assert (wide == packed.view(np.int8)).all()
+    assert (total == packed.view(np.int8).astype(np.int32).sum(1)).all()
+
+
+def test_broadcast_by_union_permute_and_reshape():
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(N), z: mem(N, M), flat: mem(K)):
+        both = tkw.read(x) + tkw.read(y)
+        tkw.write(tkw.permute(both, [N, M]), z)
+        tkw.write(tkw.reshape(both, [K]), flat)
+
+    x, y = integers((3,)), integers((4,), seed=1)
+    z, flat = tilewright.compile(kernel, {K: M * N})(x, y)
+    assert (z == (x[:, None] + y).T).all()
+    assert (flat == (x[:, None] + y).ravel()).all()
+
+
+def test_arithmetic_rounds_to_its_element_type():
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=tkl.bf16), y: mem(M, dtype=tkl.bf16), z: mem(M, dtype=tkl.bf16)):
+        a = tkw.read(x)
+        tkw.write(a + 1.0, y)
+        tkw.write(tkw.exp2(a) / 3.0, z)
+
+    x = np.array([256, 1.0, -2.0], ml_dtypes.bfloat16)
+    y, z = tilewright.compile(kernel)(x)
+    assert y.astype(np.float32).tolist() == [256, 2, -1]  # 257 is between two bf16 numbers
+    with np.errstate(over="ignore"):
+        steps = np.exp2(x.astype(np.float32)).astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert (z == (steps / np.float32(3)).astype(ml_dtypes.bfloat16)).all()
+
+
+def test_integers_wrap_and_divide_as_machines_do():
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=tkl.i8), s: mem(M, dtype=tkl.i8), q: mem(M, dtype=tkl.i8), r: mem(M, dtype=tkl.i8)):
+        a = tkw.read(x)
+        tkw.write(a + 100, s)
+        tkw.write(a / 3, q)
+        tkw.write((a // 3) ^ (a << 1), r)
+
+    x = np.array([-128, -7, 7, 100], np.int8)
+    s, q, r = tilewright.compile(kernel)(x)
+    assert s.tolist() == [-28, 93, 107, -56]
+    assert q.tolist() == [-42, -2, 2, 33]
+    assert (r == (x // 3) ^ (x << 1)).all()
+
+
+def test_fp8_inputs():
+    @tkw.wave()
+    def kernel(a: mem(M, K, dtype=tkl.f8e4m3fn), b: mem(N, K, dtype=tkl.f8e5m2), c: mem(M, N)):
+        tkw.write(tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0)), c)
+
+    a, b = integers((3, 5), ml_dtypes.float8_e4m3fn), integers((4, 5), ml_dtypes.float8_e5m2, seed=1)
+    assert (tilewright.compile(kernel)(a, b) == a.astype(np.float32) @ b.astype(np.float32).T).all()
+
+
+def test_debug_logs_hold_tiles_and_change_nothing():
+    @tkw.wave([tkw.TilingConstraint(K, 2)])
+    def kernel(a: mem(M, K), c: mem(M)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, tkl.f32](0.0)])
+        def loop(acc):
+            tile = tkw.read(a)
+            tkw.debug_log(tile * 3.0, label="tripled")
+            return tkw.sum(tile, acc=acc, dim=K)
+
+        tkw.debug_log(loop)
+        tkw.write(loop, c)
+
+    a = integers((3, 5))
+    logs: dict = {}
+    found = tilewright.compile(kernel)(a, debug_logs=logs)
+    assert (found == a.sum(1)).all()
+    assert (logs.pop("tripled") == 3 * a).all()
+    ((label, value),) = logs.items()
+    assert label.startswith("line ")
+    assert (value == a.sum(1)).all()
+
+
+def test_empty_batches_end_before_they_start():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        tkw.write(tkw.read(x) + 1.0, y)
+
+    assert tilewright.compile(kernel)(np.empty((0, 5), np.float32)).shape == (0, 5)
+
+
+def test_dynamic_sizes_are_read_from_shapes():
+    @tkw.wave()
+    def kernel(x: mem(M, 2 * N), y: mem(M, N)):
+        i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+        even = tkw.IndexMapping(2, inputs={M: i, 2 * N: 2 * j}, outputs={M: i, N: j})
+        tkw.write(tkw.read(x, mapping=even), y)
+
+    run = tilewright.compile(kernel)
+    for shape in ((2, 6), (5, 10)):
+        x = integers(shape)
+        assert (run(x) == x[:, ::2]).all()

@@ -1,0 +1,411 @@
+"""Mistakes are taught: typed errors that name the thing, the way out, and point at the author's line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import (
+    AliasingWarning,
+    ArgumentError,
+    BadMapping,
+    DimensionMismatch,
+    DtypeMismatch,
+    ExecutionError,
+    MissingTiling,
+    NarrowingWarning,
+    NothingWritten,
+    OutOfScope,
+    ProgramError,
+    PythonControlFlow,
+    UnboundSymbol,
+)
+from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, THREAD_0
+
+M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
+f32_mn = tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32]
+f16_mn = tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f16]
+f32_m = tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32]
+
+
+def taught(kernel, error, message, under, symbols=None, **options):
+    """Compiling raises this error, and its caret stands under `under` in the author's line."""
+    with pytest.raises(error, match=message) as caught:
+        tilewright.compile(kernel, symbols or {}, **options)
+    lines = str(caught.value).splitlines()
+    assert __file__ in lines[-3], lines
+    marked = lines[-2][lines[-1].index("^") : lines[-1].rindex("^") + 1]
+    assert marked == under, (marked, lines)
+    for frame in caught.traceback[1:]:  # no internal frames but the call itself
+        assert frame.path.name == "compiler.py"
+
+
+def test_element_types_that_differ():
+    @tkw.wave()
+    def kernel(a: f32_mn, b: f16_mn, c: f32_mn):
+        x = tkw.read(a)
+        y = tkw.read(b)
+        tkw.write(x + y, c)
+
+    taught(kernel, DtypeMismatch, "add of f32 and f16: the element types differ; cast one", "x + y")
+
+
+def test_a_fraction_beside_an_integer_tile():
+    @tkw.wave()
+    def kernel(a: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.i32], c: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.i32]):
+        tkw.write(tkw.read(a) * 0.5, c)
+
+    taught(kernel, DtypeMismatch, "mul of a tile of i32 and the number 0.5: it is no integer", "tkw.read(a) * 0.5")
+
+
+def test_dimensions_that_do_not_fit_the_memory():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_m):
+        tkw.write(tkw.read(a), c)
+
+    taught(
+        kernel,
+        DimensionMismatch,
+        r"the tile has the dimensions \[M, N\], the memory \[M\]",
+        "tkw.write(tkw.read(a), c)",
+    )
+
+
+def test_mma_without_a_summed_dimension():
+    @tkw.wave()
+    def kernel(a: f32_mn, b: f32_mn, c: f32_mn):
+        tkw.write(tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0)), c)
+
+    under = "tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))"
+    taught(kernel, DimensionMismatch, "no dimension is summed", under)
+
+
+def test_a_reduction_over_a_dimension_the_tile_lacks():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_m):
+        tkw.write(tkw.sum(tkw.read(a), dim=K), c)
+
+    taught(
+        kernel, DimensionMismatch, r"sum over K: the tile has the dimensions \[M, N\]", "tkw.sum(tkw.read(a), dim=K)"
+    )
+
+
+def test_carried_values_that_change_their_type():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_m):
+        start = tkl.Register[M, tkl.f32](0.0)
+
+        @tkw.iterate(N, init_args=[start])
+        def loop(acc):
+            return tkw.read(a)
+
+        tkw.write(loop, c)
+
+    with pytest.raises(DimensionMismatch, match=r"carried value 0 starts as f32\[M\] and is returned as f32\[M, N\]"):
+        tilewright.compile(kernel)
+
+
+def test_a_mapping_whose_outputs_are_not_its_iterators():
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    mapping = tkw.IndexMapping(num_iterators=2, inputs={M: i, N: j}, outputs={M: i, N: j + 1})
+
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        x = tkw.read(a, mapping=mapping)
+        tkw.write(x, c)
+
+    message = r"the tile's coordinate N must be an iterator of its own, but is it1 \+ 1"
+    taught(kernel, BadMapping, message, "tkw.read(a, mapping=mapping)")
+
+
+def test_a_mapping_that_forgets_a_dimension_of_memory():
+    i = tkw.IndexMapping.iterator(0)
+    mapping = tkw.IndexMapping(num_iterators=1, inputs={M: i}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_m):
+        tkw.write(tkw.read(a, mapping=mapping), c)
+
+    taught(kernel, BadMapping, "the mapping gives M, not the memory's N", "tkw.read(a, mapping=mapping)")
+
+
+def test_python_if_on_a_tile():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        x = tkw.read(a)
+        if x > 0:
+            x = x + x
+        tkw.write(x, c)
+
+    with pytest.raises(PythonControlFlow, match=r"tkw\.select\(condition, a, b\)") as caught:
+        tilewright.compile(kernel)
+    assert "if x > 0:" in str(caught.value)
+
+
+def test_python_for_on_a_tile():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        for row in tkw.read(a):
+            tkw.write(row, c)
+
+    with pytest.raises(PythonControlFlow, match="Python's `for` cannot walk a tile") as caught:
+        tilewright.compile(kernel)
+    assert "for row in tkw.read(a):" in str(caught.value)
+
+
+def test_a_kernel_that_never_writes():
+    @tkw.wave()
+    def kernel(a: f32_mn):
+        tkw.read(a)
+
+    with pytest.raises(NothingWritten, match="the kernel kernel never writes") as caught:
+        tilewright.compile(kernel)
+    assert "def kernel(a: f32_mn):" in str(caught.value) or "@tkw.wave()" in str(caught.value)
+
+
+def test_a_symbol_that_nothing_binds():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        tkw.write(tkw.read(a) * tkw.scalar(L, tkl.f32), c)
+
+    taught(
+        kernel,
+        UnboundSymbol,
+        "the symbol L is neither bound nor found in an argument's shape",
+        "tkw.scalar(L, tkl.f32)",
+    )
+    x = np.ones((2, 3), np.float32)
+    assert (tilewright.compile(kernel, {L: 5})(x) == 5).all()
+
+
+def online_sum(constraints):
+    @tkw.wave(constraints)
+    def kernel(a: f32_mn, c: f32_m):
+        start = tkl.Register[M, tkl.f32](0.0)
+
+        @tkw.iterate(N, init_args=[start])
+        def loop(acc):
+            return acc * 2.0 + tkw.sum(tkw.read(a), dim=N)
+
+        tkw.write(loop, c)
+
+    return kernel
+
+
+def test_a_tile_size_that_is_meaning_must_be_given():
+    with pytest.raises(MissingTiling, match=r"tkw\.TilingConstraint\(N, BLOCK_N\)"):
+        tilewright.compile(online_sum([]))
+    block = tkl.sym.BLOCK_N
+    with pytest.raises(UnboundSymbol, match="BLOCK_N"):
+        tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]))
+    kernel = tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]), {block: 2})
+    assert kernel(np.array([[1, 2, 3, 4, 5]], np.float32)).tolist() == [((0 * 2 + 3) * 2 + 7) * 2 + 5]
+
+
+def test_any_tile_is_checked():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_m):
+        start = tkl.Register[M, tkl.f32](0.0)
+
+        @tkw.iterate(N, init_args=[start], any_tile=True)
+        def loop(acc):
+            return acc * 2.0 + tkw.sum(tkw.read(a), dim=N)
+
+        tkw.write(loop, c)
+
+    with pytest.raises(ExecutionError, match="tiles of 5 and of 3 give different results"):
+        tilewright.compile(kernel)(np.array([[1, 2, 3, 4, 5]], np.float32))
+
+
+def test_a_narrowing_write_is_reported_once_and_refused_when_strict():
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f16_mn):
+        tkw.write(tkw.read(a), c)
+
+    with pytest.warns(NarrowingWarning, match=r"write rounds f32 to f16; say so with tkw\.cast") as seen:
+        run = tilewright.compile(kernel)
+    assert len(seen) == 1
+    assert run(np.array([[1 + 2**-12]], np.float32)).tolist() == [[1.0]]
+    taught(kernel, DtypeMismatch, "write rounds f32 to f16", "tkw.write(tkw.read(a), c)", strict=True)
+
+
+def test_an_argument_read_and_written_through_different_accesses_is_reported():
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    turned = tkw.IndexMapping(num_iterators=2, inputs={M: j, N: i}, outputs={M: i, N: j})
+
+    @tkw.wave()
+    def kernel(a: f32_mn):
+        tkw.write(tkw.read(a, mapping=turned), a)
+
+    with pytest.warns(AliasingWarning, match="argument a is read and written through different accesses") as seen:
+        tilewright.compile(kernel)
+    assert str(seen[0].message).count("File") == 2
+
+
+def test_reading_and_writing_in_place_is_fine():
+    @tkw.wave()
+    def kernel(a: f32_mn):
+        tkw.write(tkw.read(a) * 2.0, a)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tilewright.compile(kernel)(x)
+    assert x.tolist() == [[0, 2, 4], [6, 8, 10]]
+
+
+def test_a_read_that_leaves_its_tensor():
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    shifted = tkw.IndexMapping(num_iterators=2, inputs={M: i - 1, N: j}, outputs={M: i, N: j})
+
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        x = tkw.read(a, mapping=shifted)
+        tkw.write(x, c)
+
+    with pytest.raises(ExecutionError, match=r"read leaves its tensor.*otherwise=0"):
+        tilewright.compile(kernel)(np.ones((2, 3), np.float32))
+
+
+def test_out_of_scope_names_say_so():
+    @tkw.wave()
+    def threads(a: f32_m, c: f32_m):
+        tkw.write(tkw.read(a) * tkw.scalar(THREAD_0, tkl.f32), c)
+
+    taught(threads, OutOfScope, "THREAD_0: a tile program has no threads", "tkw.scalar(THREAD_0, tkl.f32)")
+
+    @tkw.wave()
+    def shuffled(a: f32_m, c: f32_m):
+        tkw.write(tkw.shuffle(tkw.read(a), 1, 64, None), c)
+
+    taught(
+        shuffled, OutOfScope, r"tkw\.shuffle: a tile program has no threads", "tkw.shuffle(tkw.read(a), 1, 64, None)"
+    )
+    for name in ("scaled_mma", "get_node_by_tag", "set_wave_prio", "gather_to_lds", "pipeline"):
+        with pytest.raises(OutOfScope, match=rf"tkw\.{name}"):
+            getattr(tkw, name)()
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = tkw.nonsense
+
+
+def test_operations_outside_a_kernel():
+    with pytest.raises(ProgramError, match=r"Register\[...\]\(value\) only has a meaning inside a kernel"):
+        tkl.Register[M, tkl.f32](0.0)
+
+
+def test_memory_is_not_computed_with():
+    @tkw.wave()
+    def kernel(a: f32_m, c: f32_m):
+        tkw.write(tkw.exp(a), c)
+
+    taught(kernel, DtypeMismatch, "exp: a is memory; read it first", "tkw.exp(a)")
+
+
+def test_an_uncompiled_kernel_says_how():
+    @tkw.wave()
+    def kernel(a: f32_m):
+        tkw.write(tkw.read(a), a)
+
+    with pytest.raises(ProgramError, match=r"tilewright\.compile\(kernel, symbols\)"):
+        kernel(np.ones(3, np.float32))
+
+
+# -- the call ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scaled():
+    @tkw.wave()
+    def scale(a: f32_mn, b: f32_mn, factor: tkl.f32):
+        tkw.write(tkw.read(a) * factor, b)
+
+    return tilewright.compile(scale)
+
+
+def test_arguments_that_fit(scaled):
+    x, y = np.ones((2, 3), np.float32), np.full((2, 3), np.nan, np.float32)
+    assert scaled(x, y, 2.0) is None
+    assert (y == 2).all()
+    assert (scaled(x, 3.0) == 3).all()
+    assert (scaled(x, None, 4.0) == 4).all()
+    turned = np.ones((3, 2), np.float32).T  # any strides will do
+    assert (scaled(turned, 5.0) == 5).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a, b: (a,), r"scale takes 3 arguments \(a, b, factor\), or 2 without its outputs; 1 are given"),
+        (lambda a, b: (a.astype(np.float64), b, 2.0), "argument a holds f64; it must hold f32"),
+        (lambda a, b: (a[0], b, 2.0), r"argument a has shape \(3,\); it must have the 2 dimensions \[M, N\]"),
+        (lambda a, b: (a, b[:1], 2.0), r"argument b has shape \(1, 3\); its dimension 0 must be M = 2, not 1"),
+        (lambda a, b: (a, a, 2.0), "the output b shares memory with a"),
+        (lambda a, b: (a.tolist(), b, 2.0), "argument a is list; it must be an array"),
+        (lambda a, b: (a, b, "2"), "argument factor is '2'; it must be a number of type f32"),
+        (
+            lambda a, b: (a, np.broadcast_to(b[:1], (2, 3)), 2.0),
+            "argument b is written, but the array given is read-only",
+        ),
+        (lambda a, b: (None, b, 2.0), "argument a is None, and is no output"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(scaled, change, message):
+    with pytest.raises(ArgumentError, match=message):
+        scaled(*change(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32)))
+
+
+def test_coinciding_outputs_are_refused(scaled):
+    one = np.lib.stride_tricks.as_strided(np.ones(3, np.float32), (2, 3), (0, 4))
+    with pytest.raises(ArgumentError, match="make elements coincide"):
+        scaled(np.ones((2, 3), np.float32), one, 2.0)
+
+
+def test_unknown_targets_and_plans_are_refused(scaled):
+    with pytest.raises(ArgumentError, match="target='gpu'"):
+        tilewright.compile(scaled.program, target="gpu")
+    with pytest.raises(ArgumentError, match="plan="):
+        tilewright.compile(scaled.program, plan="m 16")
+
+
+# -- rows of Wave's mistakes that have a meaning here ---------------------------------------------------------
+
+
+def gemm(dims_b, dtype=tkl.f16, constraints=()):
+    @tkw.wave(constraints)
+    def kernel(
+        a: tkl.Memory[M, K, GLOBAL_ADDRESS_SPACE, dtype],
+        b: tkl.Memory[(*dims_b, GLOBAL_ADDRESS_SPACE, dtype)],
+        c: f32_mn,
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def loop(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(loop, c)
+
+    return kernel
+
+
+def test_what_wave_gets_wrong_or_refuses_runs_right_here():
+    rng = np.random.default_rng(0)
+    a = rng.integers(-4, 5, (5, 27)).astype(np.float16)
+    b = rng.integers(-4, 5, (27, 7)).astype(np.float16)
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    tiled = [tkw.TilingConstraint(K, tkl.sym.BLOCK_K), tkw.WorkgroupConstraint(M, tkl.sym.BLOCK_M, 0)]
+    assert (tilewright.compile(gemm((K, N)))(a, b) == wanted).all()  # [K, N] without a mapping
+    assert (tilewright.compile(gemm((N, K), constraints=tiled))(a, b.T) == wanted).all()  # BLOCK_K not bound
+    wide = gemm((K, N), tkl.f32)
+    assert (tilewright.compile(wide)(a.astype(np.float32), b.astype(np.float32)) == wanted).all()  # f32 inputs
+
+    @tkw.wave([tkw.WorkgroupConstraint(N, 64, 0)])
+    def row_max(x: f32_mn, y: f32_m):
+        tkw.write(tkw.max(tkw.read(x), dim=N), y)
+
+    negative = -np.arange(1, 55, dtype=np.float32).reshape(2, 27)
+    assert tilewright.compile(row_max)(negative).tolist() == [-1, -28]  # padding does not join the maximum
+
+
+def test_compiling_twice_gives_the_same_program():
+    kernel = gemm((N, K), constraints=[tkw.TilingConstraint(K, 16)])
+    assert tilewright.compile(kernel).text() == tilewright.compile(kernel).text()
