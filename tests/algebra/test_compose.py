@@ -822,7 +822,7 @@ def test_composition_with_coordinates_is_right_or_refused(a, data):
         ("(4,8):(1,4)", "2:1@2", "A has no mode for the stride 1@2"),
         ("4:1", "2:1@1", "A has no mode for the stride 1@1"),
         ("(4,8):(1,4)", "2:1@1@1", "A has no mode for the stride 1@1@1"),
-        ("(4,8):(1,4)", "(2,2):(1,1@1)", "strides mix the two kinds"),
+        ("(4,8):(1,4)", "(2,2):(1,1@1)", "the strides of B mix coordinates and offsets"),
         ("(4,(2,4)):(1,(4,8))", "(2,2):(1@1,1@0@1)", "the strides step along 1@1 and along 1@0@1 in it"),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_printed_tile_of_coordinates_is_read_back(extents, data):
 
 def test_a_tile_of_a_vector_of_coordinates_is_read_back():
     tile = local_tile(make_identity_layout(10), 4, 2)
-    assert str(tile) == "(8) + 4:1@0"
+    assert str(tile) == "(8) + (4):(1@0)"
     assert parse_layout(str(tile)) == tile
 
 

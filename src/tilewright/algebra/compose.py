@@ -140,12 +140,14 @@ def _join(picked: Any) -> Layout:
 
 def _compose_coordinates(a: Layout, b: Layout) -> Layout:
     """A o B where B's values are coordinates of A: each leaf s:n@m walks mode m of A in steps of n."""
-    b(0)  # raises where the strides do not make coordinates
+    b(0)  # raises where the strides step along a mode and along one inside it
     walks: dict[Path, _Walk] = {}
 
     def pick(s: int, d: Any) -> Layout:
-        if s == 1 or not isinstance(d, ScaledBasis):
+        if s == 1 or d == 0:
             return Layout(s, 0)
+        if not isinstance(d, ScaledBasis):
+            raise LayoutError(f"composition of A = {a} with B = {b}: the strides of B mix coordinates and offsets")
         if d.path not in walks:
             walks[d.path] = _Walk(_named_mode(a, d, b), b)
         return walks[d.path].pick(s, d.value)

@@ -67,7 +67,8 @@ class Value:
     __slots__ = ("name", "type")
 
     def __init__(self, value_type: Any, name: str | None = None):
-        self.type, self.name = value_type, name
+        self.type = value_type
+        self.name = name
 
 
 class Block:
@@ -94,8 +95,12 @@ class Op:
         blocks: tuple[Block, ...] = (),
         loc: Location | None = None,
     ):
-        self.spec, self.operands, self.attrs = spec, operands, attrs
-        self.results, self.blocks, self.loc = results, blocks, loc
+        self.spec = spec
+        self.operands = operands
+        self.attrs = attrs
+        self.results = results
+        self.blocks = blocks
+        self.loc = loc
 
     @property
     def name(self) -> str:

@@ -12,7 +12,9 @@ from tilewright.errors import ParseError, ProgramError
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value
 from tilewright.ir.dtypes import dtype
 
+_BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_EQUALS = re.compile(r"\s*=")
 _VALUE = re.compile(r"%(\w+)")
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
@@ -29,18 +31,15 @@ class _Reader:
         self.text, self.levels, self.at = text, levels, 0
         self.values: dict[str, Value] = {}
         self.symbols: dict[str, Symbol] = {}
+        self.known: dict[str, Expr] = {}  # expressions read before: the same few occur again and again
+        self.types: dict[str, TileType | MemoryType] = {}
 
     # -- characters ---------------------------------------------------------------------------------
 
     def skip(self) -> None:
-        while self.at < len(self.text):
-            if self.text[self.at].isspace():
-                self.at += 1
-            elif self.text[self.at] == "#":  # a comment to the end of the line
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
-                return
+        found = _BLANK.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:
         at = self.at if at is None else at
@@ -95,8 +94,12 @@ class _Reader:
     # -- parts --------------------------------------------------------------------------------------
 
     def expr(self, text: str, at: int) -> Expr:
+        found = self.known.get(text)
+        if found is not None:
+            return found
         try:
-            return parse_expr(text, self.symbols)
+            found = self.known[text] = parse_expr(text, self.symbols)
+            return found
         except ParseError as fault:
             lead = len(text) - len(text.lstrip())
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
@@ -105,6 +108,19 @@ class _Reader:
         return tuple(self.expr(part, at + start) for part, start in _split(text))
 
     def type(self) -> TileType | MemoryType:
+        self.skip()
+        end = self.text.find("]", self.at) + 1
+        text = self.text[self.at : end]
+        known = self.types.get(text)
+        if known is not None:
+            self.at = end
+            return known
+        found = self.new_type()
+        if self.at == end:
+            self.types[text] = found
+        return found
+
+    def new_type(self) -> TileType | MemoryType:
         word = self.word("a type")
         space = None
         if word in ("global", "shared", "local"):
@@ -179,7 +195,7 @@ class _Reader:
             self.skip()
             start = self.at
             word = self.peek_word()
-            if not word or word not in spec.attrs or not re.compile(rf"{word}\s*=").match(self.text, self.at):
+            if word not in spec.attrs or not _EQUALS.match(self.text, self.at + len(word)):
                 break
             self.word()
             self.expect("=")

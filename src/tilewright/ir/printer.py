@@ -71,6 +71,7 @@ class _Names:
     def __init__(self, program: Program):
         self.of: dict[Value, str] = {}
         self.taken: set[str] = set()
+        self.types: dict[int, str] = {}
         self.count = 0
         for arg in program.args:
             self.add(arg)
@@ -83,6 +84,13 @@ class _Names:
         self.taken.add(name)
         self.of[value] = name
         return name
+
+    def type(self, value: Value) -> str:
+        """The text of a value's type, made once for each type object."""
+        found = self.types.get(id(value.type))
+        if found is None:
+            found = self.types[id(value.type)] = str(value.type)
+        return found
 
     def __getitem__(self, value: Value) -> str:
         return "%" + self.of.get(value, "undefined")
@@ -103,7 +111,7 @@ def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> 
         results = [names.add(r) for r in op.results]
         if results:
             line = ", ".join("%" + r for r in results) + " = " + line
-        types = " : " + ", ".join(str(r.type) for r in op.results) if results else ""
+        types = " : " + ", ".join(names.type(r) for r in op.results) if results else ""
         if not op.blocks:
             lines.append(indent + line + types)
             continue
