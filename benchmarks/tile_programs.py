@@ -1,6 +1,6 @@
 """How fast tile programs are built, verified, printed and read; how long the convolution kernel takes to trace.
 
-    python benchmarks/tile_programs.py
+python benchmarks/tile_programs.py
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from tilewright._version import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tilewright import algebra, compat, ir, lang, problems, wave
+    from tilewright import algebra, compat, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, compile
 
-__all__ = ["Executable", "__version__", "algebra", "compat", "compile", "ir", "lang", "problems", "wave"]
+__all__ = ["Executable", "__version__", "algebra", "compat", "compile", "ir", "kernels", "lang", "problems", "wave"]
 
-_PARTS = frozenset({"algebra", "compat", "ir", "lang", "problems", "wave"})
+_PARTS = frozenset({"algebra", "compat", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = {"compile": "tilewright.compiler", "Executable": "tilewright.compiler"}
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import (
     AliasingWarning,
@@ -68,6 +69,7 @@ def compile(
         _report_aliasing(program)
         known = resolve(program.bindings)
         _require_bound(program, known)
+        _require_tiles(program, known)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
     return Executable(program, known)
@@ -76,7 +78,7 @@ def compile(
 def _program_of(kernel: Any) -> Program:
     if isinstance(kernel, Program):
         verify(kernel)
-        return kernel
+        return replace(kernel, bindings=dict(kernel.bindings))  # the caller's program stays as it is
     if isinstance(kernel, str):
         program = parse_tile(kernel)
         verify(program)
@@ -97,8 +99,6 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
         if not isinstance(key, Symbol):
             if not isinstance(key, str):
                 raise ArgumentError(f"symbols: {key!r} is neither a symbol nor a name")
-            from tilewright.algebra.expr import symbol
-
             key = symbol(key, 0)
         try:
             found[key] = as_expr(value)
@@ -127,7 +127,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
         if op.name != "write":
             continue
         tile, memory = op.operands[0].type, op.operands[1].type
-        if tile.dtype.is_float and memory.dtype.bits < tile.dtype.bits:
+        if not memory.dtype.holds(tile.dtype):
             what = f"write rounds {tile.dtype} to {memory.dtype}; say so with tkw.cast(tile, tkl.{memory.dtype})"
             if strict:
                 raise DtypeMismatch(what, op.loc)
@@ -189,6 +189,15 @@ def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
             kinds = record.spec.attrs
             needed = {s for name, v in record.attrs.items() for s in attr_symbols(kinds[name], v)}
             _refuse_unbound(needed, known, free, record)
+
+
+def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raises for a tile size that is bound to less than one."""
+    bound = Substitution(known)
+    for record in program.records:
+        tile = record.attrs.get("tile")
+        if tile is not None and isinstance(size := bound(tile), Const) and size.value < 1:
+            raise ArgumentError(f"the tile size of {record.attrs['dim']} is {tile} = {size}; it must be at least 1")
 
 
 def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:

@@ -418,6 +418,20 @@ def test_a_table_of_panels_and_banks() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "layout", [Layout((4, 8)), ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))], ids=str
+)
+def test_a_notebook_shows_the_picture(layout: Layout | ComposedLayout) -> None:
+    assert layout._repr_svg_() == layout.svg()
+
+
+@pytest.mark.parametrize("layout", [Layout((4096, 4096)), ComposedLayout(None, 5, Layout((129, 2)))], ids=str)
+def test_a_notebook_shows_text_where_a_layout_is_too_large_to_draw(layout: Layout | ComposedLayout) -> None:
+    assert layout._repr_svg_() is None
+    with pytest.raises(LayoutError, match="a picture holds up to 128 x 128"):
+        layout.svg()
+
+
 def test_neither_the_package_nor_pictures_load_rich() -> None:
     code = (
         "import sys, tilewright, tilewright.algebra.picture; print([m for m in ('rich', 'typer') if m in sys.modules])"

@@ -530,3 +530,25 @@ def test_dynamic_sizes_are_read_from_shapes():
     for shape in ((2, 6), (5, 10)):
         x = integers(shape)
         assert (run(x) == x[:, ::2]).all()
+
+
+def test_a_narrow_accumulator_has_one_value_whoever_asks():
+    @tkw.wave()
+    def kernel(x: mem(M, N, dtype=tkl.f16), direct: mem(M), scaled: mem(M)):
+        total = tkw.sum(tkw.read(x), dim=N)
+        tkw.write(tkw.cast(total, tkl.f32), direct)
+        tkw.write(tkw.cast(total * 1.0, tkl.f32), scaled)
+
+    direct, scaled = tilewright.compile(kernel)(np.array([[2048, 1, 0.5]], np.float16))
+    assert direct.tolist() == scaled.tolist() == [2050.0]
+
+
+def test_floats_outside_an_integer_type_stay_at_its_limit():
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(M, dtype=tkl.i8), z: mem(M, dtype=tkl.i64)):
+        tkw.write(tkw.cast(tkw.read(x), tkl.i8), y)
+        tkw.write(tkw.cast(tkw.read(x), tkl.i64), z)
+
+    y, z = tilewright.compile(kernel)(np.array([300, -300.5, 1.9, -1.9, np.nan, np.inf, 127.5], np.float32))
+    assert y.tolist() == [127, -128, 1, -1, 0, 127, 127]
+    assert z.tolist() == [300, -300, 1, -1, 0, 2**63 - 1, 127]

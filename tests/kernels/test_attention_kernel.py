@@ -103,6 +103,16 @@ def test_keys_hidden_by_the_bias_have_no_weight_even_in_the_first_tile(tile):
     within(run(made, (q, k, v, bias), out_shape(shape), "f32"), exact, 2 * bound, "f32")
 
 
+@pytest.mark.parametrize("level", [-3000.0, 3000.0])
+def test_only_differences_of_scores_matter(level):
+    """A maximum that starts at 0, or is not subtracted, ends in 0 / 0 or in overflow here."""
+    shape = (1, 2, 3, 11, 4, 5, 4)
+    q, k, v = operands(np.random.default_rng(7), shape, "f32")
+    bias = np.full((1, 2, 3, 11), level, np.float32)
+    exact, bound = attention_with_bound(q, k, v, 4, "f32", bias=bias)
+    within(run(kernels.attention(4, "f32", bias=True), (q, k, v, bias), out_shape(shape), "f32"), exact, bound, "f32")
+
+
 def test_equal_scores_give_the_mean_exactly():
     """Weights are 1, sums of small integers are exact, and so is a division by a power of two."""
     v = np.random.default_rng(5).integers(-8, 8, (2, 3, 8, 5)).astype(np.float16)

@@ -9,6 +9,7 @@ from kernel_checks import form, run, same, small_integers
 import tilewright
 from tilewright import kernels
 from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.wave.templates.conv import get_igemm_conv2d
 
 DTYPES = ["f16", "bf16", "f32", "i8"]
 SIZES = [(1, 1), (1, 9), (7, 1), (3, 5), (17, 4), (6, 33)]
@@ -65,9 +66,7 @@ def test_im2col_times_the_filters_is_a_convolution():
     made = kernels.im2col((3, 2), stride=(2, 1), padding=(1, 0))
     columns = tilewright.compile(*made, strict=True)(x)
     result = tilewright.compile(kernels.gemm("nn"), strict=True)(columns, w.reshape(18, 4)).reshape(2, 3, 4, 4)
-    conv, symbols = tilewright.wave.templates.conv.get_igemm_conv2d(
-        "nhwc_hwcf", 2, 6, 5, 3, 3, 2, 4, (2, 1), padding=(1, 0)
-    )
+    conv, symbols = get_igemm_conv2d("nhwc_hwcf", 2, 6, 5, 3, 3, 2, 4, (2, 1), padding=(1, 0))
     same(result, tilewright.compile(conv, symbols)(x, w))
 
 

@@ -409,3 +409,48 @@ def test_what_wave_gets_wrong_or_refuses_runs_right_here():
 def test_compiling_twice_gives_the_same_program():
     kernel = gemm((N, K), constraints=[tkw.TilingConstraint(K, 16)])
     assert tilewright.compile(kernel).text() == tilewright.compile(kernel).text()
+
+
+def test_every_write_that_may_lose_something_is_narrowing():
+    lossy = [(tkl.i32, tkl.i8), (tkl.f16, tkl.bf16), (tkl.bf16, tkl.f16), (tkl.i32, tkl.f32), (tkl.f32, tkl.f16)]
+    safe = [(tkl.i8, tkl.i32), (tkl.f16, tkl.f32), (tkl.i8, tkl.f16), (tkl.bf16, tkl.f32), (tkl.bool, tkl.i8)]
+    for given, out in lossy + safe:
+
+        @tkw.wave()
+        def kernel(a: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, given], c: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, out]):
+            tkw.write(tkw.read(a), c)
+
+        if (given, out) in safe:
+            tilewright.compile(kernel, strict=True)
+        else:
+            with pytest.raises(DtypeMismatch, match=f"write rounds {given} to {out}"):
+                tilewright.compile(kernel, strict=True)
+
+
+def test_compiling_a_program_leaves_it_as_it_was(scaled):
+    before = str(scaled.program)
+    tilewright.compile(scaled.program, {M: 3})
+    assert str(scaled.program) == before
+
+
+def test_sizes_and_assumptions_are_checked_at_the_call():
+    @tkw.wave([tkw.Assumption(M > 2)])
+    def kernel(a: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32], c: tkl.Memory[N, GLOBAL_ADDRESS_SPACE, tkl.f32]):
+        tkw.write(
+            tkw.read(
+                a, mapping=tkw.IndexMapping(1, {M: tkw.IndexMapping.iterator(0)}, {N: tkw.IndexMapping.iterator(0)})
+            ),
+            c,
+        )
+
+    run = tilewright.compile(kernel, {N: M - 4})
+    with pytest.raises(ArgumentError, match="N comes out as -1; it must be at least 0"):
+        run(np.ones(3, np.float32))
+    with pytest.raises(ArgumentError, match="kernel assumes M >= 3, but M = 2"):
+        tilewright.compile(kernel, {N: 1})(np.ones(2, np.float32))
+    assert run(np.ones(6, np.float32)).shape == (2,)
+
+
+def test_tile_sizes_are_at_least_one():
+    with pytest.raises(ArgumentError, match="the tile size of N is BLOCK_N = 0; it must be at least 1"):
+        tilewright.compile(online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)]), {"BLOCK_N": 0})

@@ -104,11 +104,11 @@ def composition(a: Any, b: Any) -> Any:
     has one element.
 
     Post-condition: compatible(B, R), and R(c) == A(B(c)) for every coordinate c of B.
-    Raises where a mode of B crosses modes of A unevenly, naming it: within each mode of the coalesced A its step
-    must divide the extent, or the extent the step, and its count must fill whole rounds. So a step that moves
-    two modes of A at once is refused, even where the elements it picks happen to have constant strides. Raises
-    also where several modes of B together carry from one mode of A into the next, and where a mode of more than
-    one element steps backwards through an A of several modes.
+    Raises where a mode of B crosses modes of A unevenly, naming it: in each mode of the coalesced A that it
+    leaves, its step must divide the extent, or the extent the step, and its count must fill whole rounds. So a
+    step that moves two modes of A at once is refused, even where the elements it picks happen to have constant
+    strides. Raises also where several modes of B together carry from one mode of A into the next, and where a
+    mode of more than one element steps backwards through an A of several modes.
 
     >>> composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)))
     Layout(((2, 2), 3), ((24, 2), 8))

@@ -420,7 +420,7 @@ class _Run:
             parts[d] = (max(first, parts[d][0]), min(last, parts[d][1]))
         if any(last <= first for first, last in parts.values()):
             return ()
-        data = round_to(spread(tile, tile.dims, parts, tile.accumulated), target.type.dtype)
+        data = round_to(spread(tile, tile.dims, parts, tile.array), target.type.dtype)
         kept = self.masked(op, tile.dims, parts, self.kept(op, tile.dims, parts))
         if "at" not in op.attrs and kept is None and op.name == "write":
             data = data.transpose([tile.dims.index(d) for d in target.type.dims])
@@ -542,10 +542,10 @@ class _Run:
     def cast(self, op: Op) -> tuple[TileValue, ...]:
         (tile,) = self.tiles(op)
         to = op.attrs["dtype"]
-        source = tile.accumulated if to.bits >= 32 and to.is_float else tile.array
-        with np.errstate(all="ignore"):
-            array = np.trunc(computable(tile.array, tile.dtype)) if tile.dtype.is_float and not to.is_float else source
-            return (TileValue(to, tile.dims, tile.starts, round_to(array, to)),)
+        array = tile.array
+        if tile.dtype.is_float and to.kind == "int":
+            array = _towards_zero(computable(array, tile.dtype), to)
+        return (TileValue(to, tile.dims, tile.starts, round_to(array, to)),)
 
     def bitcast(self, op: Op) -> tuple[TileValue, ...]:
         (tile,) = self.tiles(op)
@@ -725,6 +725,14 @@ class _Run:
 
     def nothing(self, op: Op) -> tuple[TileValue, ...]:
         return ()
+
+
+def _towards_zero(array: Array, to: dtypes.DType) -> Array:
+    """Floats without their fraction, kept within the range of an integer type; what is no number becomes 0."""
+    low, high = (-8, 7) if to.bits == 4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
+    whole = np.where(np.isnan(array), 0, np.trunc(array)).astype(np.float64)
+    inside = (whole > low) & (whole < high)  # beyond, the limit itself: floats may not hold it
+    return np.where(inside, np.where(inside, whole, 0).astype(np.int64), np.where(whole <= low, low, high))
 
 
 def _tf32(array: Array) -> Array:

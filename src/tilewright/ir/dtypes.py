@@ -35,6 +35,23 @@ class DType:
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
 
+    def holds(self, other: DType) -> bool:
+        """Whether every value of the other type is a value of this one.
+
+        >>> f32.holds(bf16), f16.holds(bf16), i8.holds(bool_), f32.holds(i32)
+        (True, False, True, False)
+        """
+        if self is other or other.kind == "bool":
+            return True
+        if not self.is_float:
+            signed, unsigned = self.numpy.kind != "u", other.numpy.kind == "u"
+            return not other.is_float and (self.bits > other.bits or (self.bits == other.bits and signed != unsigned))
+        mine = ml_dtypes.finfo(self.numpy)
+        if not other.is_float:
+            return bool(mine.nmant + 1 >= other.bits - (other.numpy.kind != "u"))
+        its = ml_dtypes.finfo(other.numpy)
+        return bool(mine.nmant >= its.nmant and mine.maxexp >= its.maxexp and mine.minexp <= its.minexp)
+
     @property
     def is_narrow(self) -> bool:
         """Whether arithmetic on it is done in f32 and rounded back."""

@@ -35,6 +35,7 @@ class Arguments:
                 self.values[value] = np.zeros(shape, value.type.dtype.numpy)
                 self.made.append(self.values[value])
         self._check_shapes()
+        self._check_assumptions()
         self._check_aliases()
 
     @property
@@ -123,6 +124,9 @@ class Arguments:
                     del open_[s]
                     changed = True
         self.derived = open_
+        for s, number in numbers.items():
+            if not s.lo <= number <= s.hi:
+                raise ArgumentError(f"{self.program.name}: {s.name} comes out as {number}; it must be at least {s.lo}")
         return numbers
 
     def _extent(self, d: Expr, value: Value) -> int:
@@ -149,6 +153,16 @@ class Arguments:
                         f"{self.program.name}: argument {value.name} has shape {array.shape}; its dimension {place} "
                         f"must be {equation}, not {n}"
                     )
+
+    def _check_assumptions(self) -> None:
+        for record in self.program.records:
+            if record.name == "assume":
+                holds = Substitution({**self.derived, **self.symbols})(record.attrs["that"])
+                if isinstance(holds, Const) and not holds.value:
+                    sizes = ", ".join(
+                        f"{s.name} = {self.symbols[s]}" for s in record.attrs["that"].symbols if s in self.symbols
+                    )
+                    raise ArgumentError(f"{self.program.name} assumes {record.attrs['that']}, but {sizes}")
 
     def _check_aliases(self) -> None:
         for output in self.outputs:

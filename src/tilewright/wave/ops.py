@@ -413,7 +413,11 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
 
 
 def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
-    """The same numbers in another element type, rounded to nearest; floats to integers towards zero."""
+    """The same numbers in another element type.
+
+    Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
+    number becomes 0); integers wrap.
+    """
     return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": dtype}).result)
 
 
