@@ -10,6 +10,8 @@ import numpy as np
 
 from tilewright.errors import ProgramError
 
+_finfo: Any = ml_dtypes.finfo
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
@@ -46,10 +48,10 @@ class DType:
         if not self.is_float:
             signed, unsigned = self.numpy.kind != "u", other.numpy.kind == "u"
             return not other.is_float and (self.bits > other.bits or (self.bits == other.bits and signed != unsigned))
-        mine = ml_dtypes.finfo(self.numpy)
+        mine = _finfo(self.numpy)
         if not other.is_float:
             return bool(mine.nmant + 1 >= other.bits - (other.numpy.kind != "u"))
-        its = ml_dtypes.finfo(other.numpy)
+        its = _finfo(other.numpy)
         return bool(mine.nmant >= its.nmant and mine.maxexp >= its.maxexp and mine.minexp <= its.minexp)
 
     @property
