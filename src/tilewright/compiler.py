@@ -202,7 +202,7 @@ def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
     for s in sorted(needed, key=lambda s: s.name):
-        if s.name.startswith("WORKGROUP_") or s in free:
+        if s.name.startswith(("WORKGROUP_", "GET_ITER_ARG_")) or s in free:
             continue
         left = known[s].symbols - free if s in known else {s}
         left = {x for x in left if not x.name.startswith("WORKGROUP_")}
@@ -243,7 +243,7 @@ class Executable:
         return program_text(self.program)
 
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **options: Any) -> Any:
-        """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, by label, as numpy arrays."""
+        """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
         if options:
             raise ArgumentError(f"{self.name}() has no option {', '.join(options)}")
         try:
@@ -253,9 +253,21 @@ class Executable:
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args)
+        if logs is None and self.program.hooks:
+            logs = {}
         if not bound.is_empty:
             execute(self.program, bound.symbols, bound.values, logs, bound.derived)
+        for label, (printer, handler) in self.program.hooks.items():
+            if printer is not None and logs is not None and label in logs:
+                printer(label, logs[label]["value"])
+            if handler is not None:
+                handler(logs)
         return bound.finish()
+
+    @property
+    def asm(self) -> str:
+        """The program's text, by Wave's name for what it prints."""
+        return self.text()
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on the executor>"

@@ -92,6 +92,11 @@ class Expr:
                 stack.extend((part, False) for part in node.parts)
 
     @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        """The symbols that occur in it, by sympy's name."""
+        return self.symbols
+
+    @property
     def is_constant(self) -> bool:
         """Whether it is one number."""
         return False
@@ -152,6 +157,17 @@ class Expr:
     def __rtruediv__(self, other: int) -> Expr:
         return _rules.exact_divide(as_expr(other), self)
 
+    def __pow__(self, exponent: int) -> Expr:
+        if type(exponent) is not int or exponent < 0:
+            raise ExpressionError(f"({self}) ** {exponent!r}: the exponent must be an integer that is not negative")
+        result: Expr = ONE
+        for _ in range(exponent):
+            result = _rules.multiply(result, self)
+        return result
+
+    def __abs__(self) -> Expr:
+        return _rules.maximum(self, -self)
+
     def __floor__(self) -> Expr:
         return _rules.close(self)
 
@@ -176,6 +192,19 @@ class Expr:
 
     def __ge__(self, other: ExprLike) -> Expr:
         return _rules.at_least_zero(self - as_expr(other))
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return _rules.all_of(self, as_expr(other))
+
+    __rand__ = __and__
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return _rules.any_of(self, as_expr(other))
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Expr:
+        return _rules.negate(self)
 
     # -- use ----------------------------------------------------------------------------------------
 

@@ -37,8 +37,16 @@ _IGNORED = (
     *("specialize", "eliminate_epilogue", "kernel_hash", "func_name", "iree_preprocessing_pass_pipeline"),
     *("num_devices", "mlir_print_ir_after_all", "check_water_analysis", "gpu_native_math_precision", "kernel_sig"),
     *("use_stride_cache", "drop_debug_info_before_mlir", "inline_asm", "iree_launch_async", "create_vmfb_file"),
+    *("use_buffer_load_ops", "use_buffer_store_ops", "dynamic_symbols_map", "kernel_launch_info", "codeobj"),
+    *("capture_trace", "bench_with_constant_weights", "profile_python_warmup", "profile_python_repetitions"),
+    *("use_local_scope", "use_water_leak_check", "use_water_pipeline", "enforce_locations", "profile_pass"),
+    *("linearize_shared_access", "scalarize_packed_math", "compile_to_asm", "coalescing_strategy_hint"),
+    *("use_multicast",),
     *("dynamic_strides", "use_wave_asm_backend", "use_location", "location_capture_config", "debug_info", "options"),
 )
+
+
+_DEFAULTS: dict[str, Any] = {"canonicalize": True, "num_devices": 1, "backend": "llvm", "optimization_level": True}
 
 
 class WaveCompileOptions:
@@ -61,7 +69,8 @@ class WaveCompileOptions:
 
     def __getattr__(self, name: str) -> Any:
         if name in _IGNORED:
-            return self.__dict__.get("_set", {}).get(name)
+            default = SchedulingType.NONE if name == "schedule" else _DEFAULTS.get(name)
+            return self.__dict__.get("_set", {}).get(name, default)
         raise AttributeError(f"WaveCompileOptions has no option {name}")
 
     @property
@@ -107,6 +116,49 @@ def ceildiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def clamp(x: int, min_val: int, max_val: int) -> int:
+    """X kept between two limits."""
+    return max(min_val, min(max_val, x))
+
+
+def run_test(function: Callable[[], None]) -> Callable[[], None]:
+    """The function, called once if its file is run."""
+    if function.__module__ == "__main__":
+        function()
+    return function
+
+
+class CoalescingType(Enum):
+    """Wave's hints on how reads are put together; accepted and not used."""
+
+    WAVE, LINEAR, GPU, NONE = range(4)
+
+
+def get_default_arch() -> str:
+    """The machine kernels run on: here the executor, on the CPU."""
+    return "cpu"
+
+
+def get_arch_family() -> str:
+    """The family of that machine."""
+    return "cpu"
+
+
+def enable_scheduling_barriers(options: WaveCompileOptions) -> WaveCompileOptions:
+    """The options as they are."""
+    return options
+
+
+def dump_generated_mlir() -> bool:
+    """No: there is no MLIR."""
+    return False
+
+
+def check_individual_kernels() -> bool:
+    """No: a kernel is one program."""
+    return False
+
+
 def check_leaks(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself."""
     return function
@@ -133,9 +185,31 @@ def _torch() -> Any:
 
 def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
     """The element type of a torch dtype."""
+    table = _torch_dtypes()
+    if dtype not in table:
+        raise ArgumentError(f"there is no element type for {dtype}")
+    return table[dtype]
+
+
+def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
+    """The torch dtype of an element type."""
+    for of_torch, ours in _torch_dtypes().items():
+        if ours is dtype:
+            return of_torch
+    raise ArgumentError(f"torch has no dtype for {dtype}")
+
+
+def torch_dtype_range(dtype: Any) -> float:
+    """The largest number of a torch dtype."""
     torch = _torch()
-    table = {
+    return float(torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max)
+
+
+def _torch_dtypes() -> dict[Any, dtypes.DType]:
+    torch = _torch()
+    return {
         torch.bool: dtypes.bool_,
+        torch.uint8: dtypes.u8,
         torch.int8: dtypes.i8,
         torch.int16: dtypes.i16,
         torch.int32: dtypes.i32,
@@ -146,10 +220,9 @@ def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
         torch.float64: dtypes.f64,
         torch.float8_e4m3fn: dtypes.f8e4m3fn,
         torch.float8_e5m2: dtypes.f8e5m2,
+        torch.float8_e4m3fnuz: dtypes.f8e4m3fnuz,
+        torch.float8_e5m2fnuz: dtypes.f8e5m2fnuz,
     }
-    if dtype not in table:
-        raise ArgumentError(f"there is no element type for {dtype}")
-    return table[dtype]
 
 
 def _maker(name: str) -> Callable[..., Any]:
@@ -179,6 +252,7 @@ def get_default_device() -> str:
 
 
 __all__ = [
+    "CoalescingType",
     "GenericDot",
     "MMAOperand",
     "MMAType",
@@ -187,10 +261,17 @@ __all__ = [
     "SymbolicAlias",
     "WaveCompileOptions",
     "ceildiv",
+    "check_individual_kernels",
     "check_leaks",
+    "clamp",
+    "dump_generated_mlir",
+    "enable_scheduling_barriers",
     "get_default_scheduling_params",
+    "run_test",
     "set_default_run_config",
+    "torch_dtype_range",
     "torch_dtype_to_wave",
     "wave_compile",
+    "wave_dtype_to_torch",
 ]
 __all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_"))]

@@ -35,15 +35,14 @@ from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS, union_dims
 
-WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(3))
-THREADS = tuple(symbol(f"THREAD_{i}", 0) for i in range(3))
+WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(5))
 
 
 def execute(
     program: Program,
     symbols: Mapping[Symbol, int],
     arguments: Mapping[Value, Any],
-    logs: dict[str, Array] | None = None,
+    logs: dict[str, Any] | None = None,
     derived: Mapping[Symbol, Expr] | None = None,
 ) -> None:
     """Runs the program: `arguments` are numpy arrays, written in place, and numbers.
@@ -57,6 +56,9 @@ def execute(
             run.memory[value] = given
         else:
             run.values[value] = scalar_value(given, value.type.dtype)
+    for op in program.body.ops:  # scalar arguments that bind symbols count in constraints too
+        if op.name == "set_symbol" and op.operands[0] in arguments:
+            run.set_symbol(op)
     for ids in _workgroups(program, run):
         run.workgroup(ids)
         run.block(program.body)
@@ -106,6 +108,10 @@ def _workgroups(program: Program, run: _Run) -> Iterator[tuple[int, ...] | None]
         yield None
         return
     sizes: dict[int, int] = {}
+    persistent = [record for record in program.records if record.name == "grid"]
+    if persistent:  # a fixed number of workgroups, which share the work among themselves
+        yield from ((i,) for i in range(run.number(persistent[0].attrs["count"])))
+        return
     for record in program.records:
         if record.name == "workgroup" and record.attrs.get("primary", True):
             attrs = record.attrs
@@ -114,8 +120,6 @@ def _workgroups(program: Program, run: _Run) -> Iterator[tuple[int, ...] | None]
             else:
                 count = -(-run.number(attrs["dim"]) // run.number(attrs["tile"]))
             sizes[attrs["grid"]] = count
-        elif record.name == "grid":
-            sizes[0] = run.number(record.attrs["count"])
     counts = [sizes.get(i, 1) for i in range(max(sizes, default=0) + 1)]
     for ids in product(*[range(n) for n in reversed(counts)]):
         yield tuple(reversed(ids))
@@ -127,7 +131,7 @@ class _Run:
 
     program: Program
     symbols: dict[Symbol, int]
-    logs: dict[str, Array] | None
+    logs: dict[str, Any] | None
     derived: dict[Symbol, Expr]
     values: dict[Value, TileValue] = field(default_factory=dict)
     memory: dict[Value, Array] = field(default_factory=dict)
@@ -135,6 +139,8 @@ class _Run:
     """Dimensions of which only a part is current: first coordinate, one past the last."""
     bound: dict[Symbol, TileValue] = field(default_factory=dict)
     """What set_symbol made symbols stand for."""
+    walking: set[Expr] = field(default_factory=set)
+    """The axes of the while loops around."""
     masks: list[TileValue] = field(default_factory=list)
     """The conditions of the conditionals around."""
 
@@ -162,8 +168,15 @@ class _Run:
 
     def part(self, dim: Expr) -> tuple[int, int]:
         """The current coordinates of a dimension: first, and one past the last."""
+        current = self.bound.get(dim) if isinstance(dim, Symbol) else None
+        if current is not None and dim in self.walking:  # the axis of a while loop is one wide
+            place = int(self.uniform(current, str(dim), None))
+            return place, place + 1
         found = self.parts.get(dim)
         if found is not None:
+            if current is not None:  # set_symbol gave the dimension a size: it ends there
+                size = int(self.uniform(current, str(dim), None))
+                return min(found[0], size), min(found[1], size)
             return found
         cut = [s for s in dim.symbols if s in self.parts]
         if cut and not isinstance(dim, Symbol):
@@ -198,6 +211,8 @@ class _Run:
             attrs = record.attrs
             tile = self.number(attrs["tile"])
             own = reordered.get(attrs["grid"], ids[attrs["grid"]] if attrs["grid"] < len(ids) else 0)
+            if any(r.name == "grid" for r in self.program.records):
+                own = 0  # the kernel itself adds where each of its tiles starts
             first = self.number(attrs["start"]) if "start" in attrs else own * tile
             size = self.number(attrs["dim"])
             self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
@@ -419,7 +434,7 @@ class _Run:
             first, last = self.part(d)
             parts[d] = (max(first, parts[d][0]), min(last, parts[d][1]))
         if any(last <= first for first, last in parts.values()):
-            return ()
+            return (tile,) if op.results else ()
         data = round_to(spread(tile, tile.dims, parts, tile.array), target.type.dtype)
         kept = self.masked(op, tile.dims, parts, self.kept(op, tile.dims, parts))
         if "at" not in op.attrs and kept is None and op.name == "write":
@@ -434,11 +449,11 @@ class _Run:
                 shape = [1] * len(tile.dims)
                 shape[tile.dims.index(d)] = -1
                 at.append(np.arange(*parts[d]).reshape(shape))
-        self.scatter(op, array, at, data, kept)
-        return ()
+        before = self.scatter(op, array, at, data, kept)
+        return () if before is None else (self.made(TileType(tile.dtype, tile.dims), parts, before),)
 
-    def scatter(self, op: Op, array: Array, at: list[Array], data: Array, kept: Array | None) -> None:
-        """Writes, or combines, where the coordinates lie in memory and the conditions hold."""
+    def scatter(self, op: Op, array: Array, at: list[Array], data: Array, kept: Array | None) -> Array | None:
+        """Writes, or combines, where the coordinates lie in memory and the conditions hold; atomics tell what was."""
         inside: Array = np.asarray(True) if kept is None else kept
         for coordinate, size in zip(at, array.shape, strict=True):
             inside = inside & (coordinate >= 0) & (coordinate < size)
@@ -447,12 +462,10 @@ class _Run:
         chosen = data[inside]
         if op.name == "write":
             array[where] = chosen
-        elif op.name == "atomic_add":
-            np.add.at(array, where, chosen)
-        elif op.name == "atomic_min":
-            np.minimum.at(array, where, chosen)
-        else:
-            np.maximum.at(array, where, chosen)
+            return None
+        before = np.zeros_like(data)
+        before[inside] = _atomically(_ATOMICS[op.name], array, where, chosen)
+        return before
 
     # -- combining --------------------------------------------------------------------------------------
 
@@ -658,18 +671,26 @@ class _Run:
         (body,) = op.blocks
         outside = self.bound.get(axis)
         self.bound[axis] = start
-        while self.number(op.attrs["condition"], op):
+        self.walking.add(axis)
+        while self.holds(op, carried):
             before = self.bound[axis]
             for arg, tile in zip(body.args, carried, strict=True):
                 self.values[arg] = tile
             carried = list(self.block(body))
             if self.bound[axis] is before:
                 raise ExecutionError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
+        self.walking.discard(axis)
         if outside is None:
             del self.bound[axis]
         else:
             self.bound[axis] = outside
         return tuple(carried)
+
+    def holds(self, op: Op, carried: list[TileValue]) -> bool:
+        """The condition of a while loop now; GET_ITER_ARG(n) in it is the n-th carried value."""
+        for place, tile in enumerate(carried):
+            self.bound[symbol(f"GET_ITER_ARG_{place}")] = tile
+        return bool(self.number(op.attrs["condition"], op))
 
     def conditional(self, op: Op) -> tuple[TileValue, ...]:
         (body,) = op.blocks
@@ -718,13 +739,27 @@ class _Run:
         if label not in self.logs:
             shape = tuple(self.number(d, op) for d in tile.dims)
             poison = np.nan if tile.dtype.is_float else 0
-            self.logs[label] = np.full(shape, poison, tile.dtype.numpy)
+            self.logs[label] = {"value": np.full(shape, poison, tile.dtype.numpy)}
         place = tuple(slice(*tile.part(d)) for d in tile.dims)
-        self.logs[label][place] = tile.array
+        self.logs[label]["value"][place] = tile.array
         return ()
 
     def nothing(self, op: Op) -> tuple[TileValue, ...]:
         return ()
+
+
+def _atomically(combine: Any, array: Array, where: tuple[Array, ...], values: Array) -> Array:
+    """Combines values into an array one after another; gives what each found."""
+    flat = np.ravel_multi_index(where, array.shape)
+    if np.unique(flat).size == flat.size:
+        found = array[where]
+        array[where] = combine(found, values)
+        return found
+    result = np.empty_like(values)
+    for i, place in enumerate(zip(*where, strict=True)):
+        result[i] = array[place]
+        array[place] = combine(array[place], values[i])
+    return result
 
 
 def _towards_zero(array: Array, to: dtypes.DType) -> Array:
@@ -742,6 +777,7 @@ def _tf32(array: Array) -> Array:
     return np.where(np.isfinite(array), (rounded & 0xFFFFE000).view(np.float32), array)
 
 
+_ATOMICS: dict[str, Any] = {"atomic_add": np.add, "atomic_min": np.minimum, "atomic_max": np.maximum}
 _EFFECTS = ("write", "atomic_add", "atomic_min", "atomic_max", "set_symbol", "debug_log")
 _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 _HANDLERS: dict[str, Callable[[_Run, Op], tuple[TileValue, ...]]] = {

@@ -149,6 +149,8 @@ class Program:
     records: list[Op] = field(default_factory=list)
     bindings: dict[Expr, Any] = field(default_factory=dict)
     loc: Location | None = None
+    hooks: dict[str, Any] = field(default_factory=dict)
+    """Functions of the author's to call with logged values, by label; no part of the text."""
 
     def walk(self) -> Iterator[Op]:
         """Every operation, outer ones before those in their blocks."""

@@ -37,6 +37,28 @@ class DType:
             return f64 if self.bits == 64 else f32
         return i64 if self.bits == 64 else i32
 
+    # what Wave's kernels ask an element type
+
+    def is_float_asm(self) -> bool:
+        """Whether it holds fractions."""
+        return self.is_float
+
+    def is_int_asm(self) -> bool:
+        """Whether it is an integer type, bool included."""
+        return not self.is_float and self.name != "index"
+
+    def is_index_asm(self) -> bool:
+        """Whether it is the type of indices."""
+        return self.name == "index"
+
+    def bitwidth(self) -> int:
+        """The number of bits."""
+        return self.bits
+
+    def ir_type_asm(self) -> str:
+        """Its name."""
+        return "i1" if self.kind == "bool" else self.name
+
     def holds(self, other: DType) -> bool:
         """Whether every value of the other type is a value of this one.
 
@@ -83,13 +105,16 @@ f64 = _float("f64", np.float64, 64)
 f8e4m3fn = _float("f8e4m3fn", ml_dtypes.float8_e4m3fn, 8)
 f8e5m2 = _float("f8e5m2", ml_dtypes.float8_e5m2, 8)
 f8e4m3fnuz = _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 8)
+f8e8m0fnu = _float("f8e8m0fnu", ml_dtypes.float8_e8m0fnu, 8)
+f6e2m3fn = _float("f6e2m3fn", ml_dtypes.float6_e2m3fn, 6)
+f4e2m1fn = _float("f4e2m1fn", ml_dtypes.float4_e2m1fn, 4)
 f8e5m2fnuz = _float("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 8)
 
 ALL = {
     t.name: t
     for t in (
         *(bool_, i4, i8, i16, i32, i64, u8, index),
-        *(f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz),
+        *(f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, f8e8m0fnu, f6e2m3fn, f4e2m1fn),
     )
 }
 

@@ -282,6 +282,10 @@ def _conditional(op: Op) -> tuple[Any, ...]:
     return tuple(v.type for v in otherwise)
 
 
+def _old_values(op: Op) -> tuple[Any, ...]:
+    return (tile_type(op, 0),)
+
+
 def _nothing(op: Op) -> tuple[Any, ...]:
     return ()
 
@@ -345,9 +349,9 @@ _SPECS: list[OpSpec] = [
     OpSpec("fill", {"value": "numexpr"}, check=_check_fill),
     OpSpec("read", {**_ACCESS, "otherwise": "number?"}, check=_check_read),
     OpSpec("write", _ACCESS, result_types=_nothing, check=_check_write),
-    OpSpec("atomic_add", _ACCESS, result_types=_nothing, check=_check_write),
-    OpSpec("atomic_min", _ACCESS, result_types=_nothing, check=_check_write),
-    OpSpec("atomic_max", _ACCESS, result_types=_nothing, check=_check_write),
+    OpSpec("atomic_add", _ACCESS, result_types=_old_values, check=_check_write),
+    OpSpec("atomic_min", _ACCESS, result_types=_old_values, check=_check_write),
+    OpSpec("atomic_max", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("mma", {"precision": "name?"}, result_types=_mma),
     OpSpec(
         "iterate",

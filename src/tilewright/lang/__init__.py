@@ -9,10 +9,13 @@ Memory[M, K, f16]
 from tilewright.ir.dtypes import (
     DType,
     bf16,
+    f4e2m1fn,
+    f6e2m3fn,
     f8e4m3fn,
     f8e4m3fnuz,
     f8e5m2,
     f8e5m2fnuz,
+    f8e8m0fnu,
     f16,
     f32,
     f64,
@@ -26,10 +29,12 @@ from tilewright.ir.dtypes import (
 )
 from tilewright.ir.dtypes import bool_ as bool
 from tilewright.lang import sympy
+from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, sym
 from tilewright.lang.types import KernelBufferUsage, Memory, MemoryLayout, Register, SymbolBind
 
 i1 = bool
+DataType = DType
 
 IndexSymbol = sympy.Symbol
 IndexExpr = sympy.Expr
@@ -39,7 +44,9 @@ __all__ = [
     "SHARED_ADDRESS_SPACE",
     "AddressSpace",
     "DType",
+    "DataType",
     "IndexExpr",
+    "IndexMapping",
     "IndexSymbol",
     "KernelBufferUsage",
     "Memory",
@@ -48,10 +55,13 @@ __all__ = [
     "SymbolBind",
     "bf16",
     "bool",
+    "f4e2m1fn",
+    "f6e2m3fn",
     "f8e4m3fn",
     "f8e4m3fnuz",
     "f8e5m2",
     "f8e5m2fnuz",
+    "f8e8m0fnu",
     "f16",
     "f32",
     "f64",

@@ -17,19 +17,31 @@ from tilewright.lang.symbols import (
     WORKGROUP_0,
     WORKGROUP_1,
     WORKGROUP_2,
+    WORKGROUPS,
 )
 
 _KNOBS = (
     *("READ_SHARED_DELAY", "WRITE_SHARED_DELAY", "READ_GLOBAL_DELAY", "WRITE_GLOBAL_DELAY", "MMA_DELAY"),
     *("VALU_DELAY", "SHUFFLE_DELAY", "GLOBAL_TO_SHARED_DELAY", "SHARED_MEMORY_UNITS", "GLOBAL_MEMORY_UNITS"),
     *("MMA_UNITS", "VALU_UNITS", "SHUFFLE_UNITS", "GLOBAL_TO_SHARED_UNITS"),
+    *("MMA_LHS", "MMA_RHS", "MMA_ACC", "MMA_LHS_SCALE", "MMA_RHS_SCALE", "MMA_SCALE_FP4", "GPR_NUM"),
 )
 globals().update({name: symbol(name, 0) for name in _KNOBS})
 
 
 def GET_ITER_ARG(number: int) -> Symbol:  # noqa: N802 - Wave's name
-    """The symbol by which Wave names a carried value of a loop."""
-    return symbol(f"GET_ITER_ARG_{number}", 0)
+    """The symbol of a carried value of a while loop, for its condition."""
+    return symbol(f"GET_ITER_ARG_{number}")
+
+
+def index_symbol(name: str) -> Symbol:
+    """The symbol of that name."""
+    return symbol(name, 0)
+
+
+def get_workgroup_symbol(number: int) -> Symbol:
+    """The symbol of a workgroup's id along one dimension of the grid."""
+    return WORKGROUPS[number]
 
 
 __all__ = [
@@ -45,6 +57,8 @@ __all__ = [
     "WORKGROUP_0",
     "WORKGROUP_1",
     "WORKGROUP_2",
+    "get_workgroup_symbol",
+    "index_symbol",
     "sympy",
 ]
 __all__ += _KNOBS

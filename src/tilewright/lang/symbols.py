@@ -33,6 +33,7 @@ class AddressSpace(Enum):
 GLOBAL_ADDRESS_SPACE = symbol("GLOBAL_ADDRESS_SPACE", 0)
 SHARED_ADDRESS_SPACE = symbol("SHARED_ADDRESS_SPACE", 0)
 
-WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(3))
+WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(5))
+WORKGROUP_0, WORKGROUP_1, WORKGROUP_2, WORKGROUP_3, WORKGROUP_4 = WORKGROUPS
 THREAD_0, THREAD_1, THREAD_2 = THREADS = tuple(symbol(f"THREAD_{i}", 0) for i in range(3))
 DEVICE_DIM_0, DEVICE_DIM_1, DEVICE_DIM_2 = DEVICES = tuple(symbol(f"DEVICE_DIM_{i}", 0) for i in range(3))

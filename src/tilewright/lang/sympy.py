@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr, symbol
+from tilewright.algebra import expr as _expr
+from tilewright.algebra.expr import Expr, ExprLike, as_expr, symbol
 from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, multiply, ne, negate
 
 Integer = as_expr
@@ -19,6 +20,20 @@ Eq, Ne = eq, ne
 Not = negate
 sympify = as_expr
 oo = math.inf
+
+
+class _SymbolMeta(type):
+    """Lets `Symbol("X")` make a symbol and `isinstance(x, Symbol)` recognise one."""
+
+    def __call__(cls, name: str, **assumptions: Any) -> Any:
+        return symbol(name, 0)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _expr.Symbol)
+
+
+class Symbol(metaclass=_SymbolMeta):
+    """`Symbol("X")` is the symbol X: never negative, whatever sympy is told to assume."""
 
 
 def ceiling(x: ExprLike) -> Expr:

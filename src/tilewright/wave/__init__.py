@@ -13,6 +13,8 @@
 
 from typing import Any
 
+from tilewright.ir import dtypes
+from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
 from tilewright.wave import ops
 from tilewright.wave.constraints import (
@@ -33,11 +35,11 @@ from tilewright.wave.constraints import (
     WorkgroupConstraint,
 )
 from tilewright.wave.kernel import Kernel, wave
-from tilewright.wave.mapping import IndexMapping
 from tilewright.wave.ops import *  # noqa: F403
 from tilewright.wave.scope import MemoryAccessFlags, out_of_scope, tag
 
 wave_trace_only = wave
+globals().update({t.name: t for t in dtypes.ALL.values()} | {"i1": dtypes.bool_})  # Wave offers them here too
 LaunchableWave = Kernel
 
 

@@ -46,7 +46,7 @@ class WorkgroupConstraint(Constraint):
     def records(self) -> list[Op]:
         start = None
         if self.apply_fn is not None:
-            start = as_expr(self.apply_fn(WORKGROUPS[min(self.workgroup_dim, 2)]))
+            start = as_expr(self.apply_fn(WORKGROUPS[self.workgroup_dim]))
         return [
             _record(
                 "workgroup",
@@ -185,4 +185,4 @@ class GenericDot:
     out_vec_size: int = 1
     k_vec_size: int = 4
     k_mult: int = 1
-    along_dim: Any = None
+    along_dim: MMAOperand = MMAOperand.N

@@ -49,7 +49,7 @@ class Kernel:
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
-        program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location)
+        program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(
                 f"the kernel {self.__name__} never writes: it would compute nothing anyone can see. "

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr, symbol
-from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, OutOfScope, ProgramError
 from tilewright.ir import dtypes
-from tilewright.ir.core import MemoryType, TileType, Value
+from tilewright.ir.core import MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
-from tilewright.wave.mapping import IndexMapping
+from tilewright.lang.mapping import IndexMapping
 from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
 
 # -- memory -------------------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ def atomic_add(
     mapping_dynamic_vals: Sequence[Any] = (),
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
-) -> None:
-    """Adds each element of the tile to memory; several may meet at one place."""
-    _store("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
+) -> Tile:
+    """Adds each element of the tile to memory; several may meet at one place. Gives what was there before."""
+    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
 
 
 def atomic_min(
@@ -84,9 +84,26 @@ def atomic_min(
     mapping_dynamic_vals: Sequence[Any] = (),
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
-) -> None:
-    """Lowers each place of memory to the smallest element that meets it."""
-    _store("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+) -> Tile:
+    """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
+    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+
+
+def _atomic(
+    name: str,
+    tile: Any,
+    memory: Any,
+    mapping: IndexMapping | None,
+    dynamic: Sequence[Any],
+    bounds: dict[Any, ExprLike] | None,
+) -> Tile:
+    """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
+    if mapping is not None and all(e in mapping.iterators for e in mapping.outputs.values()):
+        turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
+        if set(turned.inputs) == set(tile_of(tile, name).type.dims):
+            mapping = turned
+    made = _store(name, tile, memory, mapping, dynamic, bounds)
+    return Tile(made.result)
 
 
 def _store(
@@ -98,7 +115,7 @@ def _store(
     bounds: dict[Any, ExprLike] | None,
     source: Sequence[Any] | None = None,
     target: Sequence[Any] | None = None,
-) -> None:
+) -> Op:
     value, place = tile_of(tile, name), memory_of(memory, name)
     attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
     if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
@@ -109,7 +126,7 @@ def _store(
     if dims is not None and tuple(dims) != value.type.dims:
         by_dim = dict(zip(dims, attrs["over"], strict=True))
         attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
-    tracer(name).emit(name, (value, place, *extra), attrs)
+    return tracer(name).emit(name, (value, place, *extra), attrs)
 
 
 def _access(
@@ -404,6 +421,18 @@ globals().update({name: _binary(name) for name in (*BINARY, *COMPARISONS, "and_"
 tanh_approx = _unary("tanh")
 
 
+def softsign(
+    src: Any, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None, tag: str | None = None
+) -> Tile:
+    """X / (1 + |x| / cap); the cap is `logit_cap`, divided by the root of `head_dim` with `apply_scaling`."""
+    if apply_scaling and not head_dim:
+        raise DtypeMismatch("softsign: apply_scaling needs head_dim", author_location())
+    cap = logit_cap * (head_dim or 1) ** -0.5 if apply_scaling else logit_cap
+    tile = Tile(tile_of(src, "softsign"))
+    quotient: Tile = tile / (abs(tile) * (1.0 / cap) + 1.0)
+    return quotient
+
+
 def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Tile:
     """if_true where the condition (a bool tile) holds, if_false elsewhere; one of them may be a number."""
     known = if_true if isinstance(if_true, Tile) else if_false
@@ -458,7 +487,10 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
     result = as_expr(expr(*names))
-    return Tile(tracer("apply_expr").emit("apply", tiles, {"over": names, "value": result}).result)
+    attrs: dict[str, Any] = {"over": names, "value": result}
+    if isinstance(result, AtLeastZero | IsZero | And | Or):  # a condition makes a bool tile
+        attrs["dtype"] = dtypes.bool_
+    return Tile(tracer("apply_expr").emit("apply", tiles, attrs).result)
 
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
@@ -486,11 +518,17 @@ def debug_log(
     handler: Any = None,
     tag: str | None = None,
 ) -> None:
-    """Keeps the tile's values for the caller (`kernel(..., debug_logs=logs)`); the result does not change."""
-    value = tile_of(src, "debug_log")
-    where = author_location()
-    name = label or f"line {where.line if where else 0}"
-    tracer("debug_log").emit("debug_log", [value], {"label": name})
+    """Keeps the tile's values for the caller (`kernel(..., debug_logs=logs)`); the result does not change.
+
+    After the call, `logs[label]["value"]` is the tile, put together over all loops and workgroups. `printer(label,
+    value)` and `handler(logs)` are called then.
+    """
+    if extra_iteration_dimensions or mapping is not None:
+        raise OutOfScope("debug_log: a mapping and further dimensions are out of scope", author_location())
+    trace = tracer("debug_log")
+    name = label or f"debug_log_output_{len(trace.hooks)}"
+    trace.hooks[name] = (printer, handler)
+    trace.emit("debug_log", [tile_of(src, "debug_log")], {"label": name})
 
 
 __all__ = [
@@ -518,6 +556,7 @@ __all__ = [
     "self_index",
     "set_symbol",
     "shared_memory_barrier",
+    "softsign",
     "sum",
     "tanh_approx",
     "topk",

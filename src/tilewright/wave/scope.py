@@ -32,7 +32,7 @@ _REASONS = {
             ),
             *("reorder_graph", "pipeline", "stagger", "interleave_ops", "insert_before", "insert_after"),
             *("insert_at_start", "insert_at_end", "unroll", "filter_nodes", "wave_schedule", "interleave_operations"),
-            *("Read", "Write", "IndexSequence", "get_proxy"),
+            *("Read", "Write", "IndexSequence", "get_proxy", "get_result", "register"),
         ),
         _SCHEDULES,
     ),
@@ -46,7 +46,6 @@ _REASONS = {
         _HARDWARE,
     ),
     "scaled_mma": "scaled multiplication is out of scope: multiply the scales in, or cast first",
-    "softsign": "write it out: x / (1.0 + tkw.abs(x))",
 }
 
 

@@ -31,11 +31,27 @@ class IndexMapping:
         outputs: Mapping[Any, ExprLike],
         dynamic_val_mappings: Any = (),
     ):
+        self.num_iterators = num_iterators
         self.iterators = tuple(self.iterator(i) for i in range(num_iterators))
         self.inputs = {as_expr(d): as_expr(e) for d, e in inputs.items()}
         self.outputs = {as_expr(d): as_expr(e) for d, e in outputs.items()}
         rows = [dynamic_val_mappings] if isinstance(dynamic_val_mappings, Mapping) else list(dynamic_val_mappings)
         self.dynamic = [{as_expr(d): as_expr(e) for d, e in row.items()} for row in rows]
+
+    @property
+    def input_mapping(self) -> dict[Expr, Expr]:
+        """`inputs`, by Wave's other name."""
+        return self.inputs
+
+    @property
+    def output_mapping(self) -> dict[Expr, Expr]:
+        """`outputs`, by Wave's other name."""
+        return self.outputs
+
+    @property
+    def dynamic_val_mappings(self) -> tuple[dict[Expr, Expr], ...]:
+        """Where each dynamic value is looked up."""
+        return tuple(self.dynamic)
 
     @staticmethod
     def iterator(number: int) -> Symbol:
@@ -80,7 +96,7 @@ class IndexMapping:
             if dim not in side:
                 raise BadMapping(f"{what}: the mapping gives {known}, not the memory's {dim}", author_location())
             found.append(side[dim])
-        if len(side) != len(set(dims)):
-            extra = [str(d) for d in side if d not in dims]
-            raise BadMapping(f"{what}: the memory has no dimension {', '.join(extra)}", author_location())
+        for dim, e in side.items():  # a bare iterator too many does no harm: nothing depends on it
+            if dim not in dims and e not in self.iterators:
+                raise BadMapping(f"{what}: the memory has no dimension {dim}", author_location())
         return tuple(found)
