@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
+    DimensionMismatch,
     DtypeMismatch,
     NarrowingWarning,
     ProgramError,
@@ -26,7 +27,7 @@ from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import parse_tile
+from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.runtime.arguments import Arguments
 
@@ -63,11 +64,12 @@ def compile(
     try:
         program = _program_of(kernel)
         program.bindings |= _bindings(symbols or {})
+        known = resolve(program.bindings)
         refuse_threads(program)
+        _refuse_loose(program, known)
         require_tilings(program)
         _report_narrowing(program, strict=strict)
         _report_aliasing(program)
-        known = resolve(program.bindings)
         _require_bound(program, known)
         _require_tiles(program, known)
     except ProgramError as fault:
@@ -122,6 +124,20 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
 # -- checks -------------------------------------------------------------------------------------------
 
 
+def _refuse_loose(program: Program, known: Mapping[Symbol, Expr]) -> None:
+    """Raises where a dimension is left out or added, unless the constraints cut it to one coordinate."""
+    bound = Substitution(known)
+    single = {
+        record.attrs["dim"]
+        for record in program.records
+        if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
+    }
+    for op in program.walk():
+        found = loose(op)
+        if found is not None and not found[0] <= single:
+            raise DimensionMismatch(found[1], op.loc)
+
+
 def _report_narrowing(program: Program, *, strict: bool) -> None:
     for op in program.walk():
         if op.name != "write":
@@ -162,8 +178,8 @@ def _access_of(op: Op, tile: TileType) -> Any:
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
     """Raises for a symbol that nothing will bind; tile sizes of logical programs are left to the planner."""
-    from_shapes = {s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
-    free = set(from_shapes)
+    measured = [d for a in program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
+    free = {s for d in measured if d is not None for s in d.symbols}
     for op in program.walk():
         free |= {s for name in ("over",) for e in op.attrs.get(name, ()) for s in e.symbols}
         free |= {s for s, _ in op.attrs.get("lookups", ())}
@@ -257,6 +273,8 @@ class Executable:
             logs = {}
         if not bound.is_empty:
             execute(self.program, bound.symbols, bound.values, logs, bound.derived)
+        if logs:
+            bound.finish_logs(logs)
         for label, (printer, handler) in self.program.hooks.items():
             if printer is not None and logs is not None and label in logs:
                 printer(label, logs[label]["value"])

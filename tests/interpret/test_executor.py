@@ -9,7 +9,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ExecutionError
+from tilewright.errors import DimensionMismatch, ExecutionError
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUP_0, WORKGROUP_2
 
@@ -550,3 +550,171 @@ def test_floats_outside_an_integer_type_stay_at_its_limit():
     y, z = tilewright.compile(kernel)(np.array([300, -300.5, 1.9, -1.9, np.nan, np.inf, 127.5], np.float32))
     assert y.tolist() == [127, -128, 1, -1, 0, 127, 127]
     assert z.tolist() == [300, -300, 1, -1, 0, 2**63 - 1, 127]
+
+
+# -- what Wave's own kernels rely on ------------------------------------------------------------------------------
+
+
+def test_a_persistent_grid_shares_the_tiles_among_its_workgroups():
+    TILE, TILES, COUNT = tkl.sym.TILE, tkl.sym.TILES, 3
+    i = tkw.IndexMapping.iterator(0)
+    at = tkw.IndexMapping(1, inputs={M: i + 2 * TILE}, outputs={M: i})
+    back = tkw.IndexMapping(1, inputs={M: i}, outputs={M: i + 2 * TILE})
+
+    @tkw.wave([tkw.GridConstraint(COUNT), tkw.WorkgroupConstraint(M, 2, 0), tkw.TilingConstraint(TILE)])
+    def kernel(x: mem(M), y: mem(M)):
+        @tkw.iterate(TILE, start=tkw.scalar(WORKGROUP_0, tkl.i32), condition=TILE < TILES, init_args=[])
+        def walk():
+            tkw.write(tkw.read(x, mapping=at) * 2.0, y, mapping=back)
+            tkw.set_symbol(TILE, tkw.scalar(TILE, tkl.i32) + COUNT)
+
+    x, y = integers((14,)), poisoned((14,))
+    tilewright.compile(kernel, {TILES: 7})(x, y)
+    assert (y == 2 * x).all()
+
+
+def test_atomics_give_what_was_there_before_and_may_be_turned_as_reads():
+    i, d = tkw.IndexMapping.iterator(0), tkw.IndexMapping.dynamic_val(0)
+    as_write = tkw.IndexMapping(1, inputs={M: i}, outputs={N: d}, dynamic_val_mappings={M: i})
+    as_read = tkw.IndexMapping(1, inputs={N: 0 * i}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(x: mem(M), where: mem(M, dtype=tkl.i32), total: mem(N), before: mem(M), low: mem(N)):
+        tile = tkw.read(x)
+        old = tkw.atomic_add(tile, total, mapping=as_write, mapping_dynamic_vals=(tkw.read(where),))
+        tkw.write(old, before)
+        tkw.atomic_min(tile, low, mapping=as_read)
+
+    x, where = np.array([3, 1, 4, 1], np.float32), np.array([0, 2, 0, 0], np.int32)
+    total, before, low = np.full(3, 10, np.float32), poisoned((4,)), np.full(3, 2, np.float32)
+    tilewright.compile(kernel)(x, where, total, before, low)
+    assert total.tolist() == [18, 10, 11]
+    assert before.tolist() == [10, 10, 13, 17]
+    assert low.tolist() == [1, 2, 2]
+
+
+def test_five_grid_dimensions_have_ids_of_their_own():
+    D, E = tkl.sym.D, tkl.sym.E
+    constraints = [tkw.WorkgroupConstraint(d, 1, place) for place, d in enumerate((M, N, K, D))]
+    constraints.append(tkw.WorkgroupConstraint(E, 2, 4, apply_fn=lambda wg: 2 * wg))
+
+    @tkw.wave(constraints)
+    def kernel(x: mem(M, N, K, D, E), y: mem(M, N, K, D, E)):
+        tkw.write(tkw.read(x) + 1.0, y)
+
+    x, y = integers((2, 1, 3, 2, 5)), poisoned((2, 1, 3, 2, 5))
+    tilewright.compile(kernel)(x, y)
+    assert (y == x + 1).all()
+
+
+def test_a_dimension_set_from_a_value_ends_there():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg)])
+    def kernel(length: tkl.i32, x: mem(M), y: mem(M)):
+        tkw.set_symbol(M, length)
+        tkw.write(tkw.read(x) + 1.0, y)
+
+    x, y = integers((7,)), np.full(7, 50, np.float32)
+    tilewright.compile(kernel)(5, x, y)
+    assert (y[:5] == x[:5] + 1).all()
+    assert (y[5:] == 50).all()
+
+
+def test_while_conditions_may_ask_carried_values():
+    from tilewright.lang.global_symbols import GET_ITER_ARG
+
+    P = tkl.sym.P
+
+    @tkw.wave([tkw.TilingConstraint(P)])
+    def kernel(limit: tkl.SymbolBind[tkl.i32], out: mem(B, dtype=tkl.i32)):
+        start = tkl.Register[B, tkl.i32](1)
+        condition = (GET_ITER_ARG(0) < tkl.sym.limit) & (P < 100)
+
+        @tkw.iterate(P, start=tkw.scalar(0, tkl.i32), condition=condition, init_args=[start])
+        def doubling(value):
+            here = tkw.max(tkw.self_index(P), dim=P)  # the loop's axis is one wide: its value now
+            tkw.set_symbol(P, here + 1)
+            return value * 2
+
+        tkw.write(doubling, out)
+
+    assert tilewright.compile(kernel, {B: 1})(40).tolist() == [64]
+
+
+def test_dimensions_cut_to_one_may_be_left_out():
+    H, KV = tkl.sym.H, tkl.sym.KV
+    i, j, k = (tkw.IndexMapping.iterator(n) for n in range(3))
+    shared = tkw.IndexMapping(3, inputs={KV: i // 2, N: j, K: k}, outputs={KV: i, N: j, K: k})
+    constraints = [tkw.WorkgroupConstraint(H, 1, 0), tkw.WorkgroupConstraint(KV, 1, 0, primary=False)]
+
+    def grouped(constraints):
+        @tkw.wave(constraints)
+        def kernel(q: mem(H, M, K), keys: mem(KV, N, K), out: mem(H, M, N)):
+            start = tkl.Register[H, M, N, tkl.f32](0)
+            tkw.write(tkw.mma(tkw.read(q), tkw.read(keys, mapping=shared), start), out)
+
+        return kernel
+
+    q, keys = integers((4, 3, 5)), integers((2, 6, 5), seed=1)
+    found = tilewright.compile(grouped(constraints))(q, keys)
+    assert (found == np.einsum("hmk,hnk->hmn", q, keys.repeat(2, axis=0))).all()
+    with pytest.raises(DimensionMismatch, match="the dimension KV of one factor is neither"):
+        tilewright.compile(grouped([]))
+
+
+def test_conditions_made_by_expressions_are_bool():
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=tkl.i32), y: mem(M)):
+        tile = tkw.read(x)
+        inside = tkw.apply_expr(tile, lambda v: (v > -2) & (v < 3)) & (tile != 0)
+        tkw.write(tkw.select(inside, tkw.cast(tile, tkl.f32), -9.0), y)
+
+    x = integers((20,), np.int32)
+    assert (tilewright.compile(kernel)(x) == np.where((x > -2) & (x < 3) & (x != 0), x, -9)).all()
+
+
+def test_logs_can_be_mapped_printed_and_handled():
+    seen = []
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    turned = tkw.IndexMapping(2, inputs={M: i, N: j}, outputs={N: j, M: i})
+
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        tile = tkw.read(x)
+        tkw.debug_log(tile, label="turned", mapping=turned, printer=lambda *a: seen.append(a), handler=seen.append)
+        tkw.write(tile, y)
+
+    x = integers((2, 3))
+    tilewright.compile(kernel)(x)
+    (label, value), logs = seen
+    assert label == "turned"
+    assert (value == x.T).all()
+    assert logs["turned"]["value"] is value
+
+
+def test_memory_may_measure_other_than_its_dimensions():
+    i = tkw.IndexMapping.iterator(0)
+    clipped = tkw.IndexMapping(1, inputs={M: sympy.Min(i, 2)}, outputs={M: i})
+    table = tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32, tkl.MemoryLayout(shape=(3,))]
+
+    @tkw.wave()
+    def kernel(x: table, y: mem(M)):
+        tkw.write(tkw.read(x, mapping=clipped), y)
+
+    run = tilewright.compile(kernel, {M: 5})
+    assert run(np.array([7, 8, 9], np.float32)).tolist() == [7, 8, 9, 9, 9]
+    assert "global f32[M] sized [3]" in run.text()
+    assert tilewright.compile(run.text()).text() == run.text()
+
+
+def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension():
+    S = tkl.sym.S
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    picked = tkw.IndexMapping(2, inputs={S: S, N: j}, outputs={S: i, N: j})
+
+    @tkw.wave()
+    def kernel(x: mem(S, N), where: mem(M, N, dtype=tkl.i32), y: mem(M, N)):
+        tkw.set_symbol(S, tkw.read(where))
+        tkw.write(tkw.read(x, mapping=picked), y)
+
+    x, where = integers((4, 3)), integers((5, 3), np.int32, 0, 4)
+    assert (tilewright.compile(kernel)(x, where) == np.take_along_axis(x, where, 0)).all()

@@ -41,7 +41,7 @@ _IGNORED = (
     *("capture_trace", "bench_with_constant_weights", "profile_python_warmup", "profile_python_repetitions"),
     *("use_local_scope", "use_water_leak_check", "use_water_pipeline", "enforce_locations", "profile_pass"),
     *("linearize_shared_access", "scalarize_packed_math", "compile_to_asm", "coalescing_strategy_hint"),
-    *("use_multicast",),
+    *("use_multicast", "use_real_wave_barrier"),
     *("dynamic_strides", "use_wave_asm_backend", "use_location", "location_capture_config", "debug_info", "options"),
 )
 

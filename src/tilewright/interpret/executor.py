@@ -33,7 +33,7 @@ from tilewright.interpret.tiles import (
 from tilewright.ir import dtypes
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
-from tilewright.ir.tile import REDUCTIONS, union_dims
+from tilewright.ir.tile import REDUCTIONS, loose, union_dims
 
 WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(5))
 
@@ -73,7 +73,10 @@ def is_grid(program: Program) -> bool:
             return True
     if any(_mentions(e) for e in program.bindings.values() if isinstance(e, Expr)):
         return True
-    return any(op.name == "allocate" or any(map(_mentions, _expressions(op.attrs))) for op in program.walk())
+    return any(
+        op.name == "allocate" or loose(op) is not None or any(map(_mentions, _expressions(op.attrs)))
+        for op in program.walk()
+    )
 
 
 def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
@@ -215,7 +218,10 @@ class _Run:
                 own = 0  # the kernel itself adds where each of its tiles starts
             first = self.number(attrs["start"]) if "start" in attrs else own * tile
             size = self.number(attrs["dim"])
-            self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
+            if attrs.get("primary", True):
+                self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
+            else:  # it goes along with another dimension, and mappings bring it into range
+                self.parts[attrs["dim"]] = (first, first + tile)
         self.memory = {v: array for v, array in self.memory.items() if v.type.space != "shared"}
 
     # -- running --------------------------------------------------------------------------------------
@@ -260,6 +266,33 @@ class _Run:
         """A new tile over these parts; the array broadcasts to them."""
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
+
+    def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
+        """The tile over other dimensions: those left out or added must be one coordinate wide now."""
+        if set(tile.dims) == set(dims):
+            return tile
+        array, wide = tile.data, tile.wide
+        kept = [i for i, d in enumerate(tile.dims) if d in dims]
+        for i in reversed(range(len(tile.dims))):
+            if i not in kept:
+                if array.shape[i] != 1:
+                    raise ExecutionError(
+                        f"{at.name}: {tile.dims[i]} is left out, but is {array.shape[i]} wide here", at.loc
+                    )
+                array = array.squeeze(i)
+                wide = None if wide is None else wide.squeeze(i)
+        added = [d for d in dims if d not in tile.dims]
+        starts = [tile.starts[i] for i in kept]
+        for d in added:
+            first, last = self.part(d)
+            if last - first != 1:
+                raise ExecutionError(f"{at.name}: {d} is added, but is {last - first} wide here", at.loc)
+            starts.append(first)
+        shape = (*array.shape, *[1] * len(added))
+        found = (*(tile.dims[i] for i in kept), *added)
+        return TileValue(
+            tile.dtype, found, tuple(starts), array.reshape(shape), None if wide is None else wide.reshape(shape)
+        )
 
     # -- making values ----------------------------------------------------------------------------------
 
@@ -429,6 +462,8 @@ class _Run:
         source, target, *extra = op.operands
         tile = self.values[source]
         array = self.memory[target]
+        if "at" not in op.attrs:
+            tile = self.conform(tile, target.type.dims, op)
         parts = {d: tile.part(d) for d in tile.dims}
         for d in tile.dims:  # inside a loop or a workgroup only the current part is written
             first, last = self.part(d)
@@ -472,6 +507,11 @@ class _Run:
     def mma(self, op: Op) -> tuple[TileValue, ...]:
         a, b, acc = self.tiles(op)
         parts = common_parts([a, b, acc])
+        for d in (loose(op) or (set(),))[0]:
+            if parts[d][1] - parts[d][0] != 1:
+                raise ExecutionError(
+                    f"mma: {d} is in one factor only, but is {parts[d][1] - parts[d][0]} wide here", op.loc
+                )
         letters: dict[Expr, str] = {}
         for d in (*a.dims, *b.dims):
             letters.setdefault(d, chr(ord("a") + len(letters)))
@@ -633,7 +673,9 @@ class _Run:
             self.parts[axis] = (first, last)
             for arg, tile in zip(body.args, carried, strict=True):
                 self.values[arg] = tile
-            carried = list(self.block(body))
+            carried = [
+                self.conform(tile, arg.type.dims, op) for tile, arg in zip(self.block(body), body.args, strict=True)
+            ]
         if outside is None:
             self.parts.pop(axis, None)
         else:
@@ -736,12 +778,22 @@ class _Run:
             return ()
         (tile,) = self.tiles(op)
         label = op.attrs["label"]
+        dims = op.attrs.get("to", tile.dims)
         if label not in self.logs:
-            shape = tuple(self.number(d, op) for d in tile.dims)
+            shape = tuple(self.number(d, op) for d in dims)
             poison = np.nan if tile.dtype.is_float else 0
             self.logs[label] = {"value": np.full(shape, poison, tile.dtype.numpy)}
-        place = tuple(slice(*tile.part(d)) for d in tile.dims)
-        self.logs[label]["value"][place] = tile.array
+        value = self.logs[label]["value"]
+        parts = {d: tile.part(d) for d in tile.dims}
+        if "at" in op.attrs:
+            at = self.coordinates(op, tile.dims, parts, ())
+            inside = np.asarray(True)
+            for coordinate, size in zip(at, value.shape, strict=True):
+                inside = inside & (coordinate >= 0) & (coordinate < size)
+            inside = np.broadcast_to(inside, tile.array.shape)
+            value[tuple(np.broadcast_to(c, tile.array.shape)[inside] for c in at)] = tile.array[inside]
+        else:
+            value[tuple(slice(*parts[d]) for d in dims)] = tile.array
         return ()
 
     def nothing(self, op: Op) -> tuple[TileValue, ...]:

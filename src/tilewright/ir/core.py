@@ -37,12 +37,26 @@ class TileType:
 
 
 class MemoryType:
-    """A tensor in memory: an element type, dimensions, and the space it lives in ("global", "shared")."""
+    """A tensor in memory: an element type, dimensions, and the space it lives in ("global", "shared").
 
-    __slots__ = ("dims", "dtype", "space")
+    `extents` are its physical sizes where they differ from the dimensions it is indexed by; None leaves one free.
+    """
 
-    def __init__(self, dtype: DType, dims: tuple[Expr, ...], space: str = "global"):
-        self.dtype, self.dims, self.space = dtype, dims, space
+    __slots__ = ("dims", "dtype", "extents", "space")
+
+    def __init__(
+        self,
+        dtype: DType,
+        dims: tuple[Expr, ...],
+        space: str = "global",
+        extents: tuple[Expr | None, ...] | None = None,
+    ):
+        self.dtype, self.dims, self.space, self.extents = dtype, dims, space, extents
+
+    @property
+    def sizes(self) -> tuple[Expr | None, ...]:
+        """What an array of this type must measure."""
+        return self.dims if self.extents is None else self.extents
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -50,13 +64,17 @@ class MemoryType:
             and self.dtype is other.dtype
             and self.dims == other.dims
             and self.space == other.space
+            and self.extents == other.extents
         )
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.dims, self.space))
+        return hash((self.dtype, self.dims, self.space, self.extents))
 
     def __str__(self) -> str:
-        return f"{self.space} {self.dtype}[{', '.join(map(str, self.dims))}]"
+        text = f"{self.space} {self.dtype}[{', '.join(map(str, self.dims))}]"
+        if self.extents is None:
+            return text
+        return f"{text} sized [{', '.join('_' if e is None else str(e) for e in self.extents)}]"
 
     __repr__ = __str__
 

@@ -111,13 +111,21 @@ class _Reader:
         self.skip()
         end = self.text.find("]", self.at) + 1
         text = self.text[self.at : end]
-        known = self.types.get(text)
-        if known is not None:
-            self.at = end
-            return known
-        found = self.new_type()
-        if self.at == end:
-            self.types[text] = found
+        found = self.types.get(text)
+        if found is None:
+            found = self.new_type()
+            if self.at == end:
+                self.types[text] = found
+        self.at = max(self.at, end)
+        if isinstance(found, MemoryType) and self.peek_word() == "sized":
+            self.word()
+            self.expect("[")
+            start = self.at
+            extents = [
+                None if part.strip() == "_" else self.expr(part, start + place)
+                for part, place in _split(self.enclosed("]"))
+            ]
+            return MemoryType(found.dtype, found.dims, found.space, tuple(extents))
         return found
 
     def new_type(self) -> TileType | MemoryType:

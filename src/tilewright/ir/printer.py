@@ -60,7 +60,9 @@ def _symbols(program: Program) -> tuple[list[str], list[str]]:
 
 
 def _type_symbols(value: Value) -> set[Symbol]:
-    if isinstance(value.type, TileType | MemoryType):
+    if isinstance(value.type, MemoryType):
+        return {s for dim in (*value.type.dims, *value.type.sizes) if dim is not None for s in dim.symbols}
+    if isinstance(value.type, TileType):
         return {s for dim in value.type.dims for s in dim.symbols}
     return set()
 

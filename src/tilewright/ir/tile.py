@@ -152,11 +152,6 @@ def _mma(op: Op) -> tuple[Any, ...]:
             f"mma of {dims_text(a.dims)} and {dims_text(b.dims)} into {dims_text(acc.dims)}: no dimension is summed; "
             "one must be in both factors and not in the accumulator"
         )
-    for d in (*a.dims, *b.dims):
-        if d not in acc.dims and d not in reduced:
-            raise DimensionMismatch(
-                f"mma: the dimension {d} of one factor is neither in the other nor in the accumulator"
-            )
     for d in acc.dims:
         if d not in a.dims and d not in b.dims:
             raise DimensionMismatch(f"mma: the accumulator's dimension {d} is in no factor")
@@ -255,10 +250,10 @@ def _iterate(op: Op) -> tuple[Any, ...]:
     last = body.ops[-1] if body.ops else None
     if last is None or last.name != "yield":
         raise ProgramError("iterate: the body must end by yielding the next values")
-    for i, (given, wanted) in enumerate(zip(last.operands, types, strict=False)):
-        if given.type.dtype is not wanted.dtype or set(given.type.dims) != set(wanted.dims):
-            raise DimensionMismatch(
-                f"iterate over {op.attrs['axis']}: carried value {i} starts as {wanted} and is returned as {given.type}"
+    for given, wanted in zip(last.operands, types, strict=False):
+        if given.type.dtype is not wanted.dtype:
+            raise DtypeMismatch(
+                f"iterate over {op.attrs['axis']}: a carried value starts as {wanted} and is returned as {given.type}"
             )
     if len(last.operands) != len(types):
         raise ProgramError(
@@ -309,10 +304,9 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
     if over is None or at is None:
         if over is not at:
             raise ProgramError(f"{op.name}: `over` and `at` come together")
-        if set(memory.dims) != set(tile.dims) or len(memory.dims) != len(tile.dims):
+        if op.name == "read" and (set(memory.dims) != set(tile.dims) or len(memory.dims) != len(tile.dims)):
             raise DimensionMismatch(
-                f"{op.name}: the tile has the dimensions {dims_text(tile.dims)}, the memory {dims_text(memory.dims)}; "
-                "without a mapping they must be the same"
+                f"read of {dims_text(memory.dims)} gives the same dimensions, not {dims_text(tile.dims)}"
             )
         return
     if len(over) != len(tile.dims):
@@ -342,6 +336,38 @@ def _check_write(op: Op) -> None:
 def _check_allocate(op: Op) -> None:
     if len(op.results) != 1 or not isinstance(op.results[0].type, MemoryType):
         raise ProgramError("allocate makes one tensor in memory")
+
+
+def loose(op: Op) -> tuple[set[Expr], str] | None:
+    """Dimensions that an operation leaves out or adds without combining along them, and what to say of it.
+
+    That has a meaning only where the constraints cut these dimensions to one coordinate.
+    """
+    if op.name == "mma":
+        a, b, acc = (tile_type(op, i) for i in range(3))
+        alone = set(a.dims) ^ set(b.dims)
+        dims = {d for d in alone if d not in acc.dims}
+        if dims:
+            one = min(map(str, dims))
+            return dims, f"mma: the dimension {one} of one factor is neither in the other nor in the accumulator"
+    elif op.name == "iterate":
+        starts = op.operands[1:] if op.attrs.get("start", False) else op.operands
+        for i, (start, end) in enumerate(zip(starts, op.blocks[0].ops[-1].operands, strict=True)):
+            dims = set(start.type.dims) ^ set(end.type.dims)
+            if dims:
+                axis = op.attrs["axis"]
+                return dims, (
+                    f"iterate over {axis}: carried value {i} starts as {start.type} and is returned as {end.type}"
+                )
+    elif op.name in ("write", "atomic_add", "atomic_min", "atomic_max") and "at" not in op.attrs:
+        tile, memory = tile_type(op, 0), memory_type(op, 1)
+        dims = set(tile.dims) ^ set(memory.dims)
+        if dims:
+            return dims, (
+                f"{op.name}: the tile has the dimensions {dims_text(tile.dims)}, the memory {dims_text(memory.dims)}; "
+                "without a mapping they must be the same"
+            )
+    return None
 
 
 _ACCESS = {"over": "exprs?", "lookups": "lookups?", "at": "exprs?", "bounds": "table?"}
@@ -377,7 +403,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("extract", {"offset": "exprs"}, result_types=_extract),
     OpSpec("allocate", {"tile": "exprs?"}, check=_check_allocate),
     OpSpec("barrier", result_types=_nothing),
-    OpSpec("debug_log", {"label": "str"}, result_types=_nothing),
+    OpSpec("debug_log", {"label": "str", "to": "exprs?", "over": "exprs?", "at": "exprs?"}, result_types=_nothing),
     *(OpSpec(name, result_types=_unary_float) for name in UNARY_FLOAT),
     *(OpSpec(name, result_types=_unary) for name in UNARY_ANY),
     *(OpSpec(name, result_types=_binary) for name in BINARY),

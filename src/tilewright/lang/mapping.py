@@ -39,6 +39,11 @@ class IndexMapping:
         self.dynamic = [{as_expr(d): as_expr(e) for d, e in row.items()} for row in rows]
 
     @property
+    def iters(self) -> dict[Symbol, int]:
+        """The iterators and their places."""
+        return {s: i for i, s in enumerate(self.iterators)}
+
+    @property
     def input_mapping(self) -> dict[Expr, Expr]:
         """`inputs`, by Wave's other name."""
         return self.inputs

@@ -9,11 +9,10 @@ from tilewright.algebra.expr import Expr, as_expr
 from tilewright.errors import DimensionMismatch
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
-from tilewright.lang.symbols import AddressSpace
 
 
 class MemoryLayout:
-    """A physical shape that differs from the logical one. Kept for Wave's kernels; not used on the tile level."""
+    """A physical shape that differs from the dimensions a tensor is indexed by; None leaves an extent free."""
 
     def __init__(self, shape: Any):
         self.shape = shape
@@ -37,19 +36,20 @@ class _MemoryMeta(type):
                 author_location(),
             )
         *dims, space, dtype = kept
-        return Memory(tuple(as_expr(d) for d in dims), space, dtype)
+        extents = None
+        for part in parts:
+            if isinstance(part, MemoryLayout):
+                extents = tuple(None if e is None else as_expr(e) for e in part.shape)
+        return Memory(tuple(as_expr(d) for d in dims), space, dtype, extents)
 
 
 class Memory(metaclass=_MemoryMeta):
     """A tensor argument: `Memory[M, K, ADDRESS_SPACE, f16]`."""
 
-    def __init__(self, dims: tuple[Expr, ...], space: Any, dtype: DType):
-        self.dims, self.space, self.dtype = dims, space, dtype
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the type itself says shared memory."""
-        return self.space is AddressSpace.SHARED_MEMORY
+    def __init__(
+        self, dims: tuple[Expr, ...], space: Any, dtype: DType, extents: tuple[Expr | None, ...] | None = None
+    ):
+        self.dims, self.space, self.dtype, self.extents = dims, space, dtype, extents
 
     def __repr__(self) -> str:
         return f"Memory[{', '.join(map(str, self.dims))}, {self.dtype}]"

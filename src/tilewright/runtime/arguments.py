@@ -23,7 +23,7 @@ class Arguments:
     ):
         self.program, self.outputs = program, outputs
         self.made: list[Any] = []
-        given = self._fill_in(given)
+        given = self.given = self._fill_in(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
             if argument is not None:
@@ -31,7 +31,7 @@ class Arguments:
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
             if argument is None:
-                shape = tuple(self._extent(d, value) for d in value.type.dims)
+                shape = tuple(self._extent(d, value) for d in value.type.sizes)
                 self.values[value] = np.zeros(shape, value.type.dtype.numpy)
                 self.made.append(self.values[value])
         self._check_shapes()
@@ -44,6 +44,14 @@ class Arguments:
         return any(isinstance(v, np.ndarray) and v.size == 0 for v in self.values.values()) and all(
             self.values[v].size == 0 for v in self.outputs
         )
+
+    def finish_logs(self, logs: dict[str, Any]) -> None:
+        """Logged values in the form of the arguments: torch tensors where these are."""
+        torch = sys.modules.get("torch")
+        if torch is not None and any(isinstance(a, torch.Tensor) for a in self.given):
+            for entry in logs.values():
+                if isinstance(entry["value"], np.ndarray):
+                    entry["value"] = _to_torch(entry["value"], torch)
 
     def finish(self) -> Any:
         """The outputs that were made here: one array, or a tuple."""
@@ -106,7 +114,8 @@ class Arguments:
             (d, n, value)
             for value, array in self.values.items()
             if isinstance(value.type, MemoryType)
-            for d, n in zip(value.type.dims, array.shape, strict=True)
+            for d, n in zip(value.type.sizes, array.shape, strict=True)
+            if d is not None
         ]
         changed = True
         while changed:
@@ -129,7 +138,9 @@ class Arguments:
                 raise ArgumentError(f"{self.program.name}: {s.name} comes out as {number}; it must be at least {s.lo}")
         return numbers
 
-    def _extent(self, d: Expr, value: Value) -> int:
+    def _extent(self, d: Expr | None, value: Value) -> int:
+        if d is None:
+            raise ArgumentError(f"{self.program.name}: the size of {value.name} is free; pass the array")
         try:
             image = Substitution({**self.derived, **self.symbols})(d)
         except TilewrightError as fault:
@@ -145,7 +156,9 @@ class Arguments:
         for value, array in self.values.items():
             if not isinstance(value.type, MemoryType):
                 continue
-            for place, (d, n) in enumerate(zip(value.type.dims, array.shape, strict=True)):
+            for place, (d, n) in enumerate(zip(value.type.sizes, array.shape, strict=True)):
+                if d is None:
+                    continue
                 wanted = self._extent(d, value)
                 if wanted != n:
                     equation = f"{d} = {wanted}" if str(d) != str(wanted) else str(d)
@@ -214,6 +227,16 @@ def as_array(argument: Any, where: str) -> Any:
     raise ArgumentError(
         f"{where} is {type(argument).__name__}; it must be an array (numpy, torch on the CPU, or DLPack)"
     )
+
+
+def _to_torch(array: Any, torch: Any) -> Any:
+    """A torch tensor of the array's values; types that numpy has not go through their bits."""
+    found = from_numpy(array.dtype)
+    if array.dtype.kind in "fiub":
+        return torch.from_numpy(array)
+    names = {"bf16": ("int16", "bfloat16"), "f8e4m3fn": ("int8", "float8_e4m3fn"), "f8e5m2": ("int8", "float8_e5m2")}
+    carrier, name = names[found.name if found else ""]
+    return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
 
 
 def _from_torch(tensor: Any, torch: Any, where: str) -> Any:

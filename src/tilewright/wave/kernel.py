@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
@@ -24,9 +26,9 @@ WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 class Kernel:
     """A kernel before it is compiled; `tilewright.compile(kernel, symbols)` makes it callable."""
 
-    def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], scope: Mapping[str, Any]):
+    def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
-        self.annotations = _annotations(function, scope)
+        self.annotations = _annotations(function, frame)
         self.constraints = tuple(constraints)
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
@@ -66,7 +68,7 @@ class Kernel:
         for name in inspect.signature(self.function).parameters:
             kind = annotations.get(name)
             if isinstance(kind, Memory):
-                value = Value(MemoryType(kind.dtype, kind.dims), name)
+                value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
             elif isinstance(kind, DType | SymbolBind):
                 dtype = kind if isinstance(kind, DType) else kind.dtype
@@ -95,16 +97,19 @@ class Kernel:
         return f"<kernel {self.__name__}>"
 
 
-def _annotations(function: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+def _annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
     """The argument types; as text (from __future__ import annotations) they are evaluated where they stand."""
-    names: dict[str, Any] | None = None
-    found = {}
-    for name, annotation in function.__annotations__.items():
-        if isinstance(annotation, str) and name != "return":
-            names = {**function.__globals__, **scope} if names is None else names
-            annotation = eval(annotation, names)
-        found[name] = annotation
-    return found
+    found = dict(function.__annotations__)
+    texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "return"}
+    if not texts:
+        return found
+    around: list[dict[str, Any]] = []
+    current: FrameType | None = frame
+    while current is not None:  # types may be built from variables of the functions around, which are still running
+        around.append(current.f_locals)
+        current = current.f_back
+    names = dict(ChainMap(*around, function.__globals__))
+    return found | {name: eval(text, names) for name, text in texts.items()}
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
@@ -128,6 +133,6 @@ def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[
     """
 
     def decorate(function: Callable[..., Any]) -> Kernel:
-        return Kernel(function, constraints or (), sys._getframe(1).f_locals)
+        return Kernel(function, constraints or (), sys._getframe(1))
 
     return decorate

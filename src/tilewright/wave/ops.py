@@ -151,7 +151,11 @@ def _access(
             raise BadMapping(f"{what}: mapping_dynamic_vals come with a mapping", author_location(2))
         return attrs, [], None
     tile_side, memory_side = (mapping.outputs, mapping.inputs) if reading else (mapping.inputs, mapping.outputs)
+    renamed = _by_symbol(memory_side, memory.dims)
+    tile_side = {renamed.get(d, d): e for d, e in tile_side.items()}
+    memory_side = {renamed.get(d, d): e for d, e in memory_side.items()}
     dims, iterators = mapping.tile_side(tile_side, what)
+    dims = _iterated(dims)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
     extra = [operand(v, dtypes.i32, what) for v in dynamic]
@@ -174,6 +178,24 @@ def _access(
     if lookups:
         attrs["lookups"] = tuple(lookups)
     return attrs, extra, dims
+
+
+def _by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Expr]:
+    """Which dimensions a mapping names by their symbol, K for the memory's K/2, as Wave allows."""
+    open_ = [d for d in dims if d not in side and len(d.symbols) == 1]
+    return {s: d for d in open_ for s in d.symbols if s in side and s not in dims}
+
+
+def _iterated(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The tile's dimensions; where one is a symbol set from a tile, the dimension of that tile it goes along."""
+    assigned = tracer("read").assigned
+    found = list(dims)
+    for place, d in enumerate(dims):
+        if isinstance(d, Symbol) and d in assigned:
+            missing = [of for of in assigned[d] if of not in dims]
+            if len(missing) == 1:
+                found[place] = missing[0]
+    return tuple(found)
 
 
 def _by_iterators(
@@ -495,7 +517,10 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     """From here on, the symbol stands for the tile's value at the current element."""
-    tracer("set_symbol").emit("set_symbol", [operand(value, dtypes.i32, "set_symbol")], {"symbol": symbol_})
+    tile = operand(value, dtypes.i32, "set_symbol")
+    trace = tracer("set_symbol")
+    trace.assigned[symbol_] = tile.type.dims
+    trace.emit("set_symbol", [tile], {"symbol": symbol_})
 
 
 def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
@@ -523,12 +548,19 @@ def debug_log(
     After the call, `logs[label]["value"]` is the tile, put together over all loops and workgroups. `printer(label,
     value)` and `handler(logs)` are called then.
     """
-    if extra_iteration_dimensions or mapping is not None:
-        raise OutOfScope("debug_log: a mapping and further dimensions are out of scope", author_location())
+    if extra_iteration_dimensions:
+        raise OutOfScope("debug_log: extra_iteration_dimensions are out of scope", author_location())
     trace = tracer("debug_log")
     name = label or f"debug_log_output_{len(trace.hooks)}"
     trace.hooks[name] = (printer, handler)
-    trace.emit("debug_log", [tile_of(src, "debug_log")], {"label": name})
+    attrs: dict[str, Any] = {"label": name}
+    value = tile_of(src, "debug_log")
+    if mapping is not None:
+        dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")
+        by_dim = dict(zip(dims, iterators, strict=True))
+        attrs |= {"to": mapping.output_shape, "at": tuple(mapping.outputs.values())}
+        attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
+    trace.emit("debug_log", [value], attrs)
 
 
 __all__ = [

@@ -23,6 +23,7 @@ class Tracer:
     def __init__(self, iterators: dict[Symbol, Expr]):
         self.builder = Builder()
         self.iterators = iterators
+        self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
 
     def emit(
