@@ -1,0 +1,124 @@
+"""Wave's compile call: a kernel with Wave's text, its options, and what is said of those without meaning."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compat import wave as compat
+from tilewright.compat.wave import (
+    SchedulingType,
+    WaveCompileOptions,
+    get_default_scheduling_params,
+    set_default_run_config,
+    wave_compile,
+)
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
+from tilewright.lang import sympy
+from tilewright.lang.global_symbols import *  # noqa: F403 - as Wave's kernels do
+from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
+
+
+def gemm_of_waves_text(mfma_variant=tkw.MMAType.F32_16x16x16_F16):
+    M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+    BLOCK_M, BLOCK_N, BLOCK_K = tkl.sym.BLOCK_M, tkl.sym.BLOCK_N, tkl.sym.BLOCK_K
+    ADDRESS_SPACE = tkl.sym.ADDRESS_SPACE
+    constraints: list[tkw.Constraint] = [tkw.WorkgroupConstraint(M, BLOCK_M, 0)]
+    constraints += [tkw.WorkgroupConstraint(N, BLOCK_N, 1)]
+    constraints += [tkw.TilingConstraint(K, BLOCK_K)]
+    constraints += [tkw.WaveConstraint(M, BLOCK_M / 2)]
+    constraints += [tkw.WaveConstraint(N, BLOCK_N / 2)]
+    constraints += [tkw.HardwareConstraint(threads_per_wave=64, mma_type=mfma_variant)]
+
+    @tkw.wave(constraints)
+    def gemm(
+        a: tkl.Memory[M, K, ADDRESS_SPACE, tkl.f16],
+        b: tkl.Memory[N, K, ADDRESS_SPACE, tkl.f16],
+        c: tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32],
+    ):
+        c_reg = tkl.Register[M, N, tkl.f32](0.0)
+
+        @tkw.iterate(K, init_args=[c_reg])
+        def repeat(acc: tkl.Register[M, N, tkl.f32]) -> tkl.Register[M, N, tkl.f32]:
+            a_reg = tkw.read(a, elements_per_thread=4)
+            b_reg = tkw.read(b, elements_per_thread=4)
+            return tkw.mma(a_reg, b_reg, acc)
+
+        tkw.write(repeat, c, elements_per_thread=4)
+
+    subs = {ADDRESS_SPACE: SHARED_ADDRESS_SPACE, BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 32, M: 33, N: 21, K: 50}
+    subs.update(get_default_scheduling_params())
+    return gemm, subs
+
+
+def check(run):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (33, 50)).astype(np.float16), rng.integers(-4, 5, (21, 50)).astype(np.float16)
+    c = np.full((33, 21), np.nan, np.float32)
+    assert run(a, b, c) is None
+    assert (c == a.astype(np.float32) @ b.T.astype(np.float32)).all()
+
+
+def test_a_wave_gemm_runs_with_waves_call():
+    gemm, subs = gemm_of_waves_text()
+    options = set_default_run_config(WaveCompileOptions(subs=subs))
+    check(wave_compile(options, gemm))
+
+
+def test_dynamic_symbols_come_from_shapes():
+    gemm, subs = gemm_of_waves_text()
+    M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+    options = WaveCompileOptions(subs=subs, dynamic_symbols=[M, N, K])
+    options.subs[M] = 1  # a dynamic symbol's value does not count
+    check(wave_compile(options, gemm))
+
+
+def test_options_without_meaning_are_named_once():
+    compat._named.clear()
+    gemm, subs = gemm_of_waves_text()
+    options = WaveCompileOptions(subs=subs, canonicalize=True, schedule=SchedulingType.PREFETCH, use_buffer_ops=False)
+    options.waves_per_eu = 2
+    assert options.schedule is SchedulingType.PREFETCH
+    assert options.backend == "llvm"
+    with pytest.warns(IgnoredOptionWarning, match="without meaning here: canonicalize, schedule, waves_per_eu$"):
+        wave_compile(options, gemm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wave_compile(options, gemm)
+
+
+def test_unknown_options_and_schedules_are_refused():
+    with pytest.raises(ArgumentError, match="WaveCompileOptions has no option colour"):
+        WaveCompileOptions(subs={}, colour="red")
+    gemm, subs = gemm_of_waves_text()
+    with pytest.raises(OutOfScope, match="manual schedules"):
+        wave_compile(WaveCompileOptions(subs=subs), gemm, object())
+
+
+def test_torch_is_not_loaded_by_the_compatibility_layer():
+    assert "torch" not in sys.modules or compat._torch() is not None
+    assert compat.ceildiv(7, 2) == 4
+    assert compat.clamp(9, 1, 4) == 4
+
+
+def test_sympys_names_on_our_expressions():
+    M, S = tkl.sym.M, sympy.Symbol("S")
+    assert isinstance(S, sympy.Symbol)
+    assert S is tkl.sym.S
+    assert str(sympy.ceiling(M / 64)) == "-((-M)//64)"
+    assert sympy.floor(M / 4).subs({M: 11}) is sympy.Integer(2)
+    assert int(sympy.Max(sympy.Min(1024, 256), 64)) == 256
+    assert sympy.Mod(M, 4).subs({M: 7}) is sympy.Integer(3)
+    pieces = sympy.Piecewise((1, M < 2), (M, sympy.Eq(M, 5)), (0, True))
+    assert [int(pieces.subs({M: v})) for v in (0, 1, 2, 5, 6)] == [1, 1, 0, 5, 0]
+    assert int(sympy.And(sympy.Lt(M, 4), sympy.Ge(M, 2)).subs({M: 3})) == 1
+    assert int(sympy.Or(sympy.Gt(M, 4), sympy.Le(M, 1), sympy.Ne(M, M)).subs({M: 3})) == 0
+    assert int(sympy.Abs(M - 5).subs({M: 2})) == 3
+    assert sympy.symbols("a b") == (tkl.sym.a, tkl.sym.b)
+    with pytest.raises(ValueError, match="the last case must have the condition True"):
+        sympy.Piecewise((1, M < 2))
