@@ -81,10 +81,7 @@ def _divisors(access: Access) -> dict[Symbol, list[Expr]]:
     axes = set(access.axes)
     seen: set[Expr] = set()
     for e in (*access.coordinates, *access.conditions):
-        for node in e.walk():
-            if node in seen or not isinstance(node, FloorDiv | Mod):
-                continue
-            seen.add(node)
+        for node in e.divisions(seen):
             divided, divisor = node.left, node.right
             if isinstance(divided, FloorDiv) and isinstance(node, Mod):
                 divisor = multiply(divided.right, divisor)

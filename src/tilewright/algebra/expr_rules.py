@@ -472,7 +472,7 @@ def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Ex
                 flat.append(part)
     if len(flat) > 1:
         flat = _strongest(flat, keep_smaller=kind is And)
-        if any(type(a) is AtLeastZero and negate(a) in flat for a in flat):
+        if _opposed(flat, kind):
             return absorbing
     if not flat:
         return neutral
@@ -480,6 +480,19 @@ def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Ex
         return flat[0]
     flat.sort(key=lambda a: a.key)
     return _nary_node(kind, tuple(flat), 0, 1, 1)
+
+
+def _opposed(conditions: list[Expr], kind: Any) -> bool:
+    """Whether e + c >= 0 and -e + d >= 0 are among them and exclude each other, or leave nothing out."""
+    constants: dict[Any, int] = {}
+    for a in conditions:
+        if type(a) is AtLeastZero:
+            constant, terms = linear(a.operand)
+            other = constants.get(tuple([(t, -c) for t, c in terms]))
+            if other is not None and (constant + other < 0 if kind is And else constant + other >= -1):
+                return True
+            constants[terms] = constant
+    return False
 
 
 def _strongest(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:

@@ -27,8 +27,18 @@ def samples(e: Expr) -> Samples:
     (1, 10, 1, 10)
     """
     if e._samples is None:
-        e._samples = tuple(_value(e, point) for point in range(COUNT))
+        e._samples = _sum_values(e) if isinstance(e, Sum) else tuple([_value(e, point) for point in range(COUNT)])
     return e._samples
+
+
+def _sum_values(e: Sum) -> Samples:
+    """The values of a sum at all points, term by term."""
+    totals: list[int | None] = [e.constant] * COUNT
+    for t, c in e.terms:
+        for point, value in enumerate(t._samples or samples(t)):
+            total = totals[point]
+            totals[point] = None if value is None or total is None else total + c * value
+    return tuple(totals)
 
 
 def refuted(e: Expr, facts: tuple[Expr, ...] = ()) -> bool:
@@ -44,14 +54,6 @@ def _value(e: Expr, point: int) -> int | None:
         return e.value
     if isinstance(e, Symbol):
         return _symbol_value(e, point)
-    if isinstance(e, Sum):
-        total = e.constant
-        for t, c in e.terms:
-            value = samples(t)[point]
-            if value is None:
-                return None
-            total += c * value
-        return total
     values = [samples(part)[point] for part in e.parts]
     known = [v for v in values if v is not None]
     if len(known) < len(values):

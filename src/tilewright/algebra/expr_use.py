@@ -254,7 +254,7 @@ def has_division(e: Expr, over: Iterable[Symbol] | None = None) -> bool:
     if over is None or not e.divided:
         return e.divided
     chosen = frozenset(over)
-    return any(isinstance(node, FloorDiv | Mod) and node.symbols & chosen for node in e.walk())
+    return any(node.symbols & chosen for node in e.divisions(set()))
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
