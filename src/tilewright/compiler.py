@@ -22,7 +22,8 @@ from tilewright.errors import (
     TilewrightError,
     UnboundSymbol,
 )
-from tilewright.interpret.executor import execute, is_grid, refuse_threads
+from tilewright.interpret.executor import execute
+from tilewright.interpret.grid import is_grid, refuse_threads
 from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType

@@ -1,0 +1,125 @@
+"""Combining elements: multiplication, reductions, running sums, the largest few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import ExecutionError
+from tilewright.interpret.run import Run
+from tilewright.interpret.tiles import (
+    Array,
+    TileValue,
+    accumulator,
+    common_parts,
+    round_to,
+    spread,
+)
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType
+from tilewright.ir.tile import loose
+
+_COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """acc + the sum of products over what both factors have and the accumulator lacks, in the wide type."""
+    a, b, acc = run.tiles(op)
+    parts = common_parts([a, b, acc])
+    for d in (loose(op) or (set(),))[0]:
+        if parts[d][1] - parts[d][0] != 1:
+            raise ExecutionError(
+                f"mma: {d} is in one factor only, but is {parts[d][1] - parts[d][0]} wide here", op.loc
+            )
+    letters: dict[Expr, str] = {}
+    for d in (*a.dims, *b.dims):
+        letters.setdefault(d, chr(ord("a") + len(letters)))
+    left, right = ("".join(letters[d] for d in t.dims) for t in (a, b))
+    out = "".join(letters[d] for d in acc.dims)
+    carried = acc.dtype.accumulator.numpy
+    if a.dtype is dtypes.f64 or b.dtype is dtypes.f64:
+        carried = np.dtype(np.float64)
+    exact = carried.kind == "i" and max(a.dtype.bits, b.dtype.bits) <= 16
+    compute = np.dtype(np.float64) if exact else np.dtype(np.int64) if carried.kind == "i" else carried
+    arrays = [spread(t, t.dims, parts, t.array).astype(compute) for t in (a, b)]
+    if op.attrs.get("precision") == "tf32":
+        arrays = [_tf32(x) for x in arrays]
+    with np.errstate(all="ignore"):
+        total = np.einsum(f"{left},{right}->{out}", *arrays, optimize=True)
+        if carried.kind == "i":
+            total = total.astype(np.int64)
+        total = total + spread(acc, acc.dims, parts, acc.accumulated).astype(total.dtype)
+    starts = tuple(parts[d][0] for d in acc.dims)
+    return (accumulator(acc.dtype, acc.dims, starts, total.astype(carried)),)
+
+
+def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The sum, maximum, minimum or product along a dimension, with an accumulator if there is one."""
+    tiles = run.tiles(op)
+    carried = tiles.pop() if op.attrs.get("acc") else None
+    kind: TileType = op.results[0].type
+    dim = op.attrs["dim"]
+    parts = common_parts(tiles)
+    wide = kind.dtype.accumulator.numpy if kind.dtype is not dtypes.bool_ else np.dtype(np.bool_)
+    combine = _COMBINE[op.name]
+    total: Any = None
+    dims = (*kind.dims, dim)
+    for tile in tiles:
+        array = spread(tile, dims, parts, tile.array).astype(wide)
+        if array.shape[-1] == 0 and op.name in ("max", "min"):
+            continue
+        with np.errstate(all="ignore"):
+            found = combine.reduce(array, axis=-1, dtype=wide)
+            total = found if total is None else combine(total, found)
+    if carried is not None:
+        inner = {d: parts.get(d, carried.part(d)) for d in kind.dims}
+        start = spread(carried, kind.dims, inner, carried.accumulated).astype(wide)
+        total = start if total is None else combine(total, start)
+    if total is None:
+        raise ExecutionError(f"{op.name} over {dim}: there is nothing to combine", op.loc)
+    return (accumulator(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.asarray(total)),)
+
+
+def cumsum(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The running sum along a dimension."""
+    tile, *start = run.tiles(op)
+    axis = tile.dims.index(op.attrs["dim"])
+    wide = tile.dtype.accumulator.numpy
+    total = np.cumsum(tile.array.astype(wide), axis=axis, dtype=wide)
+    if start:
+        parts = {d: tile.part(d) for d in tile.dims}
+        carried = start[0]
+        if op.attrs["dim"] in carried.dims:  # a start given as a tile along the dimension: its last element counts
+            place = carried.dims.index(op.attrs["dim"])
+            last = np.take(carried.accumulated, [-1], axis=place)
+            total = total + last.transpose([carried.dims.index(d) for d in tile.dims]).astype(wide)
+        else:
+            total = total + spread(carried, tile.dims, parts, carried.accumulated).astype(wide)
+    return (TileValue(tile.dtype, tile.dims, tile.starts, round_to(total, tile.dtype)),)
+
+
+def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The largest elements along a dimension, and where they are; the lower place wins a tie."""
+    (tile,) = run.tiles(op)
+    values, places = op.results
+    axis = tile.dims.index(op.attrs["dim"])
+    count = run.number(op.attrs["count"], op)
+    key = -tile.array.astype(np.float64)
+    order = np.argsort(key, axis=axis, kind="stable")
+    order = np.take(order, np.arange(min(count, order.shape[axis])), axis=axis)
+    found = np.take_along_axis(tile.array, order, axis)
+    starts = tuple(0 if i == axis else s for i, s in enumerate(tile.starts))
+    where = (order + tile.starts[axis]).astype(np.int32)
+    return (
+        TileValue(tile.dtype, values.type.dims, starts, found),
+        TileValue(dtypes.i32, places.type.dims, starts, where),
+    )
+
+
+def _tf32(array: Array) -> Array:
+    """f32 numbers rounded to ten bits of fraction."""
+    bits = array.astype(np.float32).view(np.uint32)
+    rounded = bits + 0xFFF + ((bits >> 13) & 1)
+    return np.where(np.isfinite(array), (rounded & 0xFFFFE000).view(np.float32), array)

@@ -1,0 +1,155 @@
+"""Loops over tiles, while loops, conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, symbol
+from tilewright.errors import ExecutionError
+from tilewright.interpret import loops
+from tilewright.interpret.run import Run
+from tilewright.interpret.tiles import (
+    TileValue,
+    common_parts,
+    scalar_value,
+    spread,
+)
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType
+from tilewright.ir.tile import union_dims
+
+_EFFECTS = ("write", "atomic_add", "atomic_min", "atomic_max", "set_symbol", "debug_log")
+
+
+def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The body once for each tile of the axis, in order; once for all where the tile size does not matter."""
+    if op.attrs.get("start"):
+        return _while_loop(run, op)
+    axis: Expr = op.attrs["axis"]
+    carried = run.tiles(op)
+    tiling = loops.tiling_of(run.program, axis)
+    attrs = tiling.attrs if tiling is not None else {}
+    first, size = run.part(axis)
+    if loops.accumulates_only(op) and "iters" not in attrs and "start" not in attrs:
+        tile = max(1, size - first)
+    elif "tile" in attrs:
+        tile = run.number(attrs["tile"], op)
+    elif op.attrs.get("any_tile"):
+        tile = max(1, size - first)
+        if not any(inner.name in _EFFECTS for inner in op.blocks[0].ops):
+            _check_any_tile(run, op, axis, first, size, carried)
+    else:
+        raise ExecutionError(f"iterate over {axis} has no tile size", op.loc)
+    begin = run.number(attrs["start"], op) if "start" in attrs else first
+    count = run.number(attrs["iters"], op) if "iters" in attrs else -(-(size - begin) // tile)
+    return _run_tiles(
+        run, op, axis, [(begin + i * tile, min(begin + (i + 1) * tile, size)) for i in range(count)], carried
+    )
+
+
+def _run_tiles(
+    run: Run, op: Op, axis: Expr, tiles: list[tuple[int, int]], carried: list[TileValue]
+) -> tuple[TileValue, ...]:
+    (body,) = op.blocks
+    outside = run.parts.get(axis)
+    for first, last in tiles:
+        if last <= first:
+            continue
+        run.parts[axis] = (first, last)
+        for arg, tile in zip(body.args, carried, strict=True):
+            run.values[arg] = tile
+        carried = [run.conform(tile, arg.type.dims, op) for tile, arg in zip(run.block(body), body.args, strict=True)]
+    if outside is None:
+        run.parts.pop(axis, None)
+    else:
+        run.parts[axis] = outside
+    results = []
+    for tile, value in zip(carried, op.results, strict=True):
+        if axis in tile.dims:
+            raise ExecutionError(f"iterate over {axis}: a carried value has that dimension itself", op.loc)
+        parts = {d: tile.part(d) for d in tile.dims}
+        kind: TileType = value.type
+        results.append(run.made(kind, parts, spread(tile, kind.dims, parts, tile.array)))
+    return tuple(results)
+
+
+def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried: list[TileValue]) -> None:
+    """That two tile sizes give the same, within rounding: the author promised that all do."""
+    half = max(1, (size - first + 1) // 2)
+    results = [
+        _run_tiles(run, op, axis, [(k, min(k + step, size)) for k in range(first, size, step)], carried)
+        for step in (max(1, size - first), half)
+    ]
+    for a, b in zip(*results, strict=True):
+        x, y = a.array.astype(np.float64), b.array.astype(np.float64)
+        eps = float(np.finfo(a.dtype.numpy).eps) if a.dtype.is_float and a.dtype.bits >= 16 else 0.13
+        bound = (size - first) * eps * np.maximum(np.abs(x), np.abs(y)) if a.dtype.is_float else 0
+        if not np.all((np.abs(x - y) <= bound) | (x == y) | (np.isnan(x) & np.isnan(y))):
+            raise ExecutionError(
+                f"iterate over {axis} with any_tile=True: tiles of {size - first} and of {half} give different "
+                "results; the tile size is part of the meaning",
+                op.loc,
+            )
+
+
+def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
+    start, *carried = run.tiles(op)
+    axis: Any = op.attrs["axis"]
+    (body,) = op.blocks
+    outside = run.bound.get(axis)
+    run.bound[axis] = start
+    run.walking.add(axis)
+    while _holds(run, op, carried):
+        before = run.bound[axis]
+        for arg, tile in zip(body.args, carried, strict=True):
+            run.values[arg] = tile
+        carried = list(run.block(body))
+        if run.bound[axis] is before:
+            raise ExecutionError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
+    run.walking.discard(axis)
+    if outside is None:
+        del run.bound[axis]
+    else:
+        run.bound[axis] = outside
+    return tuple(carried)
+
+
+def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
+    """The condition of a while loop now; GET_ITER_ARG(n) in it is the n-th carried value."""
+    for place, tile in enumerate(carried):
+        run.bound[symbol(f"GET_ITER_ARG_{place}")] = tile
+    return bool(run.number(op.attrs["condition"], op))
+
+
+def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The body where the condition holds: not at all, as a whole, or element by element."""
+    (body,) = op.blocks
+    if "when" in op.attrs:
+        otherwise = run.tiles(op)
+        tiles = [t for s, t in run.bound.items() if s in op.attrs["when"].symbols and t.dims]
+        if tiles:
+            dims: tuple[Expr, ...] = ()
+            for t in tiles:
+                dims = union_dims(dims, t.dims)
+            parts = common_parts(tiles)
+            truth = run.on_grid(op.attrs["when"], dims, parts, {}, op) != 0
+            condition = run.made(TileType(dtypes.bool_, dims), parts, truth)
+        else:
+            condition = scalar_value(bool(run.number(op.attrs["when"], op)), dtypes.bool_)
+    else:
+        condition, *otherwise = run.tiles(op)
+        condition = TileValue(dtypes.bool_, condition.dims, condition.starts, condition.array.astype(bool))
+    if not np.any(condition.array):
+        return tuple(otherwise)
+    if np.all(condition.array):
+        return run.block(body) if op.results else (run.block(body), ())[1]
+    with run.masked_by(condition):
+        found = run.block(body)
+    results = []
+    for yes, no in zip(found, otherwise, strict=True):
+        parts = common_parts([yes, no, condition])
+        arrays = [spread(t, yes.dims, parts, t.array) for t in (condition, yes, no)]
+        results.append(run.made(TileType(yes.dtype, yes.dims), parts, np.where(*arrays)))
+    return tuple(results)

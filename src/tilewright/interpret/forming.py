@@ -1,0 +1,100 @@
+"""Changing tiles element by element: arithmetic, element types, dimensions, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ExecutionError, ProgramError
+from tilewright.interpret import elementwise as tables
+from tilewright.interpret.run import Run
+from tilewright.interpret.tiles import (
+    Array,
+    TileValue,
+    common_parts,
+    computable,
+    round_to,
+    spread,
+)
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType
+
+
+def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """An operation of the tables, on the coordinates that all operands hold."""
+    tiles = run.tiles(op)
+    result: TileType = op.results[0].type
+    parts = common_parts(tiles)
+    dtype = tiles[0].dtype
+    arrays = [spread(t, result.dims, parts, computable(t.array, t.dtype)) for t in tiles]
+    function: Callable[..., Any] = tables.UNARY.get(op.name) or tables.BINARY[op.name]
+    if dtype is dtypes.bool_ and op.name in ("add", "mul", "sub"):
+        raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
+    return (run.made(result, parts, round_to(np.asarray(function(*arrays)), result.dtype)),)
+
+
+def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The same numbers in another element type."""
+    (tile,) = run.tiles(op)
+    to = op.attrs["dtype"]
+    array = tile.array
+    if tile.dtype.is_float and to.kind == "int":
+        array = _towards_zero(computable(array, tile.dtype), to)
+    return (TileValue(to, tile.dims, tile.starts, round_to(array, to)),)
+
+
+def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The same bits in another element type."""
+    (tile,) = run.tiles(op)
+    to = op.attrs["dtype"]
+    array = np.ascontiguousarray(tile.array).view(to.numpy)
+    starts = tile.starts
+    if starts and to.bits != tile.dtype.bits:
+        starts = (*starts[:-1], starts[-1] * tile.dtype.bits // to.bits)
+    return (TileValue(to, op.results[0].type.dims, starts, array),)
+
+
+def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The tile over more dimensions, or the same in another order."""
+    (tile,) = run.tiles(op)
+    kind: TileType = op.results[0].type
+    parts = {d: tile.part(d) if d in tile.dims else run.part(d) for d in kind.dims}
+    return (run.made(kind, parts, spread(tile, kind.dims, parts, tile.array)),)
+
+
+def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The same elements, last dimension fastest, over other dimensions."""
+    (tile,) = run.tiles(op)
+    kind: TileType = op.results[0].type
+    starts, shape = run.starts_and_shape(kind.dims)
+    if prod(shape) != tile.array.size:
+        raise ExecutionError(f"reshape of {tile.array.shape} to {shape}: the sizes differ", op.loc)
+    return (TileValue(tile.dtype, kind.dims, starts, np.ascontiguousarray(tile.array).reshape(shape)),)
+
+
+def select(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """One tile where a condition holds, another elsewhere."""
+    tiles = run.tiles(op)
+    kind: TileType = op.results[0].type
+    parts = common_parts(tiles)
+    condition, a, b = (spread(t, kind.dims, parts, t.array) for t in tiles)
+    return (run.made(kind, parts, np.where(condition, a, b)),)
+
+
+def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """One element."""
+    (tile,) = run.tiles(op)
+    offsets = [run.number(e, op) for e in op.attrs["offset"]]
+    flat = tile.array.reshape(-1)[offsets[0]] if len(offsets) == 1 else tile.array[tuple(offsets)]
+    return (TileValue(tile.dtype, (), (), np.asarray(flat)),)
+
+
+def _towards_zero(array: Array, to: dtypes.DType) -> Array:
+    """Floats without their fraction, kept within the range of an integer type; what is no number becomes 0."""
+    low, high = (-8, 7) if to.bits == 4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
+    whole = np.where(np.isnan(array), 0, np.trunc(array)).astype(np.float64)
+    inside = (whole > low) & (whole < high)  # beyond, the limit itself: floats may not hold it
+    return np.where(inside, np.where(inside, whole, 0).astype(np.int64), np.where(whole <= low, low, high))

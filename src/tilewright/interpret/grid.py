@@ -1,0 +1,77 @@
+"""Workgroups: which programs have them, in what order they run, and that threads are not among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import OutOfScope
+from tilewright.interpret.run import Run
+from tilewright.ir.core import Program
+from tilewright.ir.tile import loose
+
+
+def is_grid(program: Program) -> bool:
+    """Whether the program's constraints are part of its meaning: it mentions workgroups or shares memory."""
+    for record in program.records:
+        if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:
+            return True
+        if any(_mentions(e) for e in _expressions(record.attrs)):
+            return True
+    if any(_mentions(e) for e in program.bindings.values() if isinstance(e, Expr)):
+        return True
+    return any(
+        op.name == "allocate" or loose(op) is not None or any(map(_mentions, _expressions(op.attrs)))
+        for op in program.walk()
+    )
+
+
+def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
+    for value in attrs.values():
+        if isinstance(value, Expr):
+            yield value
+        elif isinstance(value, tuple):
+            for entry in value:
+                for e in entry if isinstance(entry, tuple) else (entry,):
+                    if isinstance(e, Expr):
+                        yield e
+                    elif isinstance(e, tuple):
+                        yield from (x for x in e if isinstance(x, Expr))
+
+
+def _mentions(e: Expr) -> bool:
+    return any(s.name.startswith("WORKGROUP_") for s in e.symbols)
+
+
+def refuse_threads(program: Program) -> None:
+    """Raises where a thread's identity is used: a tile program has no threads."""
+    for op in [*program.records, *program.walk()]:
+        for e in _expressions(op.attrs):
+            for s in e.symbols:
+                if s.name.startswith("THREAD_"):
+                    raise OutOfScope(f"{s.name}: a tile program has no threads", op.loc)
+
+
+def workgroups(program: Program, run: Run) -> Iterator[tuple[int, ...] | None]:
+    """The ids of the workgroups in ascending order, first grid dimension fastest; None once for a logical program."""
+    if not is_grid(program):
+        yield None
+        return
+    sizes: dict[int, int] = {}
+    persistent = [record for record in program.records if record.name == "grid"]
+    if persistent:  # a fixed number of workgroups, which share the work among themselves
+        yield from ((i,) for i in range(run.number(persistent[0].attrs["count"])))
+        return
+    for record in program.records:
+        if record.name == "workgroup" and record.attrs.get("primary", True):
+            attrs = record.attrs
+            if "iters" in attrs:
+                count = run.number(attrs["iters"])
+            else:
+                count = -(-run.number(attrs["dim"]) // run.number(attrs["tile"]))
+            sizes[attrs["grid"]] = count
+    counts = [sizes.get(i, 1) for i in range(max(sizes, default=0) + 1)]
+    for ids in product(*[range(n) for n in reversed(counts)]):
+        yield tuple(reversed(ids))

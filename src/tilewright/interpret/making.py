@@ -1,0 +1,69 @@
+"""Making tiles: filled, from numbers, from coordinates, from expressions; and what symbols stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr
+from tilewright.interpret.run import Run
+from tilewright.interpret.tiles import (
+    TileValue,
+    common_parts,
+    round_to,
+    scalar_value,
+    spread,
+)
+from tilewright.ir.core import Op, TileType
+from tilewright.ir.tile import union_dims
+
+
+def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """A tile of one number."""
+    kind: TileType = op.results[0].type
+    value = op.attrs["value"]
+    starts, shape = run.starts_and_shape(kind.dims)
+    number = run.number(value, op) if isinstance(value, Expr) else value
+    array = np.broadcast_to(round_to(np.asarray(number), kind.dtype), shape)
+    return (TileValue(kind.dtype, kind.dims, starts, array),)
+
+
+def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """A number, or an expression, as a tile without dimensions."""
+    value = op.attrs["value"]
+    if isinstance(value, Expr):
+        tiles = [t for s, t in run.bound.items() if s in value.symbols]
+        if any(t.dims for t in tiles):  # a symbol that differs from element to element makes a tile
+            dims: tuple[Expr, ...] = ()
+            for tile in tiles:
+                dims = union_dims(dims, tile.dims)
+            parts = common_parts(tiles)
+            array = run.on_grid(value, dims, parts, {}, op)
+            return (run.made(TileType(op.attrs["dtype"], dims), parts, round_to(array, op.attrs["dtype"])),)
+        value = run.number(value, op)
+    return (scalar_value(value, op.attrs["dtype"]),)
+
+
+def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """The current coordinates along a dimension."""
+    kind: TileType = op.results[0].type
+    first, last = run.part(op.attrs["dim"])
+    return (TileValue(kind.dtype, kind.dims, (first,), np.arange(first, last).astype(kind.dtype.numpy)),)
+
+
+def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """An expression of the elements of tiles."""
+    kind: TileType = op.results[0].type
+    tiles = run.tiles(op)
+    parts = common_parts(tiles)
+    known = {
+        s: spread(t, kind.dims, parts, t.array).astype(np.int64) for s, t in zip(op.attrs["over"], tiles, strict=True)
+    }
+    array = run.on_grid(op.attrs["value"], kind.dims, parts, known, op)
+    return (run.made(kind, parts, round_to(array, kind.dtype)),)
+
+
+def set_symbol(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """Makes a symbol stand for the elements of a tile."""
+    (tile,) = run.tiles(op)
+    run.bound[op.attrs["symbol"]] = tile
+    return ()
