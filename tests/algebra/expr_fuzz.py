@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, extent, index, symbol
-from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, ne, negate
+from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
+from tilewright.algebra.expr_rules import maximum, minimum
 
 Values = dict[str, int]
 

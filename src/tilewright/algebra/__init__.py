@@ -10,9 +10,9 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 | swizzle           | xor swizzles, layouts with an offset                                   |
 | layout_text       | layouts from text                                                      |
 | expr              | integer expressions: nodes, symbols, operators                         |
-| expr_rules, expr_divide | how they are simplified                                          |
+| expr_rules, expr_divide, expr_conditions | how they are simplified                         |
 | expr_prove, expr_sample | what can be shown of them, and what need not be tried            |
-| expr_use, expr_text | evaluate, substitute, linear form; print and parse                   |
+| expr_use, expr_operations, expr_text | evaluate, substitute, linear form; print and parse  |
 | transforms        | pad, embed, merge, ...: views of a tensor, step by step                |
 | access            | which element is read: the access, its bounds and its domain           |
 | access_normal, access_cut | its normal form; cuts, phases, joins                           |
@@ -53,8 +53,9 @@ from tilewright.algebra.divide import (
     zipped_product,
 )
 from tilewright.algebra.expr import Expr, Symbol, as_expr, extent, index, symbol
+from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
 from tilewright.algebra.expr_prove import is_nonneg
-from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, ne, negate
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.algebra.expr_use import ceildiv, evaluate, has_division, linear_form, substitute
 from tilewright.algebra.inttuple import (

@@ -29,7 +29,8 @@ from typing import Any, Literal
 
 from tilewright.algebra import access_cut, access_normal
 from tilewright.algebra.expr import ZERO, Const, Expr, ExprLike, IsZero, Mod, Sum, Symbol, as_expr
-from tilewright.algebra.expr_rules import all_of, conjuncts, multiply, weighted_sum
+from tilewright.algebra.expr_conditions import all_of, conjuncts
+from tilewright.algebra.expr_rules import multiply, weighted_sum
 from tilewright.algebra.expr_use import Substitution, evaluate, has_division
 from tilewright.algebra.layout import Layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle

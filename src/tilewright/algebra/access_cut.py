@@ -30,8 +30,9 @@ from tilewright.algebra.expr import (
     index,
     symbol,
 )
+from tilewright.algebra.expr_conditions import at_least_zero, conjuncts, is_zero
 from tilewright.algebra.expr_divide import quotient_of
-from tilewright.algebra.expr_rules import add_all, at_least_zero, conjuncts, is_zero, linear, multiply, scale
+from tilewright.algebra.expr_rules import add_all, linear, multiply, scale
 from tilewright.algebra.expr_use import Substitution, ceildiv, linear_form
 from tilewright.errors import AccessError
 

@@ -28,9 +28,10 @@ from tilewright.algebra.expr import (
     Xor,
     index,
 )
+from tilewright.algebra.expr_conditions import at_least_zero, conjuncts
 from tilewright.algebra.expr_divide import quotient_of
 from tilewright.algebra.expr_prove import is_nonneg
-from tilewright.algebra.expr_rules import add_all, at_least_zero, conjuncts, exact_divide, factors_of, linear, multiply
+from tilewright.algebra.expr_rules import add_all, exact_divide, factors_of, linear, multiply
 from tilewright.algebra.expr_use import Substitution, ceildiv, linear_form
 from tilewright.algebra.layout import Layout, make_layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tilewright.algebra import expr_use
 from tilewright.algebra.expr import AtLeastZero, Const, Expr, IsZero, Sum, Symbol
+from tilewright.algebra.expr_operations import OPERATIONS
 
 Samples: TypeAlias = "tuple[int | None, ...]"
 """The values at the sample points; None where a limit or a definition cannot be met there."""
@@ -65,7 +65,7 @@ def _value(e: Expr, point: int) -> int | None:
     result = known[0]
     try:
         for value in known[1:]:
-            result = expr_use.OPERATIONS[type(e)](result, value)
+            result = OPERATIONS[type(e)](result, value)
     except ArithmeticError:  # a divisor of zero, or a division that is not exact here
         return None
     return int(result)

@@ -29,7 +29,8 @@ from tilewright.algebra.expr import (
     as_expr,
     symbol,
 )
-from tilewright.errors import ExpressionError, NotExact
+from tilewright.algebra.expr_operations import OPERATIONS
+from tilewright.errors import ExpressionError
 
 # -- evaluation ---------------------------------------------------------------------------------------
 
@@ -92,33 +93,6 @@ def symbol_range(node: Symbol) -> str:
     """What is known of a symbol, in words for messages."""
     multiple = f", a multiple of {node.multiple}" if node.multiple > 1 else ""
     return f"{node.lo} to {node.hi}{multiple}"
-
-
-def _exactly(a: Any, b: Any) -> Any:
-    if np.any(a % b):
-        raise NotExact(f"{a} / {b} was said to be exact, but {b} does not divide {a}")
-    return a // b
-
-
-def _smaller(a: Any, b: Any) -> Any:
-    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
-
-
-OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
-    Product: lambda a, b: a * b,
-    FloorDiv: lambda a, b: a // b,
-    Mod: lambda a, b: a % b,
-    Exact: _exactly,
-    Xor: lambda a, b: a ^ b,
-    Min: _smaller,
-    Max: _larger,
-    And: lambda a, b: a & b,
-    Or: lambda a, b: a | b,
-}
 
 
 # -- substitution -------------------------------------------------------------------------------------

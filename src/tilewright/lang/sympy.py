@@ -12,7 +12,8 @@ from typing import Any
 
 from tilewright.algebra import expr as _expr
 from tilewright.algebra.expr import Expr, ExprLike, as_expr, symbol
-from tilewright.algebra.expr_rules import all_of, any_of, eq, maximum, minimum, multiply, ne, negate
+from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
+from tilewright.algebra.expr_rules import maximum, minimum, multiply
 
 Integer = as_expr
 Min, Max = minimum, maximum

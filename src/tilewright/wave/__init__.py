@@ -2,7 +2,7 @@
 
 | file        | subject                                              |
 |-------------|------------------------------------------------------|
-| ops         | the operations, as functions that kernels call       |
+| ops, memory_ops | the operations, as functions that kernels call   |
 | mapping     | index mappings                                       |
 | constraints | how work is cut                                      |
 | kernel      | `@wave` and tracing                                  |
@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir import dtypes
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
-from tilewright.wave import ops
+from tilewright.wave import memory_ops, ops
 from tilewright.wave.constraints import (
     Assumption,
     Constraint,
@@ -35,6 +35,7 @@ from tilewright.wave.constraints import (
     WorkgroupConstraint,
 )
 from tilewright.wave.kernel import Kernel, wave
+from tilewright.wave.memory_ops import *  # noqa: F403
 from tilewright.wave.ops import *  # noqa: F403
 from tilewright.wave.scope import MemoryAccessFlags, out_of_scope, tag
 

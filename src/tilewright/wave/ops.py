@@ -1,4 +1,4 @@
-"""The operations of the tile language, as functions that kernels call. Used as `tkw`.
+"""The operations of the tile language on tiles, as functions that kernels call; `memory_ops` has those on memory.
 
 Each one adds an operation to the kernel being traced; arguments that only place work (`elements_per_thread`, `flags`,
 `tag`) are accepted and mean nothing on the tile level.
@@ -10,261 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
-from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, OutOfScope, ProgramError
+from tilewright.errors import DimensionMismatch, DtypeMismatch, OutOfScope, ProgramError
 from tilewright.ir import dtypes
-from tilewright.ir.core import MemoryType, Op, TileType, Value
+from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
-from tilewright.lang.mapping import IndexMapping
-from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
-
-# -- memory -------------------------------------------------------------------------------------------
-
-
-def read(
-    memory: Any,
-    elements_per_thread: Any = None,
-    mapping: IndexMapping | None = None,
-    mapping_dynamic_vals: Sequence[Any] = (),
-    bounds: dict[Any, ExprLike] | None = None,
-    flags: Any = None,
-    source: Sequence[Any] | None = None,
-    target: Sequence[Any] | None = None,
-    otherwise: float | None = None,
-    tag: str | None = None,
-) -> Tile:
-    """The tile of memory's elements; with a mapping, of those that it names.
-
-    `otherwise` is the value of elements outside memory: it says padding. Without it a read must not leave memory.
-    """
-    value = memory_of(memory, "read")
-    kind: MemoryType = value.type
-    attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
-    if otherwise is not None:
-        attrs["otherwise"] = otherwise
-    made = tracer("read").emit("read", (value, *extra), attrs, (TileType(kind.dtype, dims or kind.dims),))
-    return Tile(made.result)
-
-
-def write(
-    register_: Any,
-    memory: Any,
-    elements_per_thread: Any = None,
-    mapping: IndexMapping | None = None,
-    mapping_dynamic_vals: Sequence[Any] = (),
-    bounds: dict[Any, ExprLike] | None = None,
-    flags: Any = None,
-    source: Sequence[Any] | None = None,
-    target: Sequence[Any] | None = None,
-    tag: str | None = None,
-) -> None:
-    """Writes a tile to memory; elements outside memory are not written. A narrowing write rounds, and is reported."""
-    _store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target)
-
-
-def atomic_add(
-    register_: Any,
-    memory: Any,
-    elements_per_thread: Any = None,
-    mapping: IndexMapping | None = None,
-    mapping_dynamic_vals: Sequence[Any] = (),
-    bounds: dict[Any, ExprLike] | None = None,
-    tag: str | None = None,
-) -> Tile:
-    """Adds each element of the tile to memory; several may meet at one place. Gives what was there before."""
-    return _atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds)
-
-
-def atomic_min(
-    register_: Any,
-    memory: Any,
-    elements_per_thread: Any = None,
-    mapping: IndexMapping | None = None,
-    mapping_dynamic_vals: Sequence[Any] = (),
-    bounds: dict[Any, ExprLike] | None = None,
-    tag: str | None = None,
-) -> Tile:
-    """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
-    return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
-
-
-def _atomic(
-    name: str,
-    tile: Any,
-    memory: Any,
-    mapping: IndexMapping | None,
-    dynamic: Sequence[Any],
-    bounds: dict[Any, ExprLike] | None,
-) -> Tile:
-    """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
-    if mapping is not None and all(e in mapping.iterators for e in mapping.outputs.values()):
-        turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
-        if set(turned.inputs) == set(tile_of(tile, name).type.dims):
-            mapping = turned
-    made = _store(name, tile, memory, mapping, dynamic, bounds)
-    return Tile(made.result)
-
-
-def _store(
-    name: str,
-    tile: Any,
-    memory: Any,
-    mapping: IndexMapping | None,
-    dynamic: Sequence[Any],
-    bounds: dict[Any, ExprLike] | None,
-    source: Sequence[Any] | None = None,
-    target: Sequence[Any] | None = None,
-) -> Op:
-    value, place = tile_of(tile, name), memory_of(memory, name)
-    attrs, extra, dims = _access(name, place.type, mapping, dynamic, bounds, source, target, reading=False)
-    if dims is not None and (set(dims) != set(value.type.dims) or len(dims) != len(value.type.dims)):
-        raise DimensionMismatch(
-            f"{name}: the mapping is over {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
-            author_location(2),
-        )
-    if dims is not None and tuple(dims) != value.type.dims:
-        by_dim = dict(zip(dims, attrs["over"], strict=True))
-        attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
-    return tracer(name).emit(name, (value, place, *extra), attrs)
-
-
-def _access(
-    what: str,
-    memory: MemoryType,
-    mapping: IndexMapping | None,
-    dynamic: Sequence[Any],
-    bounds: dict[Any, ExprLike] | None,
-    source: Sequence[Any] | None,
-    target: Sequence[Any] | None,
-    *,
-    reading: bool,
-) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
-    """(attributes, dynamic values, the tile's dimensions) of an access; dimensions are None without a mapping."""
-    attrs: dict[str, Any] = {}
-    if bounds:
-        attrs["bounds"] = tuple((as_expr(d), as_expr(e)) for d, e in bounds.items())
-    if source is not None or target is not None:
-        return _by_iterators(what, attrs, memory, source, target, reading=reading)
-    if mapping is None:
-        if dynamic:
-            raise BadMapping(f"{what}: mapping_dynamic_vals come with a mapping", author_location(2))
-        return attrs, [], None
-    tile_side, memory_side = (mapping.outputs, mapping.inputs) if reading else (mapping.inputs, mapping.outputs)
-    renamed = _by_symbol(memory_side, memory.dims)
-    tile_side = {renamed.get(d, d): e for d, e in tile_side.items()}
-    memory_side = {renamed.get(d, d): e for d, e in memory_side.items()}
-    dims, iterators = mapping.tile_side(tile_side, what)
-    dims = _iterated(dims)
-    attrs["over"] = iterators
-    attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
-    extra = [operand(v, dtypes.i32, what) for v in dynamic]
-    lookups = []
-    for number, value in enumerate(extra):
-        row = mapping.dynamic[number] if number < len(mapping.dynamic) else {}
-        at = []
-        for dim in value.type.dims:
-            if dim in row:
-                at.append(row[dim])
-            elif dim in dims and not row:
-                at.append(iterators[dims.index(dim)])
-            else:
-                raise BadMapping(
-                    f"{what}: dynamic value {number} has the dimension {dim}; dynamic_val_mappings must say where to "
-                    "look it up",
-                    author_location(2),
-                )
-        lookups.append((IndexMapping.dynamic_val(number), tuple(at)))
-    if lookups:
-        attrs["lookups"] = tuple(lookups)
-    return attrs, extra, dims
-
-
-def _by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Expr]:
-    """Which dimensions a mapping names by their symbol, K for the memory's K/2, as Wave allows."""
-    open_ = [d for d in dims if d not in side and len(d.symbols) == 1]
-    return {s: d for d in open_ for s in d.symbols if s in side and s not in dims}
-
-
-def _iterated(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The tile's dimensions; where one is a symbol set from a tile, the dimension of that tile it goes along."""
-    assigned = tracer("read").assigned
-    found = list(dims)
-    for place, d in enumerate(dims):
-        if isinstance(d, Symbol) and d in assigned:
-            missing = [of for of in assigned[d] if of not in dims]
-            if len(missing) == 1:
-                found[place] = missing[0]
-    return tuple(found)
-
-
-def _by_iterators(
-    what: str,
-    attrs: dict[str, Any],
-    memory: MemoryType,
-    source: Sequence[Any] | None,
-    target: Sequence[Any] | None,
-    *,
-    reading: bool,
-) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...]]:
-    """The access that `source=` and `target=` say, by the IteratorBindings of the kernel."""
-    bound = tracer(what).iterators
-    tile_side, memory_side = (target, source) if reading else (source, target)
-    if tile_side is None or memory_side is None:
-        raise BadMapping(f"{what}: source= and target= come together", author_location(2))
-    for s in tile_side:
-        if s not in bound:
-            raise BadMapping(
-                f"{what}: {s} is no iterator; the kernel's IteratorBindings name {dims_text(tuple(bound))}",
-                author_location(2),
-            )
-    dims = tuple(bound[s] for s in tile_side)
-    extra: list[Value] = []
-    lookups = []
-    at: list[Expr] = []
-    for entry in memory_side:
-        if isinstance(entry, Tile):
-            place = tuple(next(s for s, d in bound.items() if d is dim) for dim in entry.type.dims)
-            number = IndexMapping.dynamic_val(len(extra))
-            lookups.append((number, place))
-            extra.append(entry.value)
-            at.append(number)
-        else:
-            at.append(as_expr(entry))
-    if len(at) != len(memory.dims):
-        raise BadMapping(
-            f"{what}: {len(at)} coordinates for memory of {len(memory.dims)} dimensions", author_location(2)
-        )
-    attrs |= {"over": tuple(tile_side), "at": tuple(at)}
-    if lookups:
-        attrs["lookups"] = tuple(lookups)
-    return attrs, extra, dims
-
-
-def allocate(
-    shape: Any,
-    distributed_shape: Any,
-    dtype: DType,
-    address_space: Any = None,
-    padding: int = 0,
-    parent: Any = None,
-    offset: Any = None,
-    tail_padding: int = 0,
-    tag: str | None = None,
-) -> MemoryArgument:
-    """Memory shared by the threads of one workgroup."""
-    kind = MemoryType(dtype, dims_of(shape), "shared")
-    made = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (kind,))
-    return MemoryArgument(made.result)
-
-
-def shared_memory_barrier(*args: Any, **options: Any) -> None:
-    """Orders accesses to allocated memory before and after it."""
-    tracer("shared_memory_barrier").emit("barrier")
-
-
-workgroup_barrier = shared_memory_barrier
-
+from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.wave.tracer import Tile, dims_of, operand, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
 
@@ -564,10 +316,7 @@ def debug_log(
 
 
 __all__ = [
-    "allocate",
     "apply_expr",
-    "atomic_add",
-    "atomic_min",
     "bitcast",
     "broadcast",
     "cast",
@@ -581,18 +330,14 @@ __all__ = [
     "mma",
     "permute",
     "prod",
-    "read",
     "reshape",
     "scalar",
     "select",
     "self_index",
     "set_symbol",
-    "shared_memory_barrier",
     "softsign",
     "sum",
     "tanh_approx",
     "topk",
-    "workgroup_barrier",
-    "write",
 ]
 __all__ += [*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "and_", "or_", "xor", "shl", "shr"]

@@ -1,0 +1,178 @@
+"""How conditions are simplified when they are made: comparisons, and, or, not.
+
+Every comparison becomes e >= 0 or e == 0. A condition that can be shown to hold always, or never, is 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.algebra import expr as _e
+from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, IsZero, Or, const, gcd_of
+from tilewright.algebra.expr_prove import is_nonneg
+from tilewright.errors import ExpressionError
+
+
+def at_least_zero(e: Expr) -> Expr:
+    """The condition e >= 0, with common factors divided out; 1 or 0 where that can be shown."""
+    if is_nonneg(e):
+        return _e.TRUE
+    if e.hi < 0 or (e.open and is_nonneg(-1 - e)):
+        return _e.FALSE
+    constant, terms = linear(e)
+    common = gcd_of(c for _, c in terms)
+    if common > 1:
+        e = sum_node(constant // common, tuple((t, c // common) for t, c in terms))
+    return _condition_node(AtLeastZero, e)
+
+
+def is_zero(e: Expr) -> Expr:
+    """The condition e == 0, in a form that e and -e share."""
+    constant, terms = linear(e)
+    if not terms:
+        return _e.TRUE if constant == 0 else _e.FALSE
+    if e.lo > 0 or e.hi < 0 or (e.open and (is_nonneg(e - 1) or is_nonneg(-1 - e))):
+        return _e.FALSE
+    common = gcd_of(c for _, c in terms)
+    if constant % common != 0 or constant % gcd_of(c * t.multiple for t, c in terms) != 0:
+        return _e.FALSE
+    if terms[0][1] < 0:
+        common = -common
+    return _condition_node(IsZero, sum_node(constant // common, tuple((t, c // common) for t, c in terms)))
+
+
+def _condition_node(kind: Any, operand: Expr) -> Expr:
+    name = (kind, operand)
+    found = _e._nodes.get(name)
+    if found is not None:
+        return found
+    node = kind.__new__(kind)
+    node.operand = operand
+    made: Expr = _e._intern(node, hash((tag_of(kind), operand.key)), 0, 1, 1, operand.open, name)
+    return made
+
+
+def eq(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
+    """The condition a == b (the operator == compares nodes, not values).
+
+    >>> from tilewright.algebra.expr import index
+    >>> eq(2 * index("i", 10), 5), eq(index("i", 10), 5)
+    (<0>, <i == 5>)
+    """
+    return is_zero(add(_e.as_expr(a), scale(_e.as_expr(b), -1)))
+
+
+def ne(a: _e.ExprLike, b: _e.ExprLike) -> Expr:
+    """The condition a != b."""
+    return negate(eq(a, b))
+
+
+def negate(condition: Expr) -> Expr:
+    """The condition that holds where this one does not."""
+    if type(condition) is Const:
+        return const(1 - condition.value)
+    if type(condition) is AtLeastZero:
+        return at_least_zero(-1 - condition.operand)
+    if type(condition) is And:
+        return any_of(*[negate(a) for a in condition.args])
+    if type(condition) is Or:
+        return all_of(*[negate(a) for a in condition.args])
+    if type(condition) is IsZero:
+        return any_of(at_least_zero(condition.operand - 1), at_least_zero(-1 - condition.operand))
+    require_condition(condition)
+    return is_zero(condition)
+
+
+def require_condition(e: Expr) -> None:
+    """Raises unless e is 0 or 1 everywhere."""
+    if e.lo < 0 or e.hi > 1:
+        raise ExpressionError(f"{e} is not a condition: it takes values from {e.lo} to {e.hi}")
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """The condition that all of these hold.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i = index("i", 10)
+    >>> print(all_of(i >= 2, i >= 4, i < 12))
+    i >= 4
+    """
+    return _connective(And, conditions, _e.TRUE, _e.FALSE)
+
+
+def conjuncts(conditions: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The conditions that are not always true, each once, the weaker of two alike left out.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i = index("i", 10)
+    >>> conjuncts([i >= 0, i >= 2, i >= 4])
+    (<i >= 4>,)
+    """
+    joined = all_of(*conditions)
+    if type(joined) is Const:
+        return () if joined.value else (joined,)
+    return joined.args if type(joined) is And else (joined,)
+
+
+def any_of(*conditions: Expr) -> Expr:
+    """The condition that one of these holds.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i = index("i", 10)
+    >>> any_of(i >= 2, i < 2)
+    <1>
+    """
+    return _connective(Or, conditions, _e.FALSE, _e.TRUE)
+
+
+def _connective(kind: Any, given: tuple[Expr, ...], neutral: Expr, absorbing: Expr) -> Expr:
+    flat: list[Expr] = []
+    for a in given:
+        require_condition(a)
+        for part in a.parts if type(a) is kind else (a,):
+            if part is absorbing:
+                return absorbing
+            if part is not neutral and part not in flat:
+                flat.append(part)
+    if len(flat) > 1:
+        flat = _strongest(flat, keep_smaller=kind is And)
+        if _opposed(flat, kind):
+            return absorbing
+    if not flat:
+        return neutral
+    if len(flat) == 1:
+        return flat[0]
+    flat.sort(key=lambda a: a.key)
+    return nary_node(kind, tuple(flat), 0, 1, 1)
+
+
+def _opposed(conditions: list[Expr], kind: Any) -> bool:
+    """Whether e + c >= 0 and -e + d >= 0 are among them and exclude each other, or leave nothing out."""
+    constants: dict[Any, int] = {}
+    for a in conditions:
+        if type(a) is AtLeastZero:
+            constant, terms = linear(a.operand)
+            other = constants.get(tuple([(t, -c) for t, c in terms]))
+            if other is not None and (constant + other < 0 if kind is And else constant + other >= -1):
+                return True
+            constants[terms] = constant
+    return False
+
+
+def _strongest(conditions: list[Expr], *, keep_smaller: bool) -> list[Expr]:
+    """Of conditions e + c >= 0 with the same e, keep one: the smallest c of all_of, the largest of any_of."""
+    best: dict[Any, Expr] = {}
+    for a in conditions:
+        if type(a) is AtLeastZero:
+            constant, terms = linear(a.operand)
+            rival = best.get(terms)
+            if rival is not None and (constant > linear(rival.parts[0])[0]) is keep_smaller:
+                continue
+            best[terms] = a
+        else:
+            best[a] = a
+    return list(best.values())
+
+
+from tilewright.algebra.expr_rules import add, linear, nary_node, scale, sum_node, tag_of  # noqa: E402
