@@ -1,0 +1,47 @@
+"""Multiplication atoms: single instructions that add the product of two small matrices to a third."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import LayoutError
+from tilewright.machine.operands import MemoryOperand, RegisterOperand
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class MultiplyAtom:
+    """C (m x n) += A (m x k) * B (k x n).
+
+    `features` are what the machine must offer; `completes` says what makes an asynchronous result visible.
+    """
+
+    name: str
+    a: RegisterOperand | MemoryOperand
+    b: RegisterOperand | MemoryOperand
+    c: RegisterOperand
+    features: tuple[str, ...] = ()
+    completes: str | None = None
+    shape: tuple[int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        m, n, k = self.c.rows, self.c.columns, self.a.columns
+        if (self.a.rows, self.b.rows, self.b.columns) != (m, k, n):
+            raise LayoutError(
+                f"{self.name}: A is {self.a.rows}x{k}, B {self.b.rows}x{self.b.columns}, C {m}x{n}: they do not fit"
+            )
+        object.__setattr__(self, "shape", (m, n, k))
+
+    def run(self, a: Array, b: Array, c: Array) -> Array:
+        """What the instruction leaves in C's registers: the operands are taken apart and put together by layout.
+
+        Products are summed in C's type; integers wrap.
+        """
+        wide = np.float64 if self.c.dtype.is_float else np.int64
+        product = self.a.load(a).astype(wide) @ self.b.load(b).astype(wide)
+        total = self.c.load(c).astype(wide) + product
+        return self.c.store(total.astype(self.c.dtype.numpy))

@@ -1,0 +1,1 @@
+"""Machines: one folder each, with its tables. Nothing outside names a machine."""

@@ -1,0 +1,1 @@
+"""x86 with AVX2, AVX-512, AMX."""

@@ -1,0 +1,96 @@
+"""What x86 offers: vector multiply-adds, dot products of pairs and quadruples, AMX tiles, and their copies.
+
+A vector register is one lane a vector element. The first factor of a vector multiply-add is one number (or pair, or
+quadruple) in all lanes, so A is 1 x k, B is k x lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Layout
+from tilewright.ir.dtypes import DType, bf16, f32, f64, i8, i32, u8
+from tilewright.machine import CopyAtom, MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.machine.copy import rows_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _vector(name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *features: str) -> MultiplyAtom:
+    """A multiply-add over `lanes`, summing `depth` neighbouring products in each."""
+    return MultiplyAtom(
+        name,
+        RegisterOperand(1, depth, a, Layout((lanes, depth), (0, 1))),
+        RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
+        RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
+        features,
+    )
+
+
+def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
+    """A tile product of 16 x 16: rows of 64 bytes; B's rows hold `pack` neighbours along k for each column."""
+    pack = depth // 16
+    return MultiplyAtom(
+        name,
+        OpaqueOperand(16, depth, a, Layout((16, depth), (1, 16))),
+        OpaqueOperand(depth, 16, b, Layout((16, (pack, 16)), (pack, (1, depth)))),
+        OpaqueOperand(16, 16, c, Layout((16, 16), (1, 16))),
+        ("amx-tile", feature),
+    )
+
+
+MULTIPLY = {
+    atom.name: atom
+    for atom in (
+        _vector("avx2.f32", 8, 1, f32, f32, f32, "avx2", "fma"),
+        _vector("avx2.f64", 4, 1, f64, f64, f64, "avx2", "fma"),
+        _vector("avx512.f32", 16, 1, f32, f32, f32, "avx512f"),
+        _vector("avx512.f64", 8, 1, f64, f64, f64, "avx512f"),
+        _vector("avx512.bf16", 16, 2, bf16, bf16, f32, "avx512bf16"),
+        _vector("avx512.vnni", 16, 4, u8, i8, i32, "avx512vnni"),
+        _amx("amx.bf16", 32, bf16, bf16, f32, "amx-bf16"),
+        _amx("amx.s8", 64, i8, i8, i32, "amx-int8"),
+        _amx("amx.u8s8", 64, u8, i8, i32, "amx-int8"),
+    )
+}
+
+
+def _load(memory: Array, start: int, count: int) -> Array:
+    return memory[start : start + count].copy()
+
+
+def _load_masked(memory: Array, start: int, mask: Array) -> Array:
+    """Elements whose mask is unset are not touched, and arrive as zero."""
+    found = np.zeros(mask.size, memory.dtype)
+    found[mask] = memory[start + np.flatnonzero(mask)]
+    return found
+
+
+def _tile_load(memory: Array, start: int, stride: int, rows: int = 16) -> Array:
+    """Rows of 64 bytes; further rows of the tile are zero."""
+    columns = 64 // memory.dtype.itemsize
+    tile = np.zeros((16, columns), memory.dtype)
+    tile[:rows] = rows_of(memory, start, stride, rows, columns)
+    return tile
+
+
+def _tile_store(tile: Array, memory: Array, start: int, stride: int, rows: int = 16) -> Array:
+    row, column = np.indices((rows, tile.shape[1]))
+    changed = memory.copy()
+    changed[start + row * stride + column] = tile[:rows]
+    return changed
+
+
+COPY = {
+    atom.name: atom
+    for atom in (
+        CopyAtom("avx512.load", "memory", "register", _load, 64, ("avx512f",)),
+        CopyAtom("avx512.load.masked", "memory", "register", _load_masked, 64, ("avx512bw",)),
+        CopyAtom("avx2.load", "memory", "register", _load, 32, ("avx2",)),
+        CopyAtom("amx.tileload", "memory", "tile", _tile_load, 1024, ("amx-tile",)),
+        CopyAtom("amx.tileloadt1", "memory", "tile", _tile_load, 1024, ("amx-tile",), hint="stream"),
+        CopyAtom("amx.tilestore", "tile", "memory", _tile_store, 1024, ("amx-tile",)),
+    )
+}
