@@ -194,7 +194,8 @@ def _overlap(a: Any, b: Any) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return bool(np.shares_memory(a, b, max_work=10000))  # type: ignore[arg-type]
+        limit: Any = 10000  # numpy's stubs of different versions disagree on its type
+        return bool(np.shares_memory(a, b, max_work=limit))
     except np.exceptions.TooHardError:
         return True
 
