@@ -110,7 +110,7 @@ class Run:
                 own = 0  # the kernel itself adds where each of its tiles starts
             first = self.number(attrs["start"]) if "start" in attrs else own * tile
             size = self.number(attrs["dim"])
-            if attrs.get("primary", True):
+            if attrs.get("primary", True) or size % tile:
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
                 self.parts[attrs["dim"]] = (first, first + tile)

@@ -149,9 +149,9 @@ def _access(
     tile_side = {renamed.get(d, d): e for d, e in tile_side.items()}
     memory_side = {renamed.get(d, d): e for d, e in memory_side.items()}
     dims, iterators = mapping.tile_side(tile_side, what)
-    dims = _iterated(dims)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
+    dims = _iterated(dims, iterators, attrs["at"])
     extra = [operand(v, dtypes.i32, what) for v in dynamic]
     lookups = []
     for number, value in enumerate(extra):
@@ -180,12 +180,16 @@ def _by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Exp
     return {s: d for d in open_ for s in d.symbols if s in side and s not in dims}
 
 
-def _iterated(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The tile's dimensions; where one is a symbol set from a tile, the dimension of that tile it goes along."""
+def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The tile's dimensions; one that is a symbol set from a tile goes along a dimension of that tile.
+
+    That is so where no coordinate uses the dimension's iterator: the symbol itself says which element is meant.
+    """
     assigned = tracer("read").assigned
+    used = {s for e in at for s in e.symbols}
     found = list(dims)
     for place, d in enumerate(dims):
-        if isinstance(d, Symbol) and d in assigned:
+        if isinstance(d, Symbol) and d in assigned and iterators[place] not in used:
             missing = [of for of in assigned[d] if of not in dims]
             if len(missing) == 1:
                 found[place] = missing[0]
