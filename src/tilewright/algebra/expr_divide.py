@@ -88,38 +88,36 @@ def _div_number(a: Expr, n: int) -> Expr:
         return _div_number(_rules.scale(a, -1), -n)
     if n == 1:
         return a
-    kind = type(a)
-    if kind is Const:
-        return const(a.value // n)  # type: ignore[attr-defined]
+    if type(a) is Const:
+        return const(a.value // n)
     lo = a.lo
     if lo != -inf and a.hi != inf and lo // n == a.hi // n:
         return const(int(lo // n))
-    if kind is Sum:
-        return _div_sum(a, n)  # type: ignore[arg-type]
-    if kind is FloorDiv and _positive(a.right):  # type: ignore[attr-defined]
-        return floordiv(a.left, _rules.scale(a.right, n))  # type: ignore[attr-defined]
-    if kind is Mod and _positive(a.right):  # type: ignore[attr-defined]
-        outer = quotient_of(a.right, const(n))  # type: ignore[attr-defined]
+    if type(a) is Sum:
+        return _div_sum(a, n)
+    if type(a) is FloorDiv and _positive(a.right):
+        return floordiv(a.left, _rules.scale(a.right, n))
+    if type(a) is Mod and _positive(a.right):
+        outer = quotient_of(a.right, const(n))
         if outer is not None:
-            return modulo(_div_number(a.left, n), outer)  # type: ignore[attr-defined]
+            return modulo(_div_number(a.left, n), outer)
     return _e.ZERO if _within(a, const(n)) else _node(FloorDiv, a, const(n))
 
 
 def _div_sum(a: Sum, n: int) -> Expr:
-    outside: dict[Expr, int] = {}
+    outside: list[tuple[Expr, int]] = []
     inside: dict[Expr, int] = {}
     for t, c in a.terms:
         if c % n == 0:
-            outside[t] = c // n
+            outside.append((t, c // n))
         elif c * t.multiple % n == 0:  # n is known to divide c*t: its quotient stands alone
             g = gcd(c, n)
-            exact = _div_number(t, n // g)
-            outside[exact] = outside.get(exact, 0) + c // g
+            outside.append((_div_number(t, n // g), c // g))
         else:
             inside[t] = c
     quotient, constant = divmod(a.constant, n)
     if outside or quotient:
-        return _rules.add(_rules.total(quotient, outside), _div_number(_rules.total(constant, inside), n))
+        return _rules.weighted_sum(quotient, [*outside, (_div_number(_rules.total(constant, inside), n), 1)])
     found = _low_part(a, n)
     if found is not None:
         g, high, _ = found
@@ -134,16 +132,15 @@ def _mod_number(a: Expr, n: int) -> Expr:
         return _rules.scale(_mod_number(_rules.scale(a, -1), -n), -1)
     if n == 1 or a.multiple % n == 0:
         return _e.ZERO
-    kind = type(a)
-    if kind is Const:
-        return const(a.value % n)  # type: ignore[attr-defined]
+    if type(a) is Const:
+        return const(a.value % n)
     lo = a.lo
     if lo != -inf and a.hi != inf and lo // n == a.hi // n:
         return _rules.add(a, const(-int(lo // n) * n))
-    if kind is Sum:
-        return _mod_sum(a, n)  # type: ignore[arg-type]
-    if kind is Mod and _positive(a.right) and quotient_of(a.right, const(n)) is not None:  # type: ignore[attr-defined]
-        return _mod_number(a.left, n)  # type: ignore[attr-defined]
+    if type(a) is Sum:
+        return _mod_sum(a, n)
+    if type(a) is Mod and _positive(a.right) and quotient_of(a.right, const(n)) is not None:
+        return _mod_number(a.left, n)
     return a if _within(a, const(n)) else _node(Mod, a, const(n))
 
 
