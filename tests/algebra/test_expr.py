@@ -58,6 +58,21 @@ def test_simplified_expressions_keep_their_value_range_divisor_and_text(block):
         assert parse_expr(str(e), symbols) is e, (seed, str(e))
 
 
+def test_every_node_is_in_its_canonical_form():
+    plain = (nodes.Sum, nodes.Const)
+    for seed in range(2000):
+        for node in drawn(seed)[2].expr.walk():
+            if isinstance(node, nodes.Sum):
+                assert all(c != 0 and not isinstance(t, plain) for t, c in node.terms), (seed, str(node))
+                assert [t.key for t, _ in node.terms] == sorted(t.key for t, _ in node.terms)
+                assert len(node.terms) > 1 or node.constant or node.terms[0][1] != 1
+            if isinstance(node, nodes.Product):
+                assert not any(isinstance(f, (*plain, nodes.Product)) for f in node.factors), (seed, str(node))
+                assert len(node.factors) > 1
+            if isinstance(node, nodes.FloorDiv | nodes.Mod) and node.right.is_constant:
+                assert int(node.right) > 1, (seed, str(node))
+
+
 def test_arrays_give_what_numbers_give():
     for seed in range(200):
         rng, symbols, pair = drawn(2 * seed + 1)
