@@ -14,7 +14,7 @@ from rich.table import Table
 import tilewright
 from tilewright.algebra import symbol
 from tilewright.ir import dtypes
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE, Builder, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.wave.templates import get_igemm_conv2d
@@ -30,10 +30,11 @@ def raw(count: int) -> Block:
     block = Block((value,))
     ops = block.ops
     spec = TILE.ops["neg"]
-    for _ in range(count):
-        result = Value(tile)
-        ops.append(Op(spec, (value,), {}, (result,)))
-        value = result
+    with building():
+        for _ in range(count):
+            result = Value(tile)
+            ops.append(Op(spec, (value,), {}, (result,)))
+            value = result
     return block
 
 
@@ -44,9 +45,10 @@ def built(count: int) -> Program:
     body = Block()
     builder.blocks.append(body)
     value = builder.emit("read", (memory,), {}, (TileType(dtypes.f32, (M, N)),)).result
-    for _ in range(count // 2):
-        value = builder.emit("add", (value, value)).result
-        value = builder.emit("neg", (value,)).result
+    with building():
+        for _ in range(count // 2):
+            value = builder.emit("add", (value, value)).result
+            value = builder.emit("neg", (value,)).result
     builder.emit("write", (value, memory))
     return Program(TILE, "chain", (memory,), body)
 

@@ -7,7 +7,9 @@ blocks of its own (the body of a loop). Index arithmetic is not operations: attr
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,6 +180,19 @@ class Program:
         from tilewright.ir.printer import program_text
 
         return program_text(self)
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Within it, the garbage collector rests: it would walk the growing program again and again for nothing."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def walk_block(block: Block) -> Iterator[Op]:

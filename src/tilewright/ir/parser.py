@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.errors import ParseError, ProgramError
-from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value
+from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
 
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
@@ -21,7 +21,8 @@ _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
 def parse_program(text: str, levels: dict[str, Level]) -> Program:
     """The program that the text prints; its first word names the level."""
-    return _Reader(text, levels).program()
+    with building():
+        return _Reader(text, levels).program()
 
 
 class _Reader:

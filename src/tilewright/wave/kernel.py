@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
-from tilewright.ir.core import Block, MemoryType, Program, TileType, Value
+from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.tile import TILE
@@ -43,7 +43,7 @@ class Kernel:
         trace = Tracer(iterators)
         body = Block()
         trace.open(body)
-        with trace:
+        with trace, building():
             values, arguments = self._arguments(trace)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
