@@ -184,6 +184,7 @@ def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
     for op in program.walk():
         free |= {s for name in ("over",) for e in op.attrs.get(name, ()) for s in e.symbols}
         free |= {s for s, _ in op.attrs.get("lookups", ())}
+        free |= {s for e in op.attrs.get("names", ()) for s in e.symbols}
         if op.name == "set_symbol":
             free |= op.attrs["symbol"].symbols
         if op.name == "iterate" and op.attrs.get("start"):

@@ -122,3 +122,9 @@ def test_sympys_names_on_our_expressions():
     assert sympy.symbols("a b") == (tkl.sym.a, tkl.sym.b)
     with pytest.raises(ValueError, match="the last case must have the condition True"):
         sympy.Piecewise((1, M < 2))
+
+
+def test_names_are_reached_through_modules_as_in_waves_examples():
+    assert tkw.utils.general_utils.ceildiv(7, 2) == 4
+    assert tkw.utils.run_utils.set_default_run_config is set_default_run_config
+    assert tkl.global_symbols.GLOBAL_ADDRESS_SPACE is GLOBAL_ADDRESS_SPACE

@@ -718,3 +718,29 @@ def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension():
 
     x, where = integers((4, 3)), integers((5, 3), np.int32, 0, 4)
     assert (tilewright.compile(kernel)(x, where) == np.take_along_axis(x, where, 0)).all()
+
+
+def test_logs_keep_iterations_apart_and_need_no_tile_size():
+    def product(constraints):
+        @tkw.wave(constraints)
+        def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+            @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+            def loop(acc):
+                acc = tkw.mma(tkw.read(a), tkw.read(b), acc)
+                tkw.debug_log(acc, label="acc", extra_iteration_dimensions=[(tkl.sym.iter, K, 3)])
+                return acc
+
+            tkw.write(loop, c)
+
+        return kernel
+
+    a, b = integers((3, 8)), integers((4, 8), seed=1)
+    logs: dict = {}
+    c = tilewright.compile(product([tkw.TilingConstraint(K, 2)]))(a, b, debug_logs=logs)
+    assert (c == a @ b.T).all()
+    value = logs["acc"]["value"]
+    assert logs["acc"]["iteration_dimensions"] == [tkl.sym.iter]
+    assert (value[0] == a[:, :2] @ b[:, :2].T).all()
+    assert (value[1] == a[:, :4] @ b[:, :4].T).all()
+    assert (value[2] == c).all()  # later iterations overwrite the last
+    assert (tilewright.compile(product([]))(a, b) == c).all()

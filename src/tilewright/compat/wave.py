@@ -6,11 +6,14 @@ ignored. The torch utilities need torch, which is loaded when one of them is cal
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
+import tilewright.wave
 from tilewright.compiler import Executable, compile
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
@@ -275,3 +278,7 @@ __all__ = [
     "wave_dtype_to_torch",
 ]
 __all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_"))]
+
+# Wave's kernels also reach these names as tkw.utils.general_utils.ceildiv and the like
+_here = sys.modules[__name__]
+tilewright.wave.utils = SimpleNamespace(general_utils=_here, run_utils=_here, torch_utils=_here, mma_utils=_here)

@@ -32,7 +32,8 @@ def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
     tiling = loops.tiling_of(run.program, axis)
     attrs = tiling.attrs if tiling is not None else {}
     first, size = run.part(axis)
-    if loops.accumulates_only(op) and "iters" not in attrs and "start" not in attrs:
+    any_size = loops.accumulates_only(op) and not (loops.logs_iterations(op) and "tile" in attrs)
+    if any_size and "iters" not in attrs and "start" not in attrs:
         tile = max(1, size - first)
     elif "tile" in attrs:
         tile = run.number(attrs["tile"], op)
@@ -54,10 +55,11 @@ def _run_tiles(
 ) -> tuple[TileValue, ...]:
     (body,) = op.blocks
     outside = run.parts.get(axis)
-    for first, last in tiles:
+    for number, (first, last) in enumerate(tiles):
         if last <= first:
             continue
         run.parts[axis] = (first, last)
+        run.iteration[axis] = number
         for arg, tile in zip(body.args, carried, strict=True):
             run.values[arg] = tile
         carried = [run.conform(tile, arg.type.dims, op) for tile, arg in zip(run.block(body), body.args, strict=True)]

@@ -30,7 +30,7 @@ def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> se
     chain: set[Op] = set()
     current = arg
     while current is not result:
-        users = [op for op in walk_block(body) if current in op.operands]
+        users = _users(body, current)
         if len(users) != 1 or users[0] not in body.ops:
             return None
         (user,) = users
@@ -38,8 +38,21 @@ def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> se
             return None
         chain.add(user)
         current = user.result
-    users = [op for op in walk_block(body) if current in op.operands]
-    return chain if all(op.name == "yield" for op in users) else None
+    return chain if all(op.name == "yield" for op in _users(body, current)) else None
+
+
+def _users(body: Block, value: Value) -> list[Op]:
+    """The operations that depend on a value; a log only looks."""
+    return [op for op in walk_block(body) if value in op.operands and op.name != "debug_log"]
+
+
+def logs_iterations(op: Op) -> bool:
+    """Whether a log in the loop's body keeps each of its iterations apart."""
+    axis = op.attrs["axis"]
+    return any(
+        inner.name == "debug_log" and any(dim is axis for dim, _ in inner.attrs.get("iterations", ()))
+        for inner in walk_block(op.blocks[0])
+    )
 
 
 def _accumulates(op: Op, value: Value, axis: Expr) -> bool:

@@ -88,11 +88,15 @@ def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
     (tile,) = run.tiles(op)
     label = op.attrs["label"]
     dims = op.attrs.get("to", tile.dims)
+    counts = [(axis, run.number(count, op)) for axis, count in op.attrs.get("iterations", ())]
     if label not in run.logs:
-        shape = tuple(run.number(d, op) for d in dims)
+        shape = (*(count for _, count in counts), *(run.number(d, op) for d in dims))
         poison = np.nan if tile.dtype.is_float else 0
         run.logs[label] = {"value": np.full(shape, poison, tile.dtype.numpy)}
-    value = run.logs[label]["value"]
+        if counts:
+            run.logs[label]["iteration_dimensions"] = list(op.attrs["names"])
+    slot = tuple(min(run.iteration.get(axis, 0), count - 1) for axis, count in counts)
+    value = run.logs[label]["value"][slot] if slot else run.logs[label]["value"]
     parts = {d: tile.part(d) for d in tile.dims}
     if "at" in op.attrs:
         at = _coordinates(run, op, tile.dims, parts, ())

@@ -35,6 +35,8 @@ class Run:
     """Dimensions of which only a part is current: first coordinate, one past the last."""
     bound: dict[Symbol, TileValue] = field(default_factory=dict)
     """What set_symbol made symbols stand for."""
+    iteration: dict[Expr, int] = field(default_factory=dict)
+    """How many tiles of each loop around have been run before."""
     walking: set[Expr] = field(default_factory=set)
     """The axes of the while loops around."""
     masks: list[TileValue] = field(default_factory=list)

@@ -403,7 +403,11 @@ _SPECS: list[OpSpec] = [
     OpSpec("extract", {"offset": "exprs"}, result_types=_extract),
     OpSpec("allocate", {"tile": "exprs?"}, check=_check_allocate),
     OpSpec("barrier", result_types=_nothing),
-    OpSpec("debug_log", {"label": "str", "to": "exprs?", "over": "exprs?", "at": "exprs?"}, result_types=_nothing),
+    OpSpec(
+        "debug_log",
+        {"label": "str", "to": "exprs?", "over": "exprs?", "at": "exprs?", "iterations": "table?", "names": "exprs?"},
+        result_types=_nothing,
+    ),
     *(OpSpec(name, result_types=_unary_float) for name in UNARY_FLOAT),
     *(OpSpec(name, result_types=_unary) for name in UNARY_ANY),
     *(OpSpec(name, result_types=_binary) for name in BINARY),

@@ -28,7 +28,7 @@ from tilewright.ir.dtypes import (
     u8,
 )
 from tilewright.ir.dtypes import bool_ as bool
-from tilewright.lang import sympy
+from tilewright.lang import global_symbols, sympy
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, sym
 from tilewright.lang.types import KernelBufferUsage, Memory, MemoryLayout, Register, SymbolBind
@@ -65,6 +65,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "global_symbols",
     "i1",
     "i4",
     "i8",

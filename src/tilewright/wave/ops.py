@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
-from tilewright.errors import DimensionMismatch, DtypeMismatch, OutOfScope, ProgramError
+from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -298,14 +298,16 @@ def debug_log(
     """Keeps the tile's values for the caller (`kernel(..., debug_logs=logs)`); the result does not change.
 
     After the call, `logs[label]["value"]` is the tile, put together over all loops and workgroups. `printer(label,
-    value)` and `handler(logs)` are called then.
+    value)` and `handler(logs)` are called then. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first
+    iterations of the loop over an axis apart, along a new first dimension.
     """
-    if extra_iteration_dimensions:
-        raise OutOfScope("debug_log: extra_iteration_dimensions are out of scope", author_location())
     trace = tracer("debug_log")
     name = label or f"debug_log_output_{len(trace.hooks)}"
     trace.hooks[name] = (printer, handler)
     attrs: dict[str, Any] = {"label": name}
+    if extra_iteration_dimensions:
+        attrs["iterations"] = tuple((as_expr(axis), as_expr(count)) for _, axis, count in extra_iteration_dimensions)
+        attrs["names"] = tuple(name for name, _, _ in extra_iteration_dimensions)
     value = tile_of(src, "debug_log")
     if mapping is not None:
         dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")
