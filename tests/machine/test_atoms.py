@@ -87,19 +87,22 @@ def test_atoms_multiply_exactly(name):
     assert (found == wanted).all()
 
 
-@pytest.mark.parametrize("name", ATOMS)
-@pytest.mark.parametrize("which", ["a", "b", "c"])
+IN_REGISTERS = [
+    (name, which)
+    for name, atom in ATOMS.items()
+    for which in "abc"
+    if not isinstance(operand := getattr(atom, which), MemoryOperand) and operand.rows * operand.columns > 1
+]
+
+
+@pytest.mark.parametrize(("name", "which"), IN_REGISTERS)
 def test_a_swapped_lane_is_seen(name, which):
     """Data that the true lane map laid out, read by a map with two places exchanged, gives another product."""
     atom = ATOMS[name]
     operand = getattr(atom, which)
-    if isinstance(operand, MemoryOperand):
-        pytest.skip("lies in memory")
     places = operand._places()
     first = (0, 0)
-    second = next((p for p in np.ndindex(places.shape) if places[p] != places[first]), None)
-    if second is None:
-        pytest.skip("one element in all lanes")
+    second = next(p for p in np.ndindex(places.shape) if places[p] != places[first])
     a, b, c = drawn(atom, seed=3)
     registers = {"a": atom.a.store(a), "b": atom.b.store(b), "c": atom.c.store(c)}
     swapped = registers[which].copy()
