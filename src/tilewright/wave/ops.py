@@ -16,7 +16,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
-from tilewright.wave.tracer import Tile, dims_of, operand, tile_of, tracer
+from tilewright.wave.tracer import Tile, dims_of, operand, refuse_threads, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
 
@@ -93,6 +93,7 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
             operands.append(condition.value)
         elif isinstance(condition, Expr | bool | int):
             attrs["when"] = as_expr(int(condition) if isinstance(condition, bool) else condition)
+            refuse_threads(attrs["when"])  # before its body, which may fail for the same reason
         else:
             raise DtypeMismatch(f"conditional on {condition!r}: give a tile or an expression", author_location(1))
         otherwise = (

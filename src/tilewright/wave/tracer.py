@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.errors import BadMapping, DtypeMismatch, ProgramError, PythonControlFlow
+from tilewright.errors import BadMapping, DtypeMismatch, OutOfScope, ProgramError, PythonControlFlow
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
@@ -35,6 +35,8 @@ class Tracer:
         blocks: tuple[Block, ...] = (),
     ) -> Op:
         """A new operation at the author's line."""
+        for value in (attrs or {}).values():
+            refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
     def body(self, function: Callable[..., Any], args: Sequence[Value]) -> tuple[Block, Any]:
@@ -57,6 +59,17 @@ class Tracer:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+
+
+def refuse_threads(value: Any) -> None:
+    """Raises where an expression names a thread: a tile program has none."""
+    if isinstance(value, tuple):
+        for entry in value:
+            refuse_threads(entry)
+    elif isinstance(value, Expr):
+        for s in value.symbols:
+            if s.name.startswith("THREAD_"):
+                raise OutOfScope(f"{s.name}: a tile program has no threads", author_location(2))
 
 
 def tracer(what: str) -> Tracer:
