@@ -30,6 +30,7 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.printer import program_text
 from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
+from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -97,7 +98,7 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
     found: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
-        if "ADDRESS_SPACE" in str(name) or "ADDRESS_SPACE" in str(value) or type(value).__name__ == "AddressSpace":
+        if isinstance(value, AddressSpace) or value in (GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE):
             continue
         if not isinstance(key, Symbol):
             if not isinstance(key, str):
@@ -220,10 +221,10 @@ def _require_tiles(program: Program, known: Mapping[Symbol, Expr]) -> None:
 
 def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set[Symbol], op: Op) -> None:
     for s in sorted(needed, key=lambda s: s.name):
-        if s.name.startswith(("WORKGROUP_", "GET_ITER_ARG_")) or s in free:
+        if s in WORKGROUPS or s.name.startswith("GET_ITER_ARG_") or s in free:
             continue
         left = known[s].symbols - free if s in known else {s}
-        left = {x for x in left if not x.name.startswith("WORKGROUP_")}
+        left -= set(WORKGROUPS)
         if left:
             missing = min(x.name for x in left)
             raise UnboundSymbol(

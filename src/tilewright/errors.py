@@ -25,6 +25,10 @@ class NotExact(ExpressionError, ArithmeticError):
     """`a / b` was evaluated where b does not divide a."""
 
 
+class OutOfRange(ExpressionError):
+    """A symbol was given a value outside the range it was declared with."""
+
+
 class AccessError(TilewrightError, ValueError):
     """A transform, access or cut that cannot be done; the message names the axis or the divisors."""
 

@@ -172,6 +172,18 @@ def test_equal_expressions_are_one_object_and_are_forgotten_when_unused():
     assert index("a", 10) is a
 
 
+def test_sweeping_at_any_moment_keeps_equal_expressions_one_object(monkeypatch):
+    monkeypatch.setattr(nodes, "_SWEEP_EVERY", 7)
+    monkeypatch.setattr(nodes, "_next_sweep", 0)
+    for seed in range(300):
+        rng, symbols, pair = drawn(seed)
+        values = random_values(rng, symbols)
+        assert pair.expr(values) == pair.meaning(values), seed
+        assert parse_expr(str(pair.expr), symbols) is pair.expr, seed
+        assert all(nodes._nodes[name] is node for name, node in list(nodes._nodes.items())[:50])
+    assert index("a", 7) is concrete_symbols()[0]
+
+
 def test_shared_parts_cost_nothing():
     e = index("a", 1 << 40)
     for i in range(60):  # as a tree this has 2**60 nodes

@@ -9,7 +9,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import DimensionMismatch, ExecutionError
+from tilewright.errors import DimensionMismatch, ExecutionError, UnboundSymbol
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUP_0, WORKGROUP_2
 
@@ -744,3 +744,30 @@ def test_logs_keep_iterations_apart_and_need_no_tile_size():
     assert (value[1] == a[:, :4] @ b[:, :4].T).all()
     assert (value[2] == c).all()  # later iterations overwrite the last
     assert (tilewright.compile(product([]))(a, b) == c).all()
+
+
+def test_a_symbol_set_to_what_it_cannot_be_is_named():
+    i = tkw.IndexMapping.iterator(0)
+    S = tkl.sym.S
+    at = tkw.IndexMapping(1, inputs={N: S + i}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(x: mem(N), shift: mem(M, dtype=tkl.i32), y: mem(M)):
+        tkw.set_symbol(S, tkw.read(shift))
+        tkw.write(tkw.read(x, mapping=at, otherwise=0), y)
+
+    with pytest.raises(ExecutionError, match=r"S = .* is outside its range: 0 to inf"):
+        tilewright.compile(kernel)(integers((4,)), np.array([0, -1], np.int32))
+
+
+def test_symbols_that_only_look_like_workgroups_and_spaces_are_the_authors():
+    WORKGROUP_SIZE, ADDRESS_SPACE_COUNT = tkl.sym.WORKGROUP_SIZE, tkl.sym.ADDRESS_SPACE_COUNT
+
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_SIZE * ADDRESS_SPACE_COUNT, tkl.f32), y)
+
+    found = tilewright.compile(kernel, {WORKGROUP_SIZE: 3, ADDRESS_SPACE_COUNT: 5})(np.zeros(2, np.float32))
+    assert found.tolist() == [15, 15]
+    with pytest.raises(UnboundSymbol, match="WORKGROUP_SIZE"):
+        tilewright.compile(kernel, {ADDRESS_SPACE_COUNT: 5})

@@ -31,18 +31,20 @@ from tilewright.errors import ExpressionError
 Bound: TypeAlias = float
 """An int, or infinity: the numeric end of a range."""
 
-# Every node by what it is made of. A weak dictionary would forget unused nodes at once but costs a third of the time
-# of making one; here unused nodes are swept out whenever the table has grown by so many.
+# Every node by what it is made of. A weak dictionary would forget unused nodes at once, but making nodes is what this
+# package does most, and weak references make it dearer; here unused nodes are swept out whenever the table has grown.
 _nodes: dict[Any, Expr] = {}
 _SWEEP_EVERY = 1 << 16
 _next_sweep = _SWEEP_EVERY
+_probe = [object()]
+_UNUSED = getrefcount(_probe[0])  # what the count is for something that only a container refers to
 
 
 def forget_unused() -> None:
     """Drops the nodes that nothing outside the table refers to."""
     global _next_sweep
     for name in reversed(list(_nodes)):  # what a node is made of comes before it
-        if getrefcount(_nodes[name]) <= 2:  # the table's reference, and the one of the call
+        if getrefcount(_nodes[name]) <= _UNUSED:
             del _nodes[name]
     _next_sweep = len(_nodes) + _SWEEP_EVERY
 

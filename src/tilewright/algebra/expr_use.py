@@ -30,7 +30,7 @@ from tilewright.algebra.expr import (
     symbol,
 )
 from tilewright.algebra.expr_operations import OPERATIONS
-from tilewright.errors import ExpressionError
+from tilewright.errors import ExpressionError, OutOfRange
 
 # -- evaluation ---------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ def _symbol_value(node: Symbol, values: Mapping[Any, Any]) -> Any:
     else:
         least = most = value
     if least < node.lo or most > node.hi or (node.multiple > 1 and np.any(value % node.multiple)):
-        raise ExpressionError(f"{node.name} = {value} is outside its range: {symbol_range(node)}")
+        raise OutOfRange(f"{node.name} = {value} is outside its range: {symbol_range(node)}")
     return value
 
 
@@ -162,7 +162,7 @@ class Substitution:
 
 def _require_in_range(s: Symbol, value: int) -> None:
     if value < s.lo or value > s.hi or value % s.multiple != 0:
-        raise ExpressionError(f"{s.name} = {value} is outside its range: {symbol_range(s)}")
+        raise OutOfRange(f"{s.name} = {value} is outside its range: {symbol_range(s)}")
 
 
 _REBUILD: dict[type[Expr], Callable[..., Expr]] = {

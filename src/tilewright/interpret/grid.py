@@ -11,6 +11,7 @@ from tilewright.errors import OutOfScope
 from tilewright.interpret.run import Run
 from tilewright.ir.core import Program
 from tilewright.ir.tile import loose
+from tilewright.lang.symbols import THREADS, WORKGROUPS
 
 
 def is_grid(program: Program) -> bool:
@@ -42,7 +43,7 @@ def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
 
 
 def _mentions(e: Expr) -> bool:
-    return any(s.name.startswith("WORKGROUP_") for s in e.symbols)
+    return any(s in WORKGROUPS for s in e.symbols)
 
 
 def refuse_threads(program: Program) -> None:
@@ -50,7 +51,7 @@ def refuse_threads(program: Program) -> None:
     for op in [*program.records, *program.walk()]:
         for e in _expressions(op.attrs):
             for s in e.symbols:
-                if s.name.startswith("THREAD_"):
+                if s in THREADS:
                     raise OutOfScope(f"{s.name}: a tile program has no threads", op.loc)
 
 

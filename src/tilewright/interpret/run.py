@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import evaluate
-from tilewright.errors import ExecutionError, ExpressionError, ProgramError, UnboundSymbol
+from tilewright.errors import ExecutionError, ExpressionError, OutOfRange, ProgramError, UnboundSymbol
 from tilewright.interpret.tiles import Array, TileValue, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
+from tilewright.lang.symbols import WORKGROUPS
 
-WORKGROUPS = tuple(symbol(f"WORKGROUP_{i}", 0) for i in range(5))
 Handler: TypeAlias = "Callable[[Run, Op], tuple[TileValue, ...]]"
 
 
@@ -51,7 +51,7 @@ class Run:
                     known[s] = self.uniform(tile, str(s), at)
             return int(evaluate(e, known))
         except ExpressionError as fault:
-            raise UnboundSymbol(f"{e}: {fault}", at.loc if at else None) from None
+            raise _run_time_fault(e, fault, at) from None
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
         """The one value of a tile whose elements are all alike."""
@@ -195,7 +195,7 @@ class Run:
         try:
             return np.asarray(evaluate(e, values))
         except ExpressionError as fault:
-            raise UnboundSymbol(f"{e}: {fault}", at.loc) from None
+            raise _run_time_fault(e, fault, at) from None
 
     @contextmanager
     def masked_by(self, condition: TileValue) -> Iterator[None]:
@@ -205,3 +205,9 @@ class Run:
             yield
         finally:
             self.masks.pop()
+
+
+def _run_time_fault(e: Expr, fault: ExpressionError, at: Op | None) -> ProgramError:
+    """Why an expression has no value now: a symbol without one, or with one that its range excludes."""
+    kind = ExecutionError if isinstance(fault, OutOfRange) else UnboundSymbol
+    return kind(f"{e}: {fault}", at.loc if at else None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr
-from tilewright.ir.dtypes import DType, bool_, f32
+from tilewright.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,9 +51,6 @@ def round_to(array: Array, dtype: DType) -> Array:
     """The array in another element type: floats rounded to nearest even, integers wrapped."""
     if array.dtype == dtype.numpy:
         return array
-    if dtype.is_narrow and array.dtype == np.float64:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return array.astype(dtype.numpy)  # one rounding, not two
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(dtype.numpy)
 
@@ -94,6 +91,3 @@ def spread(tile: TileValue, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int,
 def scalar_value(number: Any, dtype: DType) -> TileValue:
     """A tile without dimensions."""
     return TileValue(dtype, (), (), round_to(np.asarray(number), dtype))
-
-
-BOOL, F32 = bool_, f32

@@ -89,19 +89,3 @@ def attr_symbols(kind: str, value: Any) -> set[Symbol]:
         case "table":
             return {s for pair in value for e in pair for s in e.symbols}
     return set()
-
-
-def map_attr(kind: str, value: Any, image: Any) -> Any:
-    """The attribute with `image` applied to every expression in it."""
-    match kind.rstrip("?"):
-        case "expr":
-            return image(value)
-        case "exprs":
-            return tuple(image(e) for e in value)
-        case "numexpr":
-            return image(value) if isinstance(value, Expr) else value
-        case "lookups":
-            return tuple((d, tuple(image(e) for e in at)) for d, at in value)
-        case "table":
-            return tuple((image(k), image(v)) for k, v in value)
-    return value

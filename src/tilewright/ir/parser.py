@@ -323,9 +323,7 @@ class _Reader:
                 operands.append(self.use())
         attrs = self.attributes(spec)
         blocks = []
-        for i in range(spec.blocks):
-            if i:  # the brace that closed the block before also opens this one
-                pass
+        for _ in range(spec.blocks):
             self.expect("(")
             outside = dict(self.values)
             inner = Block(self.typed_values(")"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.algebra.expr import Const, Exact, Expr, Product, Sum, Symbol
+from tilewright.algebra.expr import Const, Exact, Expr, Sum, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
@@ -211,8 +211,6 @@ def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
         rest = number - e.constant
         if isinstance(term, Symbol | Exact) and rest % coefficient == 0:
             return solve(term, rest // coefficient)
-    if isinstance(e, Product):
-        return None
     return None
 
 

@@ -278,8 +278,7 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    kept = value if isinstance(value, float) else as_expr(value) if isinstance(value, Expr) else value
-    return Tile(tracer("scalar").emit("scalar", (), {"value": kept, "dtype": dtype}).result)
+    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": dtype}).result)
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:

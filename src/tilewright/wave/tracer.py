@@ -12,6 +12,7 @@ from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import Builder
+from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 
 _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
@@ -68,7 +69,7 @@ def refuse_threads(value: Any) -> None:
             refuse_threads(entry)
     elif isinstance(value, Expr):
         for s in value.symbols:
-            if s.name.startswith("THREAD_"):
+            if s in THREADS:
                 raise OutOfScope(f"{s.name}: a tile program has no threads", author_location(2))
 
 
