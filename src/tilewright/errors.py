@@ -115,3 +115,31 @@ class AliasingWarning(UserWarning):
 
 class IgnoredOptionWarning(UserWarning):
     """An option of Wave's that has no meaning here."""
+
+
+class InterpreterFault(ExecutionError):
+    """What an interpreter finds wrong with a program as it runs; the message names the operations and their lines."""
+
+
+class RaceFault(InterpreterFault):
+    """Two agents touch one element, one of them writing, and nothing orders them."""
+
+
+class DeadlockFault(InterpreterFault):
+    """Every agent waits; the message says for what."""
+
+
+class UninitialisedFault(InterpreterFault):
+    """Memory or registers are read that nothing has written."""
+
+
+class OutOfBoundsFault(InterpreterFault):
+    """A coordinate lies outside its tensor, where it was not said that it may."""
+
+
+class ProtocolFault(InterpreterFault):
+    """A channel is used against its order: a stage that is not held, committed twice, never released."""
+
+
+class NotWrittenFault(InterpreterFault):
+    """An output was not written completely."""

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from copy_checks import Exchanged
 
-from tilewright.algebra import Layout
+from tilewright.algebra import ComposedLayout, Layout, Swizzle, make_layout
 from tilewright.errors import LayoutError
-from tilewright.machine import MemoryOperand
+from tilewright.machine import CopyRequest, Place
+from tilewright.machine.copy import table
 from tilewright.targets.amd import atoms as amd
 from tilewright.targets.intel import atoms as intel
 from tilewright.targets.nvidia import atoms as nvidia
@@ -32,6 +34,11 @@ LANE_MAPS = {
         None,
         None,
         lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
+    ),
+    "wgmma.m64n64k16.f16.ra": (
+        lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
+        None,
+        None,
     ),
     "mfma.16x16x16.f16": (
         lambda lane, e: (lane % 16, 4 * (lane // 16) + e),
@@ -63,6 +70,36 @@ def test_lane_maps_are_those_of_the_manuals(name):
                 assert (element % operand.rows, element // operand.rows) == wanted(lane, value), (name, lane, value)
 
 
+# where in shared memory element (row, column) of A and (k, column) of B lie: rows of 128 bytes, eight chunks of 16
+# bytes in each, the chunk's number xor-ed with the row's
+K_FASTEST = (
+    lambda m, k: 64 * m + 8 * (k // 8 ^ m % 8) + k % 8,
+    lambda k, n: 64 * n + 8 * (k // 8 ^ n % 8) + k % 8,
+)
+MN_FASTEST = (
+    lambda m, k: 64 * k + 8 * (m // 8 ^ k % 8) + m % 8,
+    lambda k, n: 4096 * (n // 64) + 64 * k + 8 * (n % 64 // 8 ^ k % 8) + n % 8,
+)
+
+
+@pytest.mark.parametrize("name", [name for name in ATOMS if name.startswith("wgmma")])
+def test_shared_operands_are_those_of_the_manual(name):
+    atom = ATOMS[name]
+    wanted_a = None if ".ra" in name else (MN_FASTEST if ".ta" in name else K_FASTEST)[0]
+    wanted_b = (MN_FASTEST if ".tb" in name else K_FASTEST)[1]
+    for operand, wanted in ((atom.a, wanted_a), (atom.b, wanted_b)):
+        if wanted is not None:
+            row, column = np.indices((operand.rows, operand.columns))
+            assert (operand.layout(row, column) == wanted(row, column)).all()
+
+
+def test_wgmma_has_its_variants():
+    assert {name.removeprefix("wgmma.m64n128k16.bf16") for name in ATOMS if "n128k16.bf16" in name} == {
+        *("", ".ra", ".ta", ".tb", ".ra.tb", ".ta.tb")
+    }
+    assert "wgmma.m64n160k16.f16.tb" not in ATOMS  # rows of 128 bytes hold 64 of n
+
+
 def drawn(atom, seed=0):
     rng = np.random.default_rng(seed)
     m, n, k = atom.shape
@@ -87,37 +124,28 @@ def test_atoms_multiply_exactly(name):
     assert (found == wanted).all()
 
 
-IN_REGISTERS = [
-    (name, which)
-    for name, atom in ATOMS.items()
-    for which in "abc"
-    if not isinstance(operand := getattr(atom, which), MemoryOperand) and operand.rows * operand.columns > 1
-]
-
-
-@pytest.mark.parametrize(("name", "which"), IN_REGISTERS)
-def test_a_swapped_lane_is_seen(name, which):
-    """Data that the true lane map laid out, read by a map with two places exchanged, gives another product."""
+@pytest.mark.parametrize("which", "abc")
+@pytest.mark.parametrize("name", ATOMS)
+def test_an_exchanged_entry_is_seen(name, which):
+    """Operands laid out by the true map, read by one with two places exchanged: another product, or an error."""
     atom = ATOMS[name]
     operand = getattr(atom, which)
-    places = operand._places()
     first = (0, 0)
-    second = next(p for p in np.ndindex(places.shape) if places[p] != places[first])
-    a, b, c = drawn(atom, seed=3)
-    registers = {"a": atom.a.store(a), "b": atom.b.store(b), "c": atom.c.store(c)}
-    swapped = registers[which].copy()
-    matrix = np.arange(operand.rows * operand.columns).reshape(operand.columns, operand.rows).T
-    labels = operand.store(matrix)
-    held = registers[which]
-    x, y = held[labels == labels[first]][0], held[labels == labels[second]][0]
-    if x == y:
-        swapped[labels == labels[first]] = x + np.asarray(1, x.dtype)
-    else:
-        swapped[labels == labels[first]], swapped[labels == labels[second]] = y, x
-    registers[which] = swapped
-    wrong = atom.c.load(atom.run(registers["a"], registers["b"], registers["c"]))
-    right = product(atom, a, b, c)
-    assert not np.array_equal(wrong, right)
+    values = table(operand.layout)
+    others = np.argwhere(values != values[first])
+    for second in {tuple(others[at]) for at in (0, len(others) // 2, -1)} if others.size else {first}:
+        wrong = replace(atom, **{which: replace(operand, layout=Exchanged(operand.layout, first, second))})
+        for seed in range(8):  # the two elements may happen to be equal
+            a, b, c = drawn(atom, seed)
+            stored = atom.a.store(a), atom.b.store(b), atom.c.store(c)
+            try:
+                found = atom.c.load(wrong.run(*stored))
+            except LayoutError:
+                break
+            if not np.array_equal(found, atom.c.load(atom.run(*stored))):
+                break
+        else:
+            raise AssertionError(f"{name}: places {first} and {second} of {which} can be exchanged unseen")
 
 
 def test_a_wrong_description_is_refused_or_gives_wrong_products():
@@ -145,14 +173,22 @@ def test_repeated_elements_must_agree():
 # -- copies ------------------------------------------------------------------------------------------------------
 
 
+def loaded(atom, memory, shape, **arguments):
+    registers = np.full(shape, 99).astype(memory.dtype)
+    atom.run(memory, registers, **arguments)
+    return registers
+
+
 def test_amx_tiles_come_and_go_in_rows():
     memory = np.arange(16 * 40, dtype=np.int16)
-    tile = x86.COPY["amx.tileload"].run(memory, 3, 40)
-    assert (tile == memory[3 + 40 * np.arange(16)[:, None] + np.arange(32)][:16]).all()
-    short = x86.COPY["amx.tileloadt1"].run(memory, 3, 40, 5)
+    whole = {"start": 3, "stride": 40, "rows": 16, "columns": 32, "value": 0}
+    tile = loaded(x86.COPY["amx.tileload"], memory, (16, 32), **whole)
+    assert (tile == memory[3 + 40 * np.arange(16)[:, None] + np.arange(32)]).all()
+    short = loaded(x86.COPY["amx.tileloadt1"], memory, (16, 32), **(whole | {"rows": 5}))
     assert (short[:5] == tile[:5]).all()
     assert (short[5:] == 0).all()
-    back = x86.COPY["amx.tilestore"].run(tile, np.zeros_like(memory), 3, 40)
+    back = np.zeros_like(memory)
+    x86.COPY["amx.tilestore"].run(tile, back, **whole)
     assert (back[3 + 40 * np.arange(16)[:, None] + np.arange(32)] == tile).all()
     assert np.count_nonzero(back) == np.count_nonzero(tile)
 
@@ -164,16 +200,31 @@ def test_a_whole_amx_product_from_memory():
     bf16 = atom.a.dtype.numpy
     a, b = rng.integers(-4, 5, (16, 32)).astype(bf16), rng.integers(-4, 5, (32, 16)).astype(bf16)
     packed = b.reshape(16, 2, 16).transpose(0, 2, 1).reshape(-1)
-    load = x86.COPY["amx.tileload"].run
-    c = atom.run(load(a.reshape(-1), 0, 32), load(packed, 0, 32), np.zeros((16, 16), np.float32))
+    load, whole = x86.COPY["amx.tileload"], {"start": 0, "stride": 32, "rows": 16, "columns": 32, "value": 0}
+    tiles = [loaded(load, memory, (16, 32), **whole) for memory in (a.reshape(-1), packed)]
+    c = atom.run(*tiles, np.zeros((16, 16), np.float32))
     assert (c == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 
 def test_masked_loads_do_not_touch_what_is_masked():
     memory = np.arange(10, dtype=np.float32)
-    mask = np.arange(16) < 4
-    found = x86.COPY["avx512.load.masked"].run(memory, 6, mask)  # elements 10 and on do not exist
-    assert found.tolist() == [6, 7, 8, 9] + [0] * 12
+    mask = tuple(lane < 4 for lane in range(16))
+    found = loaded(x86.COPY["avx512.load.masked"], memory, (16, 1), start=6, value=0, mask=mask)  # 10 does not exist
+    assert found[:, 0].tolist() == [6, 7, 8, 9] + [0] * 12
+
+
+@pytest.mark.parametrize("matrices", [1, 2, 4])
+def test_ldmatrix_as_the_manual_says_it(matrices):
+    """Lane l holds elements (l / 4, 2 * (l % 4) + e) of each matrix; transposed, (2 * (l % 4) + e, l / 4)."""
+    memory = np.arange(64 * matrices, dtype=np.int16)
+    rows = tuple(range(0, 64 * matrices, 8))
+    plain = loaded(nvidia.COPY[f"ldmatrix.x{matrices}"], memory, (32, 2 * matrices), rows=rows)
+    turned = loaded(nvidia.COPY[f"ldmatrix.x{matrices}.trans"], memory, (32, 2 * matrices), rows=rows)
+    for lane in range(32):
+        for value in range(2 * matrices):
+            matrix, e = divmod(value, 2)
+            assert plain[lane, value] == 64 * matrix + 8 * (lane // 4) + 2 * (lane % 4) + e
+            assert turned[lane, value] == 64 * matrix + 8 * (2 * (lane % 4) + e) + lane // 4
 
 
 def test_ldmatrix_brings_the_fragments_of_mma():
@@ -182,8 +233,65 @@ def test_ldmatrix_brings_the_fragments_of_mma():
     tile = np.arange(256, dtype=np.float16).reshape(16, 16)
     lane = np.arange(32)
     matrix, row = lane // 8, lane % 8
-    starts = (row + 8 * (matrix % 2)) * 16 + 8 * (matrix // 2)
-    registers = nvidia.COPY["ldmatrix.x4"].run(tile.reshape(-1), starts)
+    starts = tuple((row + 8 * (matrix % 2)) * 16 + 8 * (matrix // 2))
+    registers = loaded(nvidia.COPY["ldmatrix.x4"], tile.reshape(-1), (32, 8), rows=starts)
     assert (atom.a.load(registers) == tile).all()
-    back = nvidia.COPY["stmatrix.x4"].run(registers, np.zeros(256, np.float16), starts)
+    back = np.zeros(256, np.float16)
+    nvidia.COPY["stmatrix.x4"].run(registers, back, rows=starts)
     assert (back == tile.reshape(-1)).all()
+
+
+@pytest.mark.parametrize("forms", ["", ".ra", ".ta", ".tb", ".ra.tb", ".ta.tb"])
+def test_a_wgmma_product_from_what_tma_and_ldmatrix_bring(forms):
+    """Global matrices, k fastest or not, through TMA with the swizzle of 128 bytes into what wgmma reads."""
+    atom = ATOMS[f"wgmma.m64n128k16.bf16{forms}"]
+    rng = np.random.default_rng(1)
+    bf16 = atom.a.dtype
+    m, n, k = 64, 128, 64  # TMA brings rows of 128 bytes: four steps of k
+    a, b = rng.integers(-4, 5, (m, k)).astype(bf16.numpy), rng.integers(-4, 5, (k, n)).astype(bf16.numpy)
+    swizzle = Swizzle(3, 3, 3)
+
+    def staged(matrix, fast_rows):
+        rows, columns = matrix.shape
+        memory = (matrix.T if fast_rows else matrix).reshape(-1)
+        fast = rows if fast_rows else columns
+        slabs = ((64, fast // 64), (1, 64 * (columns if fast_rows else rows)))
+        inner = Layout(slabs[0], slabs[1])
+        outer = Layout(columns if fast_rows else rows, 64)
+        tile = make_layout(inner, outer) if fast_rows else make_layout(outer, inner)
+        source = Layout((rows, columns), (1, rows) if fast_rows else (columns, 1))
+        request = CopyRequest(
+            (rows, columns), bf16, Place("global", source), Place("shared", ComposedLayout(swizzle, 0, tile), 1024)
+        )
+        shared = np.zeros(matrix.size, bf16.numpy)
+        for instruction in nvidia.COPY["tma.load"].answer(request):
+            instruction.run(memory, shared)
+        return shared, ComposedLayout(swizzle, 0, tile)
+
+    staged_a, layout_a = staged(a, ".ta" in forms)
+    staged_b, _ = staged(b, ".tb" not in forms)
+    c = np.zeros((m, n), np.float32)
+    registers = atom.c.store(c)
+    for step in range(0, k, 16):
+        if ".ra" in forms:
+            held = np.zeros((128, 8), bf16.numpy)
+            request = CopyRequest(
+                (64, 16),
+                bf16,
+                Place("shared", layout_a, 1024, (0, step)),
+                Place("register", atom.a.layout),
+            )
+            for instruction in nvidia.COPY["ldmatrix.x4"].answer(request):
+                instruction.run(staged_a, held)
+        else:
+            held = started(staged_a, step * (64 if ".ta" in forms else 1), atom.a)
+        registers = atom.run(held, started(staged_b, step * (64 if ".tb" in forms else 1), atom.b), registers)
+    assert (atom.c.load(registers) == a.astype(np.float32) @ b.astype(np.float32)).all()
+
+
+def started(memory, offset, operand):
+    """Memory as an operand sees it whose descriptor starts at an offset: the swizzle follows absolute addresses."""
+    row, column = np.indices((operand.rows, operand.columns))
+    inner = operand.layout
+    found = memory[inner.outer(offset + inner.layout(row, column))]
+    return operand.store(found)

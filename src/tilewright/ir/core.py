@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.dtypes import DType
-from tilewright.ir.location import Location
+from tilewright.ir.location import Location, TextLocation
 
 
 class TileType:
@@ -31,6 +31,10 @@ class TileType:
 
     def __hash__(self) -> int:
         return hash((self.dtype, self.dims))
+
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every expression in it."""
+        return self.dims
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
@@ -59,6 +63,10 @@ class MemoryType:
     def sizes(self) -> tuple[Expr | None, ...]:
         """What an array of this type must measure."""
         return self.dims if self.extents is None else self.extents
+
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every expression in it."""
+        return (*self.dims, *(e for e in self.sizes if e is not None))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -113,7 +121,7 @@ class Op:
         attrs: dict[str, Any],
         results: tuple[Value, ...] = (),
         blocks: tuple[Block, ...] = (),
-        loc: Location | None = None,
+        loc: Location | TextLocation | None = None,
     ):
         self.spec = spec
         self.operands = operands
@@ -147,15 +155,25 @@ class OpSpec:
     check: Callable[[Op], None] | None = None
     """Raises ProgramError where the operation makes no sense."""
     ends_block: bool = False
+    chained: bool = False
+    """Whether each block also sees what the block before it defines."""
+    notation: str | None = None
+    """How it is written (see `notation`); None: `name operands attribute=value ...`, with the results' types."""
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A language: the operations a program of this level may hold, and the records its header may."""
+    """A language: the operations a program of this level may hold, the records its header may, and its types."""
 
     name: str
     ops: Mapping[str, OpSpec]
     records: Mapping[str, OpSpec] = field(default_factory=dict)
+    read_type: Callable[[Any], Any] | None = None
+    """Reads a type from a `parser.Reader`; None: the types of the tile level."""
+    declares_symbols: bool = True
+    """Whether the header lists the symbols; otherwise its records and operations bind every one."""
+    after_ranges: tuple[str, ...] = ()
+    """The words that may follow a loop's ranges."""
 
 
 @dataclass(eq=False)
@@ -175,6 +193,18 @@ class Program:
     def walk(self) -> Iterator[Op]:
         """Every operation, outer ones before those in their blocks."""
         return walk_block(self.body)
+
+    def record(self, name: str) -> Op | None:
+        """The first record of that name."""
+        return next((r for r in self.records if r.name == name), None)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same program: operations, types, attributes and names; places in files do not count."""
+        from tilewright.ir.compare import same_program
+
+        return isinstance(other, Program) and same_program(self, other)
+
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
         from tilewright.ir.printer import program_text

@@ -55,6 +55,36 @@ class Location:
         return f"{Path(self.file).name}:{self.line}"
 
 
+class TextLocation:
+    """A place in a program's own text, found by offset; line and column are worked out when they are shown."""
+
+    __slots__ = ("at", "source")
+
+    def __init__(self, source: str, at: int):
+        self.source, self.at = source, at
+
+    @property
+    def line(self) -> int:
+        """The line's number, from 1."""
+        return self.source.count("\n", 0, self.at) + 1
+
+    @property
+    def text(self) -> str:
+        """The line itself."""
+        start = self.source.rfind("\n", 0, self.at) + 1
+        end = self.source.find("\n", self.at)
+        return self.source[start : len(self.source) if end < 0 else end]
+
+    def pointing(self) -> str:
+        """The line with its number and a caret, as shown in error messages."""
+        start = self.source.rfind("\n", 0, self.at) + 1
+        indent = len(self.text) - len(self.text.lstrip())
+        return f"  line {self.line}:\n    {self.text.strip()}\n    {' ' * (self.at - start - indent)}^"
+
+    def __str__(self) -> str:
+        return f"line {self.line}"
+
+
 def author_location(depth: int = 1) -> Location | None:
     """The innermost frame that is not Tilewright's own."""
     frame: FrameType | None = sys._getframe(depth)

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.errors import ParseError, ProgramError
+from tilewright.ir.attrs import kind_of, split
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
+from tilewright.ir.location import TextLocation
+from tilewright.ir.notation import Piece, leading, pieces
 
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _EQUALS = re.compile(r"\s*=")
 _VALUE = re.compile(r"%(\w+)")
-_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
 
-def parse_program(text: str, levels: dict[str, Level]) -> Program:
+def parse_program(text: str, levels: Mapping[str, Level]) -> Program:
     """The program that the text prints; its first word names the level."""
+    (program,) = parse_programs(text, levels, most=1)
+    return program
+
+
+def parse_programs(text: str, levels: Mapping[str, Level], most: int | None = None) -> list[Program]:
+    """The programs that the text prints, one after another."""
     with building():
-        return _Reader(text, levels).program()
+        reader = Reader(text, levels)
+        found = [reader.program()]
+        reader.skip()
+        while reader.at < len(text) and (most is None or len(found) < most):
+            found.append(reader.program())
+            reader.skip()
+        if reader.at < len(text):
+            raise reader.fail("expected the end of the program")
+        return found
 
 
-class _Reader:
+class Reader:
     """A recursive-descent reader; `at` is the place in the text that is read next."""
 
-    def __init__(self, text: str, levels: dict[str, Level]):
+    def __init__(self, text: str, levels: Mapping[str, Level]):
         self.text, self.levels, self.at = text, levels, 0
+        self.level: Level | None = None
         self.values: dict[str, Value] = {}
         self.symbols: dict[str, Symbol] = {}
         self.known: dict[str, Expr] = {}  # expressions read before: the same few occur again and again
         self.types: dict[str, TileType | MemoryType] = {}
+        self.after_ranges: tuple[str, ...] = ()
 
     # -- characters ---------------------------------------------------------------------------------
 
@@ -80,6 +98,47 @@ class _Reader:
         found = _WORD.match(self.text, self.at)
         return found.group() if found else ""
 
+    def keyword(self, word: str) -> None:
+        """Reads a word that must stand here."""
+        if self.peek_word() != word:
+            raise self.fail(f"expected {word!r}")
+        self.word()
+
+    def until(self, stops: str, words: tuple[str, ...] = ()) -> Expr:
+        """The expression up to one of the characters (or the two dots of a range), or up to one of the words."""
+        self.skip()
+        depth, start = 0, self.at
+        while self.at < len(self.text):
+            c = self.text[self.at]
+            if depth == 0:
+                if stops == "..":
+                    if self.text.startswith("..", self.at):
+                        break
+                elif c in stops or c in "#\n":
+                    break
+                if words and (c.isalpha() or c == "_"):
+                    word = _WORD.match(self.text, self.at)
+                    if word is not None and word.group() in words:
+                        break
+                    self.at += len(word.group()) if word else 1
+                    continue
+            depth += (c in "([{") - (c in ")]}")
+            self.at += 1
+        return self.expr(self.text[start : self.at].rstrip(), start)
+
+    def bind(self, found: Symbol, at: int) -> Symbol:
+        """The symbol's name means this symbol from here on."""
+        if found.name in self.symbols:
+            raise self.fail(f"{found.name} already has a meaning here", at)
+        self.symbols = {**self.symbols, found.name: found}
+        self.known = {}
+        return found
+
+    def scope(self, symbols: dict[str, Symbol]) -> None:
+        """Back to the symbols that were known before."""
+        if symbols is not self.symbols:
+            self.symbols, self.known = symbols, {}
+
     def enclosed(self, close: str) -> str:
         """The text up to the closing bracket, which is read too; brackets inside may nest."""
         depth, start = 0, self.at
@@ -106,9 +165,11 @@ class _Reader:
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
 
     def exprs(self, text: str, at: int) -> tuple[Expr, ...]:
-        return tuple(self.expr(part, at + start) for part, start in _split(text))
+        return tuple(self.expr(part, at + start) for part, start in split(text))
 
-    def type(self) -> TileType | MemoryType:
+    def type(self) -> Any:
+        if self.level is not None and self.level.read_type is not None:
+            return self.level.read_type(self)
         self.skip()
         end = self.text.find("]", self.at) + 1
         text = self.text[self.at : end]
@@ -124,7 +185,7 @@ class _Reader:
             start = self.at
             extents = [
                 None if part.strip() == "_" else self.expr(part, start + place)
-                for part, place in _split(self.enclosed("]"))
+                for part, place in split(self.enclosed("]"))
             ]
             return MemoryType(found.dtype, found.dims, found.space, tuple(extents))
         return found
@@ -143,61 +204,6 @@ class _Reader:
         dims = self.exprs(self.enclosed("]"), start)
         return TileType(element, dims) if space is None else MemoryType(element, dims, space)
 
-    def attr(self, kind: str) -> Any:
-        self.skip()
-        start = self.at
-        match kind.rstrip("?"):
-            case "int":
-                return int(self.match(re.compile(r"-?\d+"), "an integer").group())
-            case "number":
-                return _number(self.match(_NUMBER, "a number").group())
-            case "bool":
-                word = self.word("true or false")
-                if word not in ("true", "false"):
-                    raise self.fail("expected true or false", start)
-                return word == "true"
-            case "str":
-                found = self.match(re.compile(r'"(?:[^"\\]|\\.)*"'), "a text in quotes")
-                return json.loads(found.group())
-            case "name":
-                return self.word()
-            case "dtype":
-                try:
-                    return dtype(self.word("an element type"))
-                except ProgramError as fault:
-                    raise self.fail(str(fault), start) from None
-            case "expr":
-                self.expect("(")
-                start = self.at
-                return self.expr(self.enclosed(")"), start)
-            case "exprs":
-                self.expect("[")
-                start = self.at
-                return self.exprs(self.enclosed("]"), start)
-            case "numexpr":
-                return self.attr("expr") if self.peek("(") else self.attr("number")
-            case "lookups":
-                self.expect("[")
-                start = self.at
-                rows = []
-                for row, place in _split(self.enclosed("]")):
-                    name, _, rest = row.partition(":")
-                    inner = rest.strip()
-                    at = start + place + row.index("[") + 1
-                    symbol_ = self.expr(name.strip(), start + place)
-                    rows.append((symbol_, self.exprs(inner[1:-1], at)))
-                return tuple(rows)
-            case "table":
-                self.expect("{")
-                start = self.at
-                pairs = []
-                for row, place in _split(self.enclosed("}")):
-                    key, _, value = row.partition(":")
-                    at = start + place
-                    pairs.append((self.expr(key, at), self.expr(value, at + len(key) + 1)))
-                return tuple(pairs)
-        raise AssertionError(kind)
-
     def attributes(self, spec: OpSpec) -> dict[str, Any]:
         found: dict[str, Any] = {}
         while True:
@@ -210,7 +216,7 @@ class _Reader:
             self.expect("=")
             if word in found:
                 raise self.fail(f"the attribute {word} is given twice", start)
-            found[word] = self.attr(spec.attrs[word])
+            found[word] = kind_of(spec.attrs[word]).read(self, [])
         for name, kind in spec.attrs.items():
             if name not in found and not kind.endswith("?"):
                 raise self.fail(f"{spec.name} needs the attribute {name}")
@@ -237,27 +243,26 @@ class _Reader:
     # -- programs -----------------------------------------------------------------------------------
 
     def program(self) -> Program:
+        self.values, self.symbols, self.known, self.types = {}, {}, {}, {}
+        self.skip()
         start = self.at
         word = self.word("the name of a level")
         level = self.levels.get(word)
         if level is None:
             raise self.fail(f"there is no level {word}; there are {', '.join(self.levels)}", start)
+        self.level, self.after_ranges = level, level.after_ranges
         name = self.word("the program's name")
         self.expect("(")
         arguments_at = self.at
         self.enclosed(")")  # types mention symbols that are declared further down: read later
-        after = self.at
         bindings: dict[Expr, Any] = {}
         records: list[Op] = []
-        self.declarations()
-        after = self.at
-        self.at = arguments_at
-        args = self.typed_values(")")
-        self.at = after
+        if level.declares_symbols:
+            self.declarations()
         while not self.peek("{"):
             start = self.at
             word = self.word("a record or {")
-            if word == "bind":
+            if word == "bind" and level.declares_symbols:
                 line_end = self.text.find("\n", self.at)
                 row = self.text[self.at : line_end if line_end >= 0 else len(self.text)]
                 left, _, right = row.partition("=")
@@ -266,15 +271,20 @@ class _Reader:
                 self.at += len(row)
             elif word in level.records:
                 spec = level.records[word]
-                records.append(Op(spec, (), self.attributes(spec)))
+                if spec.notation is not None:
+                    self.at = start
+                    records.append(self.notated(spec, level))
+                else:
+                    records.append(Op(spec, (), self.attributes(spec)))
             else:
                 raise self.fail(f"there is no record {word}; there are {', '.join(level.records) or 'none'}", start)
+        after = self.at
+        self.at = arguments_at
+        args = self.typed_values(")")
+        self.at = after
         self.expect("{")
         body = Block(())
         self.block(body, level)
-        self.skip()
-        if self.at < len(self.text):
-            raise self.fail("expected the end of the program")
         return Program(level, name, args, body, records, bindings)
 
     def declarations(self) -> None:
@@ -297,11 +307,13 @@ class _Reader:
                 self.expect(",")
         return tuple(found)
 
-    def block(self, block: Block, level: Level) -> None:
-        outside = dict(self.values)
+    def block(self, block: Block, level: Level, keep: bool = False) -> None:
+        outside, symbols = dict(self.values), self.symbols
         while not self.accept("}"):
             block.ops.append(self.op(level))
-        self.values = outside
+        if not keep:
+            self.values = outside
+            self.scope(symbols)
 
     def op(self, level: Level) -> Op:
         results: list[tuple[str, int]] = []
@@ -316,6 +328,13 @@ class _Reader:
         spec = level.ops.get(word)
         if spec is None:
             raise self.fail(f"there is no operation {word} on the {level.name} level", start)
+        if spec.notation is not None:
+            self.at = start
+            op = self.notated(spec, level)
+            if len(op.results) != len(results):
+                raise self.fail(f"{word} gives {len(op.results)} results, not {len(results)}", start)
+            op.results = tuple(self.define(n, r.type, at) for (n, at), r in zip(results, op.results, strict=True))
+            return op
         operands: list[Value] = []
         if self.peek("%"):
             operands.append(self.use())
@@ -342,19 +361,62 @@ class _Reader:
         values = [self.define(name, t, at) for (name, at), t in zip(results, types, strict=True)]
         return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks))
 
+    def notated(self, spec: OpSpec, level: Level) -> Op:
+        """An operation in its own notation; result types follow from the rest."""
+        assert spec.notation is not None
+        self.skip()
+        op = Op(spec, (), {}, loc=TextLocation(self.text, self.at))
+        symbols = self.symbols
+        operands: list[Value] = []
+        blocks: list[Block] = []
 
-def _number(text: str) -> int | float:
-    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        def read(these: tuple[Piece, ...]) -> None:
+            for piece in these:
+                match piece.what:
+                    case "literal":
+                        if piece.text.isidentifier():
+                            self.keyword(piece.text)
+                        else:
+                            self.expect(piece.text)
+                    case "group":
+                        if self._stands(leading(piece)):
+                            read(piece.inner)
+                    case "flag":
+                        self.keyword(piece.text)
+                        op.attrs[piece.text] = True
+                    case "operand":
+                        operands.append(self.use())
+                        if not piece.text.isdigit():
+                            while self.accept(","):
+                                operands.append(self.use())
+                    case "attribute":
+                        op.attrs[piece.text] = kind_of(spec.attrs[piece.text]).read(self, operands)
+                    case "block":
+                        self.expect("{")
+                        inner = Block(())
+                        self.block(inner, level, keep=spec.chained)
+                        blocks.append(inner)
 
+        values = dict(self.values) if spec.chained else self.values
+        read(pieces(spec.notation))
+        self.values = values
+        if not any(kind.rstrip("?") in ("definition", "parameters") for kind in spec.attrs.values()):
+            self.scope(symbols)
+        op.operands, op.blocks = tuple(operands), tuple(blocks)
+        op.attrs = {name: op.attrs[name] for name in spec.attrs if name in op.attrs}
+        try:
+            types = () if spec.result_types is None else spec.result_types(op)
+            if spec.check is not None:
+                spec.check(op)
+        except ProgramError as fault:
+            if fault.location is None:
+                raise type(fault)(fault.what, op.loc) from None
+            raise
+        op.results = tuple(Value(t) for t in types)
+        return op
 
-def _split(text: str) -> list[tuple[str, int]]:
-    """The parts between commas that stand outside all brackets, with their places."""
-    parts, depth, start = [], 0, 0
-    for i, c in enumerate(text):
-        if c == "," and depth == 0:
-            parts.append((text[start:i], start))
-            start = i + 1
-        depth += (c in "([{") - (c in ")]}")
-    if text[start:].strip() or parts:
-        parts.append((text[start:], start))
-    return parts
+    def _stands(self, piece: Piece) -> bool:
+        """Whether an optional group is there: its first word or sign stands next."""
+        if piece.what in ("literal", "flag") and piece.text.isidentifier():
+            return self.peek_word() == piece.text
+        return self.peek("{" if piece.what == "block" else piece.text)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.attrs import attr_symbols, attr_text
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, walk_block
+from tilewright.ir.core import Block, Op, Program, Value, walk_block
+from tilewright.ir.notation import Piece, deciding, pieces
 
 
 def program_text(program: Program) -> str:
@@ -14,15 +17,15 @@ def program_text(program: Program) -> str:
     constraints of a tile program), then the body.
     """
     lines = [f"{program.level.name} {program.name}({_arguments(program)})"]
-    natural, free = _symbols(program)
+    natural, free = _symbols(program) if program.level.declares_symbols else ([], [])
     if natural:
         lines.append(f"  symbols {', '.join(natural)}")
     if free:
         lines.append(f"  values {', '.join(free)}")
     for symbol, value in sorted(program.bindings.items(), key=lambda item: str(item[0])):
         lines.append(f"  bind {symbol} = {value}")
-    lines += [f"  {record.name}{_attributes(record)}" for record in program.records]
     names = _Names(program)
+    lines += [f"  {_record_text(record)}" for record in program.records]
     lines.append("{")
     _print_block(program.body, names, lines, "  ")
     return "\n".join([*lines, "}"]) + "\n"
@@ -30,6 +33,10 @@ def program_text(program: Program) -> str:
 
 def op_text(op: Op) -> str:
     """One operation on one line, its blocks left out: for messages."""
+    if op.spec.notation is not None:
+        results = ", ".join("%" + (v.name or "_") for v in op.results)
+        text = _notated(op, lambda v: "%" + (v.name or "_"), lambda _: "{...}")
+        return f"{results} = {text}" if results else text
     operands = ", ".join("%" + (v.name or "_") for v in op.operands)
     types = ", ".join(str(r.type) for r in op.results)
     return f"{op.name}{' ' + operands if operands else ''}{_attributes(op)}{' : ' + types if types else ''}"
@@ -60,11 +67,13 @@ def _symbols(program: Program) -> tuple[list[str], list[str]]:
 
 
 def _type_symbols(value: Value) -> set[Symbol]:
-    if isinstance(value.type, MemoryType):
-        return {s for dim in (*value.type.dims, *value.type.sizes) if dim is not None for s in dim.symbols}
-    if isinstance(value.type, TileType):
-        return {s for dim in value.type.dims for s in dim.symbols}
-    return set()
+    return {s for e in value.type.expressions() for s in e.symbols}
+
+
+def _record_text(record: Op) -> str:
+    if record.spec.notation is not None:
+        return _notated(record, lambda _: "", lambda _: "")
+    return record.name + _attributes(record)
 
 
 class _Names:
@@ -106,8 +115,54 @@ def _attributes(op: Op) -> str:
     return text
 
 
+def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]) -> str:
+    """The operation in its notation."""
+    assert op.spec.notation is not None
+    names = [name(v) for v in op.operands]
+    half = len(names) // 2
+    blocks = iter(op.blocks)
+    shown: list[str] = []
+    used = 0
+
+    def there(piece: Piece | None) -> bool:
+        if piece is None:
+            return len(op.operands) > used
+        if piece.what == "block":
+            return len(op.blocks) > printed
+        return piece.text in op.attrs and (piece.what != "flag" or bool(op.attrs[piece.text]))
+
+    printed = 0
+
+    def show(these: tuple[Piece, ...]) -> None:
+        nonlocal used, printed
+        for piece in these:
+            match piece.what:
+                case "group":
+                    if there(deciding(piece)):
+                        show(piece.inner)
+                case "operand":
+                    part = {"*": names[used:], "<": names[:half], ">": names[half:]}.get(piece.text)
+                    if part is None:
+                        part = names[int(piece.text) : int(piece.text) + 1]
+                        used = max(used, int(piece.text) + 1)
+                    shown.append(", ".join(part))
+                case "attribute":
+                    shown.append(attr_text(op.spec.attrs[piece.text], op.attrs[piece.text], names))
+                case "block":
+                    shown.append(block(next(blocks)))
+                    printed += 1
+                case _:
+                    shown.append(piece.text)
+
+    show(pieces(op.spec.notation))
+    return "".join(shown)
+
+
 def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> None:
     for op in block.ops:
+        if op.spec.notation is not None:
+            _print_notated(op, names, lines, indent)
+            continue
         operands = ", ".join(names[v] for v in op.operands)
         line = op.name + (f" {operands}" if operands else "") + _attributes(op)
         results = [names.add(r) for r in op.results]
@@ -122,3 +177,14 @@ def _print_block(block: Block, names: _Names, lines: list[str], indent: str) -> 
             lines.append(indent + (line if i == 0 else "}") + f" ({args}) {{")
             _print_block(inner, names, lines, indent + "  ")
         lines.append(indent + "}" + types)
+
+
+def _print_notated(op: Op, names: _Names, lines: list[str], indent: str) -> None:
+    def block_text(block: Block) -> str:
+        inner: list[str] = ["{"]
+        _print_block(block, names, inner, indent + "  ")
+        return "\n".join([*inner, indent + "}"])
+
+    text = _notated(op, lambda v: names[v], block_text)
+    results = ", ".join("%" + names.add(r) for r in op.results)
+    lines.append(indent + (f"{results} = {text}" if results else text))

@@ -20,7 +20,8 @@ def verify(program: Program) -> None:
     _verify_block(program.body, known, program)
 
 
-def _verify_block(block: Block, known: set[Value], program: Program) -> None:
+def _verify_block(block: Block, known: set[Value], program: Program) -> set[Value]:
+    """Checks a block; gives the values that are known at its end."""
     inside = set(known) | set(block.args)
     for place, op in enumerate(block.ops):
         if program.level.ops.get(op.name) is not op.spec:
@@ -29,17 +30,21 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> None:
             if operand not in inside:
                 raise ProgramError(f"operand {i} of {op_text(op)} is not defined before it", op.loc)
         _check_attrs(op)
-        if len(op.blocks) != op.spec.blocks:
+        least = min(1, op.spec.blocks) if op.spec.notation is not None else op.spec.blocks
+        if not least <= len(op.blocks) <= op.spec.blocks:
             raise ProgramError(f"{op.name} has {len(op.blocks)} blocks; it takes {op.spec.blocks}", op.loc)
         if op.spec.ends_block and place != len(block.ops) - 1:
             raise ProgramError(f"{op.name} must be the last operation of its block", op.loc)
         _check_types(op)
+        seen = inside
         for inner in op.blocks:
-            _verify_block(inner, inside, program)
+            found = _verify_block(inner, seen, program)
+            seen = found if op.spec.chained else inside
         for result in op.results:
             if result in inside:
                 raise ProgramError(f"a result of {op_text(op)} is defined twice", op.loc)
             inside.add(result)
+    return inside
 
 
 def _check_attrs(op: Op) -> None:

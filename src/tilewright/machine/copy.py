@@ -1,45 +1,151 @@
-"""Copy atoms: single instructions that move elements between memory and registers, or between memories."""
+"""Copy atoms: single instructions that move elements between memory and registers, or between memories.
+
+An atom answers for a request: these instructions, or why not. An instruction is the atom with constant arguments,
+and can be executed, so what an atom answers can be held against what was asked:
+
+>>> from tilewright.algebra import Layout
+>>> from tilewright.machine.lanes import lane_load
+>>> from tilewright.ir.dtypes import f32
+>>> atom = lane_load("load.8", "global", 8, wave=4)
+>>> request = CopyRequest(
+...     (8,), f32, Place("global", Layout((8,))), Place("register", Layout((4, 2), (2, 1)))
+... )
+>>> answer = atom.answer(request)
+>>> print(*answer)
+load.8(offsets=(0, 2, 4, 6), active=(True, True, True, True), value=0)
+>>> registers = np.zeros((4, 2), np.float32)
+>>> for instruction in answer:
+...     instruction.run(np.arange(8, dtype=np.float32), registers)
+>>> registers.reshape(-1)
+array([0., 1., 2., 3., 4., 5., 6., 7.], dtype=float32)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tilewright.algebra import size
+from tilewright.machine.request import SPACES, CopyRequest, Place
+
 Array = np.ndarray[Any, np.dtype[Any]]
+Arguments: TypeAlias = Mapping[str, Any]
+Hint: TypeAlias = Literal["keep", "stream", "bypass"]
+
+
+class Refused(Exception):
+    """Raised inside a rule: the atom cannot do the copy. `CopyAtom.answer` makes it a `Refusal`."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an atom cannot do a copy, in one sentence."""
+
+    atom: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.atom}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An atom with constant arguments: one instruction of a program. Offsets and strides count elements."""
+
+    atom: CopyAtom
+    arguments: Arguments
+
+    def run(self, source: Array, target: Array) -> None:
+        """Execute it in place; memory is a flat array, registers are [lane, value]."""
+        self.atom.run(source, target, **self.arguments)
+
+    def __str__(self) -> str:
+        return f"{self.atom.name}({', '.join(f'{name}={value}' for name, value in self.arguments.items())})"
 
 
 @dataclass(frozen=True)
 class CopyAtom:
     """One instruction that moves elements.
 
-    `source` and `target` are spaces; `meaning` gives what arrives, from the arguments its docstring names. `hint` says
-    how the caches are treated. `completes` says what makes an asynchronous copy visible; None: it is when it returns.
+    `source` and `target` are spaces; `alike` names spaces that the instruction reaches as it does global memory.
+    `layout` gives, for the bytes of an element and the arguments, which element of those moved belongs to each place
+    of the target (or source) registers; `meaning` executes the instruction *through that layout only*, in place.
+    `rule` finds the arguments of the instructions that do a copy, or raises `Refused`. `bytes_moved` is the most that
+    one instruction moves; None: a box of any size. `hint` says how the caches are treated: keep, stream or bypass.
+    `completes` says what makes an asynchronous copy visible; None: it is when the instruction returns.
     """
 
     name: str
     source: str
     target: str
-    meaning: Callable[..., Array]
-    bytes_moved: int
+    layout: Callable[[int, Arguments], Any]
+    meaning: Callable[..., None]
+    rule: Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]
+    bytes_moved: int | None = None
     features: tuple[str, ...] = ()
-    hint: str = "keep"
+    hint: Hint = "keep"
     completes: str | None = None
+    alike: tuple[str, ...] = ()
 
-    def run(self, *arguments: Any) -> Array:
-        """What arrives at the target."""
-        return self.meaning(*arguments)
+    def __post_init__(self) -> None:
+        for space in (self.source, self.target, *self.alike):
+            if space not in SPACES:
+                raise ValueError(f"{self.name}: there is no space {space!r}; there are {', '.join(SPACES)}")
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether something must be waited for before the result is visible."""
+        return self.completes is not None
+
+    def run(self, source: Array, target: Array, **arguments: Any) -> None:
+        """Execute the instruction in place; memory is a flat array, registers are [lane, value]."""
+        self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
+
+    def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | Refusal:
+        """The instructions that do the copy in order, or why this atom cannot do it."""
+        try:
+            for side, mine, wanted in (
+                ("from", self.source, request.source.space),
+                ("to", self.target, request.target.space),
+            ):
+                if wanted != mine and not (mine == "global" and wanted in self.alike):
+                    raise Refused(f"it copies {side} {mine}, not {side} {wanted}")
+            if request.dtype.bits != 8 * request.size and request.dtype.kind != "bool":
+                raise Refused(f"elements of {request.dtype} are {request.dtype.bits} bits, not whole bytes")
+            return tuple(Instruction(self, arguments) for arguments in self.rule(self, request))
+        except Refused as refused:
+            return Refusal(self.name, str(refused))
 
 
-def rows_of(memory: Array, start: int, stride: int, rows: int, columns: int) -> Array:
-    """Rows of elements at a stride, in elements, from a start: what a tile load brings.
+def table(layout: Any) -> Array:
+    """The values of a layout at all coordinates of its modes, one dimension a mode.
 
-    >>> rows_of(np.arange(20), 1, 5, 2, 3)
-    array([[1, 2, 3],
-           [6, 7, 8]])
+    >>> from tilewright.algebra import Layout
+    >>> table(Layout((2, 3), (3, 1)))
+    array([[0, 1, 2],
+           [3, 4, 5]])
     """
-    row, column = np.indices((rows, columns))
-    found: Array = memory[start + row * stride + column]
-    return found
+    values: Array = np.asarray(layout(*np.indices([size(mode) for mode in layout.shape])))
+    return values
+
+
+def need_alignment(place: Place, offsets: Array, size: int, alignment: int) -> None:
+    """Refuse unless the addresses of these offsets are multiples of `alignment` bytes."""
+    if place.alignment % alignment:
+        raise Refused(f"the memory is aligned to {place.alignment} bytes, and {alignment} are needed")
+    wrong = offsets[offsets * size % alignment != 0]
+    if wrong.size:
+        raise Refused(f"offset {wrong[0]} is at byte {wrong[0] * size}, which is not {alignment}-byte aligned")
+
+
+def integers(values: Array) -> tuple[int, ...]:
+    """An array as plain integers, for an instruction's arguments."""
+    return tuple(int(v) for v in values.reshape(-1))
+
+
+def flags(values: Array) -> tuple[bool, ...]:
+    """An array as plain truth values, for an instruction's arguments."""
+    return tuple(bool(v) for v in values.reshape(-1))

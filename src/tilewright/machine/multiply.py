@@ -36,6 +36,11 @@ class MultiplyAtom:
             )
         object.__setattr__(self, "shape", (m, n, k))
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether something must be waited for before C is visible."""
+        return self.completes is not None
+
     def run(self, a: Array, b: Array, c: Array) -> Array:
         """What the instruction leaves in C's registers: the operands are taken apart and put together by layout.
 

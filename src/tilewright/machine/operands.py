@@ -94,8 +94,9 @@ class MemoryOperand:
     def store(self, matrix: Array) -> Array:
         """Memory that holds a matrix; other elements are zero."""
         row, column = np.indices((self.rows, self.columns))
-        memory = np.zeros(int(self.layout.cosize()), matrix.dtype)
-        memory[np.asarray(self.layout(row, column))] = matrix
+        places = np.asarray(self.layout(row, column))
+        memory = np.zeros(int(places.max()) + 1, matrix.dtype)
+        memory[places] = matrix
         return memory
 
     def load(self, memory: Array) -> Array:

@@ -6,16 +6,11 @@ quadruple) in all lanes, so A is 1 x k, B is k x lanes.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from tilewright.algebra import Layout
 from tilewright.ir.dtypes import DType, bf16, f32, f64, i8, i32, u8
-from tilewright.machine import CopyAtom, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.machine.copy import rows_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.targets.x86.tiles import TILE_COPIES
+from tilewright.targets.x86.vectors import vector_copies
 
 
 def _vector(name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *features: str) -> MultiplyAtom:
@@ -57,40 +52,12 @@ MULTIPLY = {
 }
 
 
-def _load(memory: Array, start: int, count: int) -> Array:
-    return memory[start : start + count].copy()
-
-
-def _load_masked(memory: Array, start: int, mask: Array) -> Array:
-    """Elements whose mask is unset are not touched, and arrive as zero."""
-    found = np.zeros(mask.size, memory.dtype)
-    found[mask] = memory[start + np.flatnonzero(mask)]
-    return found
-
-
-def _tile_load(memory: Array, start: int, stride: int, rows: int = 16) -> Array:
-    """Rows of 64 bytes; further rows of the tile are zero."""
-    columns = 64 // memory.dtype.itemsize
-    tile = np.zeros((16, columns), memory.dtype)
-    tile[:rows] = rows_of(memory, start, stride, rows, columns)
-    return tile
-
-
-def _tile_store(tile: Array, memory: Array, start: int, stride: int, rows: int = 16) -> Array:
-    row, column = np.indices((rows, tile.shape[1]))
-    changed = memory.copy()
-    changed[start + row * stride + column] = tile[:rows]
-    return changed
-
-
 COPY = {
     atom.name: atom
     for atom in (
-        CopyAtom("avx512.load", "memory", "register", _load, 64, ("avx512f",)),
-        CopyAtom("avx512.load.masked", "memory", "register", _load_masked, 64, ("avx512bw",)),
-        CopyAtom("avx2.load", "memory", "register", _load, 32, ("avx2",)),
-        CopyAtom("amx.tileload", "memory", "tile", _tile_load, 1024, ("amx-tile",)),
-        CopyAtom("amx.tileloadt1", "memory", "tile", _tile_load, 1024, ("amx-tile",), hint="stream"),
-        CopyAtom("amx.tilestore", "tile", "memory", _tile_store, 1024, ("amx-tile",)),
+        # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
+        *vector_copies("avx2", 32, "avx2", "avx2", (4, 8)),
+        *vector_copies("avx512", 64, "avx512f", "avx512bw", (1, 2, 4, 8)),
+        *TILE_COPIES,
     )
 }

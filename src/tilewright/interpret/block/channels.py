@@ -1,0 +1,116 @@
+"""Channels: stages of memory handed from producers to consumers, fill by fill.
+
+Fill number f uses stage f % stages. A producer *acquires* the next fill, which waits until its stage is free, writes
+into it and *commits* it; it is full when all waves of the producer have committed and the copies under way into it have
+landed. A consumer *waits* for the next fill to be full, reads it and *releases* it; the stage is free when all waves of
+the consumer have released it and the copies that read from it are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import ProtocolFault
+from tilewright.interpret.block.memory import Tensor, at_line
+from tilewright.ir.core import Op
+
+if TYPE_CHECKING:
+    from tilewright.interpret.block.worker import Agent, Copying
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Fill:
+    """One use of a stage, from the first acquire to the last release."""
+
+    number: int
+    acquired: dict[int, Op] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    waited: dict[int, Op] = field(default_factory=dict)
+    released: set[int] = field(default_factory=set)
+    landing: list[Copying] = field(default_factory=list)
+    leaving: list[Copying] = field(default_factory=list)
+    producers: int = 0
+    consumers: int = 0
+    knows: list[Array] = field(default_factory=list)
+    freed: list[Array] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether consumers may read it."""
+        return bool(self.producers) and len(self.committed) == self.producers and all(c.done for c in self.landing)
+
+    @property
+    def free(self) -> bool:
+        """Whether its stage may be filled again."""
+        return bool(self.consumers) and len(self.released) == self.consumers and all(c.done for c in self.leaving)
+
+
+class Channel:
+    """A channel of one worker (or of one group of waves, where it is declared in a role)."""
+
+    def __init__(self, op: Op, tensors: tuple[Tensor, ...], stages: int):
+        self.op, self.tensors, self.stages = op, tensors, stages
+        self.name = op.results[0].name or "channel"
+        self.fills: list[Fill] = []
+        self.ever_released = False
+        self.at: dict[tuple[str, str, int], int] = {}  # (side, role, wave) -> the next fill
+
+    def fill(self, number: int) -> Fill:
+        """The fill of that number."""
+        while len(self.fills) <= number:
+            self.fills.append(Fill(len(self.fills)))
+        return self.fills[number]
+
+    def next_of(self, side: str, agent: Agent) -> int:
+        """The number of the next fill that this agent takes."""
+        return self.at.get((side, agent.role, agent.wave), 0)
+
+    def take(self, side: str, agent: Agent) -> None:
+        """The agent has taken its next fill."""
+        self.at[side, agent.role, agent.wave] = self.next_of(side, agent) + 1
+
+    def may_acquire(self, number: int) -> bool:
+        """Whether the stage of a fill is free."""
+        return number < self.stages or self.fill(number - self.stages).free
+
+    def views(self, number: int, hold: Hold) -> tuple[Tensor, ...]:
+        """The stage's tensors."""
+        return tuple(t.stage(number % self.stages, hold) for t in self.tensors)
+
+    def check_end(self) -> None:
+        """That nothing was left half done."""
+        for fill in self.fills:
+            for wave, op in fill.acquired.items():
+                if wave not in fill.committed:
+                    raise ProtocolFault(f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never "
+                                        "committed", op.loc)
+            for wave, op in fill.waited.items():
+                if wave not in fill.released and self.ever_released:
+                    raise ProtocolFault(f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never "
+                                        "released", op.loc)
+            if fill.committed and not fill.waited:
+                raise ProtocolFault(f"fill {fill.number} of %{self.name} was committed, but nobody waited for it "
+                                    f"({at_line(self.op)})", self.op.loc)
+
+
+class Hold:
+    """A stage as one agent holds it: from acquire to commit, or from wait to release."""
+
+    def __init__(self, channel: Channel, fill: Fill, agent: int, side: str, op: Op):
+        self.channel, self.fill, self.agent, self.side, self.op = channel, fill, agent, side, op
+
+    def check(self, op: Op) -> None:
+        """That it is still held."""
+        done = self.fill.committed if self.side == "producer" else self.fill.released
+        if self.agent in done:
+            word = "committed" if self.side == "producer" else "released"
+            raise ProtocolFault(
+                f"{at_line(op)} touches fill {self.fill.number} of %{self.channel.name}, taken by {at_line(self.op)}, "
+                f"after it was {word}",
+                op.loc,
+            )

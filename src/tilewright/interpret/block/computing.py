@@ -1,0 +1,238 @@
+"""Arithmetic: mma, map, reduce, scan, broadcast, convert_layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ProgramError
+from tilewright.interpret.block.formulas import compute
+from tilewright.interpret.block.memory import at_line
+from tilewright.interpret.block.moving import load, share, store
+from tilewright.interpret.block.registers import Registers
+from tilewright.interpret.block.worker import Agent, Steps
+from tilewright.ir.core import Op
+from tilewright.ir.formula import Formula
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def mma(agent: Agent, op: Op) -> Steps:
+    """The wave's part of C grows by the product of the rows of A and the columns of B that it takes."""
+    yield None
+    c, a, b = (agent.handles[v] for v in op.operands)
+    chosen = c.mine
+    rows, columns = c.coordinates(chosen)
+    some_rows, row_of = np.unique(rows, return_inverse=True)
+    some_columns, column_of = np.unique(columns, return_inverse=True)
+    depth = a.shape[1]
+    otherwise = 0 if op.attrs.get("skip") else None
+    k = np.arange(depth)
+    left = _factor(agent, op, a, some_rows[:, None], k[None, :], otherwise)
+    right = _factor(agent, op, b, k[:, None], some_columns[None, :], otherwise)
+    wide = np.float64 if op.operands[0].type.dtype.is_float else np.int64
+    with np.errstate(all="ignore"):
+        product = left.astype(wide) @ right.astype(wide)
+        total = c.read(chosen, op).astype(wide) + product[row_of, column_of]
+        c.write(chosen, total.astype(c.data.dtype))
+
+
+def _factor(agent: Agent, op: Op, factor: Any, rows: Array, columns: Array, otherwise: Any) -> Array:
+    if not isinstance(factor, Registers):
+        return load(factor, (rows, columns), op, agent.clock, otherwise)
+    values, known = factor.table(op)
+    flat = rows * factor.shape[1] + columns
+    if not known[flat].all():
+        raise ProgramError(f"{at_line(op)}: this wave does not hold the part of %{factor.name} that it multiplies", op.loc)
+    found: Array = values[flat]
+    return found
+
+
+def map_(agent: Agent, op: Op) -> Steps:
+    """Element by element."""
+    yield None
+    target = agent.handles[op.operands[0]]
+    sources = [agent.handles[v] for v in op.operands]
+    if isinstance(target, Registers):
+        chosen = target.mine
+        at = target.coordinates(chosen)
+        lanes, _ = np.nonzero(chosen)
+        ids = target.ids[chosen]
+    else:
+        holder = next((s for s in sources[1:] if isinstance(s, Registers)), None)
+        if holder is not None:  # whoever holds an element in registers stores it
+            chosen = holder.mine & holder.first
+            at = holder.coordinates(chosen)
+            lanes, _ = np.nonzero(chosen)
+            ids = holder.ids[chosen]
+        else:
+            at = share(agent, target.shape)
+            lanes = ids = np.zeros(0, np.int64)
+
+    found: dict[int, Any] = {}
+
+    def leaf(f: Formula) -> Any:
+        if f.value not in found:
+            source = sources[f.value]
+            if isinstance(source, Registers):
+                found[f.value] = source.at_lanes(lanes, ids, op)
+            else:
+                found[f.value] = load(source, at, op, agent.clock)
+        return found[f.value], op.operands[f.value].type.dtype
+
+    names = {s.name: c for s, c in zip(op.attrs.get("over", ()), at, strict=False)}
+    to = op.operands[0].type.dtype
+    values = compute(op.attrs["formula"], leaf, to, {**agent.values, **names})
+    if isinstance(target, Registers):
+        target.write(chosen, np.broadcast_to(values, ids.shape))
+    else:
+        shape = np.broadcast_shapes(*(np.shape(c) for c in at))
+        store(target, at, np.broadcast_to(values, shape), op, agent.clock, agent)
+
+
+# -- along a dimension ----------------------------------------------------------------------------------
+
+
+def _whole(agent: Agent, op: Op, source: Any, needed: Array | None) -> Iterator[Any]:
+    """A source as one array; waves exchange their registers where one needs what another holds."""
+    if not isinstance(source, Registers):
+        return load(source, np.indices(source.shape), op, agent.clock)
+    values, known = source.table(op)
+    if agent.group.waves > 1:
+        parts = yield from agent.meet(op, (values, known))
+        values, known = values.copy(), known.copy()
+        for other, has in parts:
+            values[has] = other[has]
+            known |= has
+    if not known.all():
+        raise ProgramError(f"{at_line(op)}: no wave of the group holds all of %{source.name}", op.loc)
+    return values.reshape(source.shape)
+
+
+def _put(agent: Agent, op: Op, target: Any, values: Array) -> None:
+    """The target becomes the values: registers each in their place, memory shared out among the waves."""
+    if isinstance(target, Registers):
+        chosen = target.mine
+        target.write(chosen, values[target.coordinates(chosen)] if target.shape else values)
+    else:
+        at = share(agent, target.shape)
+        store(target, at, values[at] if target.shape else values, op, agent.clock, agent)
+
+
+_FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The combining function on tuples of arrays."""
+    how = op.attrs["with"]
+    if isinstance(how, str):
+        return (_FUNCTIONS[how](left[0], right[0]),)
+    kinds = [op.operands[i].type.dtype for i in range(len(left))]
+
+    def leaf(f: Formula) -> Any:
+        place = int(f.value[1:])
+        return (left if f.value[0] == "a" else right)[place], kinds[place]
+
+    return tuple(compute(f, leaf, kind) for f, kind in zip(how, kinds, strict=True))
+
+
+def _carried(op: Op, values: list[Array]) -> list[Array]:
+    """Sums and products of narrow types are carried in a wider one."""
+    if op.attrs["with"] in ("sum", "prod"):
+        return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
+    return values
+
+
+def reduce(agent: Agent, op: Op) -> Steps:
+    """Combines along a dimension, from the first element on; `accumulate` starts from the target's value."""
+    yield None
+    half = len(op.operands) // 2
+    along = op.attrs["along"]
+    sources = []
+    for value in op.operands[:half]:
+        sources.append((yield from _whole(agent, op, agent.handles[value], None)))
+    arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
+    with np.errstate(all="ignore"):
+        total = tuple(v[0] for v in arrays)
+        for i in range(1, arrays[0].shape[0]):
+            total = _combine(op, total, tuple(v[i] for v in arrays))
+        if op.attrs.get("accumulate"):
+            before = []
+            for value in op.operands[half:]:
+                before.append((yield from _before(agent, op, agent.handles[value])))
+            total = _combine(op, tuple(_carried(op, before)), total)
+    for value, result in zip(op.operands[half:], total, strict=True):
+        _put(agent, op, agent.handles[value], np.asarray(result).astype(value.type.dtype.numpy))
+
+
+def _before(agent: Agent, op: Op, target: Any) -> Iterator[Any]:
+    """The target's values before the operation, wherever this wave holds them."""
+    if not isinstance(target, Registers):
+        return load(target, np.indices(target.shape), op, agent.clock)
+    values, _ = target.table(op)
+    return values.reshape(target.shape)
+    yield  # a generator, as _whole is
+
+
+def scan(agent: Agent, op: Op) -> Steps:
+    """Running combination along a dimension; `exclusive` leaves the element itself out."""
+    yield None
+    half = len(op.operands) // 2
+    along = op.attrs["along"]
+    sources = []
+    for value in op.operands[:half]:
+        sources.append((yield from _whole(agent, op, agent.handles[value], None)))
+    arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
+    with np.errstate(all="ignore"):
+        steps = [tuple(v[0] for v in arrays)]
+        for i in range(1, arrays[0].shape[0]):
+            steps.append(_combine(op, steps[-1], tuple(v[i] for v in arrays)))
+        if op.attrs.get("exclusive"):
+            steps = [(np.full_like(steps[0][0], _identity(op)),), *steps[:-1]]
+    for place, value in enumerate(op.operands[half:]):
+        result = np.moveaxis(np.stack([s[place] for s in steps]), 0, along)
+        _put(agent, op, agent.handles[value], result.astype(value.type.dtype.numpy))
+
+
+def _identity(op: Op) -> Any:
+    kind = op.operands[0].type.dtype
+    if op.attrs["with"] in ("sum", "prod"):
+        return 0 if op.attrs["with"] == "sum" else 1
+    if kind.is_float:
+        return -np.inf if op.attrs["with"] == "max" else np.inf
+    limits = np.iinfo(kind.numpy)
+    return limits.min if op.attrs["with"] == "max" else limits.max
+
+
+def broadcast(agent: Agent, op: Op) -> Steps:
+    """Repeats along a dimension; each lane from what it holds."""
+    yield None
+    source, target = (agent.handles[v] for v in op.operands)
+    along = op.attrs["along"]
+    if isinstance(target, Registers):
+        chosen = target.mine
+        at = target.coordinates(chosen)
+        inner = at[:along] + at[along + 1 :]
+        if isinstance(source, Registers):
+            lanes, _ = np.nonzero(chosen)
+            ids = np.ravel_multi_index(inner, source.shape) if source.shape else np.zeros(lanes.shape, np.int64)
+            target.write(chosen, source.at_lanes(lanes, np.asarray(ids), op))
+        else:
+            target.write(chosen, load(source, inner, op, agent.clock))
+        return
+    if isinstance(source, Registers):
+        raise ProgramError(f"{at_line(op)}: broadcast from registers goes to registers; copy afterwards", op.loc)
+    at = share(agent, target.shape)
+    inner = at[:along] + at[along + 1 :]
+    shape = np.broadcast_shapes(*(np.shape(c) for c in at))
+    store(target, at, np.broadcast_to(load(source, inner, op, agent.clock), shape), op, agent.clock, agent)
+
+
+def convert_layout(agent: Agent, op: Op) -> Steps:
+    """From one distribution to another; waves exchange what they hold."""
+    yield None
+    source, target = (agent.handles[v] for v in op.operands)
+    values = yield from _whole(agent, op, source, None)
+    _put(agent, op, target, values)

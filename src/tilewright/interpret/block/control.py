@@ -1,0 +1,280 @@
+"""Loops, branches, tasks, channels and barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const
+from tilewright.errors import ProgramError, ProtocolFault
+from tilewright.interpret.block.channels import Channel, Fill, Hold
+from tilewright.interpret.block.clocks import Clock
+from tilewright.interpret.block.memory import at_line
+from tilewright.interpret.block.registers import Registers
+from tilewright.interpret.block.worker import Agent, Steps, Waiting
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op
+from tilewright.ir.tensors import numbers
+
+
+def points(agent: Agent, ranges: tuple[Range, ...]) -> Iterator[dict[str, int]]:
+    """The values of the loop variables, the last one fastest; limits may depend on the ones before."""
+    if not ranges:
+        yield {}
+        return
+    loop, *rest = ranges
+    lo, hi = (evaluated(e, agent.values) for e in (loop.lo, loop.hi))
+    for value in range(int(lo), int(hi), loop.step):
+        agent.values[loop.symbol.name] = value
+        for further in points(agent, tuple(rest)):
+            yield {loop.symbol.name: value, **further}
+
+
+def for_(agent: Agent, op: Op) -> Steps:
+    """The body for each value of the loop variables; `finally` at the end of each, perhaps deferred."""
+    yield from _rounds(agent, op, points(agent, op.attrs["ranges"]))
+
+
+def _rounds(agent: Agent, op: Op, rounds: Iterable[dict[str, int]]) -> Steps:
+    """The rounds of a loop, one after another; a deferred end runs beside the round that follows."""
+    late: Agent | None = None
+    for point in rounds:
+        agent.values |= point
+        yield from agent.run(op.blocks[0])
+        if len(op.blocks) == 2:
+            if late is not None:
+                yield from _join(agent, late, op)
+            if op.attrs.get("overlap") == "defer":
+                late = _defer(agent, op.blocks[1])
+            else:
+                yield from agent.run(op.blocks[1])
+    for loop in op.attrs["ranges"]:
+        agent.values.pop(loop.symbol.name, None)
+    if late is not None:
+        yield from _join(agent, late, op)
+
+
+def _defer(agent: Agent, block: Block) -> Agent:
+    """The end of a round as an agent of its own: it runs beside the next round, on a copy of the registers."""
+    worker = agent.worker
+    number = agent.number + worker.first_copy // 2
+    clock = Clock(number, agent.clock.now())
+    previous = worker.shared.get(("deferred", agent.number))
+    if previous is not None:
+        clock.known[number] = max(clock.known[number], previous.clock.known[number] + 1)
+    late = Agent(worker, number, agent.group, agent.wave, agent.role, clock)
+    late.values = dict(agent.values)
+    late.handles = {v: h.snapshot() if isinstance(h, Registers) else h for v, h in agent.handles.items()}
+    late.steps = _to_the_end(late, block)
+    worker.shared["deferred", agent.number] = late
+    worker.start(late)
+    return late
+
+
+def _to_the_end(late: Agent, block: Block) -> Steps:
+    yield from late.run(block)
+    late.steps = None
+
+
+def _join(agent: Agent, late: Agent, op: Op) -> Steps:
+    yield Waiting(lambda: late.steps is None, lambda: "waits for the deferred end of the round before", op)
+    agent.clock.meet(late.clock.known)
+
+
+def while_(agent: Agent, op: Op) -> Steps:
+    """The body as long as the number is not zero."""
+    flag = agent.handles[op.operands[0]]
+    rounds = 0
+    while True:
+        values = flag.read(flag.mine, op) if isinstance(flag, Registers) else None
+        if values is None:
+            raise ProgramError(f"{at_line(op)}: the number that `while` looks at is in registers", op.loc)
+        if not values.any():
+            return
+        yield from agent.run(op.blocks[0])
+        rounds += 1
+        if rounds > 1_000_000:
+            raise ProgramError(f"{at_line(op)} has run a million times", op.loc)
+
+
+def if_(agent: Agent, op: Op) -> Steps | None:
+    """One of two blocks."""
+    if evaluated(op.attrs["when"], agent.values):
+        return agent.run(op.blocks[0])
+    return agent.run(op.blocks[1]) if len(op.blocks) == 2 else None
+
+
+def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) -> list[int]:
+    """The numbers of the tasks that a worker does, in its order.
+
+    >>> share_of(1, 3, 8, "strided", 0), share_of(1, 3, 8, "contiguous", 0)
+    ([1, 4, 7], [3, 4, 5])
+    """
+    if schedule == "contiguous":
+        part = -(-total // workers)
+        return list(range(worker * part, min(total, (worker + 1) * part)))
+    if schedule in ("dynamic", "table"):  # whoever is free takes the next: any worker may
+        chance = Random(seed)
+        owner = [chance.randrange(workers) for _ in range(total)]
+        return [t for t in range(total) if owner[t] == worker]
+    return list(range(worker, total, workers))
+
+
+def tasks(agent: Agent, op: Op) -> Steps:
+    """The worker's share of all tasks."""
+    ranges = op.attrs["ranges"]
+    for r in ranges:
+        if not isinstance(r.lo, Const) or not isinstance(r.hi, Const):
+            raise ProgramError(f"{at_line(op)}: the limits of tasks are numbers once parameters are bound", op.loc)
+    names = [r.symbol.name for r in ranges]
+    every = list(product(*(range(r.lo.value, r.hi.value, r.step) for r in ranges)))
+    worker = agent.worker
+    mine = share_of(worker.number, worker.workers, len(every), op.attrs.get("schedule", "strided"), worker.seed)
+    found = [dict(zip(names, every[t], strict=True)) for t in mine]
+    if op.attrs.get("overlap") == "pingpong":
+        yield from _pingpong(agent, op, found)
+        return
+    yield from _rounds(agent, op, found)
+
+
+def _pingpong(agent: Agent, op: Op, found: list[dict[str, int]]) -> Steps:
+    """Two halves of the role's waves take tasks in turn; bodies run in the order of tasks, ends beside the next body."""
+    worker, whole = agent.worker, agent.group
+    if whole.waves % 2:
+        raise ProgramError(f"{at_line(op)}: pingpong needs an even number of waves, not {whole.waves}", op.loc)
+    half = whole.waves // 2
+    side, place = divmod(agent.wave, half)
+    done: list[list[np.ndarray[Any, Any]]] = worker.turns.setdefault(id(op), [[] for _ in found])
+    before = agent.wave
+    agent.group, agent.wave = worker.group((whole.key, id(op), side), half), place
+    for number, point in enumerate(found):
+        if number % 2 != side:
+            continue
+        agent.values |= point
+        if number:
+            last = done[number - 1]
+            yield Waiting(lambda last=last: len(last) == half, lambda: "waits for its turn", op)  # type: ignore[misc]
+            for known in last:
+                agent.clock.meet(known)
+        yield from agent.run(op.blocks[0])
+        done[number].append(agent.clock.now())
+        if len(op.blocks) == 2:
+            yield from agent.run(op.blocks[1])
+        for name in point:
+            agent.values.pop(name, None)
+    agent.group, agent.wave = whole, before
+
+
+def role(agent: Agent, op: Op) -> Steps:
+    """A role stands on the outermost level, where the worker sees to it."""
+    raise ProgramError(f"{at_line(op)}: roles stand on the outermost level of a program", op.loc)
+
+
+def barrier(agent: Agent, op: Op) -> Steps:
+    """All waves of the group meet."""
+    yield None
+    yield from agent.meet(op, None)
+
+
+# -- channels -----------------------------------------------------------------------------------------------
+
+
+def channel(agent: Agent, op: Op) -> Steps | None:
+    """A channel: one for the worker, or for the group of a role that declares it."""
+    key = ("channel", id(op), agent.group.key)
+    found = agent.worker.shared.get(key)
+    if found is None:
+        tensors = tuple(agent.handles[v] for v in op.operands)
+        found = agent.worker.shared[key] = Channel(op, tensors, numbers((op.attrs["stages"],), "stages")[0])
+    agent.handles[op.results[0]] = found
+    return None
+
+
+def acquire(agent: Agent, op: Op) -> Steps:
+    """Takes the next fill, when its stage is free."""
+    found: Channel = agent.handles[op.operands[0]]
+    _require_role(agent, op, found, "producer")
+    number = found.next_of("producer", agent)
+    yield Waiting(lambda: found.may_acquire(number), lambda: _not_free(found, number), op)
+    fill = found.fill(number)
+    if number >= found.stages:
+        for known in found.fill(number - found.stages).freed:
+            agent.clock.meet(known)
+    fill.acquired[agent.wave] = op
+    fill.producers = agent.group.waves
+    found.take("producer", agent)
+    _hand_out(agent, op, found, fill, "producer")
+
+
+def _not_free(found: Channel, number: int) -> str:
+    before = found.fill(number - found.stages)
+    state = f"{len(before.released)} of {before.consumers or '?'} waves have released it"
+    return f"waits for stage {number % found.stages} of %{found.name} to be free: of fill {before.number}, {state}"
+
+
+def _hand_out(agent: Agent, op: Op, found: Channel, fill: Fill, side: str) -> None:
+    hold = Hold(found, fill, agent.wave, side, op)
+    for value, tensor in zip(op.results, found.views(fill.number, hold), strict=True):
+        agent.handles[value] = tensor
+
+
+def _require_role(agent: Agent, op: Op, found: Channel, side: str) -> None:
+    named = found.op.attrs[side]
+    if agent.role and agent.role != named:
+        raise ProtocolFault(f"{at_line(op)} in role {agent.role}: the {side} of %{found.name} is {named}", op.loc)
+
+
+def commit(agent: Agent, op: Op) -> Steps:
+    """The oldest fill that the wave took and has not committed."""
+    yield None
+    found: Channel = agent.handles[op.operands[0]]
+    _require_role(agent, op, found, "producer")
+    fill = next((f for f in found.fills if agent.wave in f.acquired and agent.wave not in f.committed), None)
+    if fill is None:
+        raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was acquired that could be committed", op.loc)
+    fill.committed.add(agent.wave)
+    fill.knows.append(agent.clock.now())
+
+
+def wait(agent: Agent, op: Op) -> Steps:
+    """Takes the next fill, when it is full."""
+    found: Channel = agent.handles[op.operands[0]]
+    _require_role(agent, op, found, "consumer")
+    number = found.next_of("consumer", agent)
+    if number >= found.stages and not found.fill(number - found.stages).full:
+        raise ProtocolFault(
+            f"{at_line(op)} waits for fill {number} of %{found.name} while fill {number - found.stages} of the same stage "
+            "is not there yet: a barrier tells neighbouring phases apart, not these",
+            op.loc,
+        )
+    fill = found.fill(number)
+    yield Waiting(lambda: fill.full, lambda: _not_full(found, fill), op)
+    for known in fill.knows:
+        agent.clock.meet(known)
+    fill.waited[agent.wave] = op
+    fill.consumers = agent.group.waves
+    found.take("consumer", agent)
+    _hand_out(agent, op, found, fill, "consumer")
+
+
+def _not_full(found: Channel, fill: Fill) -> str:
+    state = f"{len(fill.committed)} of {fill.producers or '?'} waves have committed it"
+    return f"waits for fill {fill.number} of %{found.name}: {state}"
+
+
+def release(agent: Agent, op: Op) -> Steps:
+    """The oldest fill that the wave waited for and has not released."""
+    yield None
+    found: Channel = agent.handles[op.operands[0]]
+    _require_role(agent, op, found, "consumer")
+    fill = next((f for f in found.fills if agent.wave in f.waited and agent.wave not in f.released), None)
+    if fill is None:
+        raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was waited for that could be released", op.loc)
+    fill.released.add(agent.wave)
+    fill.freed.append(agent.clock.now())
+    found.ever_released = True

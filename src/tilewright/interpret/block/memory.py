@@ -1,0 +1,162 @@
+"""Memory as the interpreter sees it: buffers that know what was written and by whom, and tensors and views in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
+from tilewright.interpret.block.clocks import Clock, Watch
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.core import Op
+from tilewright.ir.printer import op_text
+from tilewright.ir.tensors import TensorType, numbers
+
+if TYPE_CHECKING:
+    from tilewright.interpret.block.channels import Hold
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def at_line(op: Op) -> str:
+    """Where an operation stands, for messages."""
+    where = "" if op.loc is None else f" ({op.loc})"
+    return f"`{op_text(op)}`{where}"
+
+
+class Buffer:
+    """A piece of memory, flat; what of it is initialised; and, where there are several agents, who touched it last."""
+
+    def __init__(self, name: str, data: Array, space: str, initialised: bool, ops: list[Op]):
+        self.name, self.data, self.space, self.ops = name, data, space, ops
+        self.initialised = np.full(data.size, initialised)
+        self.watch: Watch | None = None
+        self.worker = np.full(data.size, -1, np.int32) if space == "global" else None
+
+    def read(self, places: Array, clock: Clock, op: Op) -> Array:
+        """The elements at these places."""
+        if not self.initialised[places].all():
+            place = int(np.asarray(places)[~self.initialised[places]][0])
+            raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
+        if self.watch is not None:
+            self._race(self.watch.read(places, clock, self._number(op)), op, "reads")
+        found: Array = self.data[places]
+        return found
+
+    def write(self, places: Array, values: Any, clock: Clock, op: Op) -> None:
+        """These elements become the values."""
+        if self.watch is not None:
+            self._race(self.watch.write(places, clock, self._number(op)), op, "writes")
+        self.data[places] = values
+        self.initialised[places] = True
+
+    def _number(self, op: Op) -> int:
+        self.ops.append(op) if op not in self.ops[-64:] else None
+        return len(self.ops) - 1 - self.ops[::-1].index(op)
+
+    def _race(self, found: tuple[int, int] | None, op: Op, what: str) -> None:
+        if found is not None:
+            place, other = found
+            raise RaceFault(
+                f"{at_line(op)} {what} element {place} of {self.name}, and nothing orders it after "
+                f"{at_line(self.ops[other])}: a wait, a barrier or a release is missing",
+                op.loc,
+            )
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor in a buffer: a shape, strides, perhaps a swizzle, perhaps a stage that must be held to touch it."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    swizzle: Any = None
+    offset: int = 0
+    hold: Hold | None = None
+
+    @classmethod
+    def whole(cls, buffer: Buffer, kind: TensorType) -> Tensor:
+        """The tensor of that type at the start of a buffer."""
+        return cls(buffer, numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind)), kind.swizzle)
+
+    def stage(self, number: int, hold: Hold) -> Tensor:
+        """One entry of the first dimension, held."""
+        offset = self.offset + number * self.strides[0]
+        return Tensor(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold)
+
+    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[Tensor, Any, Any]:
+        """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
+        place: Any = self.offset
+        for coordinate, stride in zip(coordinates, self.strides, strict=True):
+            place = place + coordinate * stride
+        if self.swizzle is not None:
+            place = self.swizzle(place)
+        return self, place, None
+
+    def check(self, op: Op) -> None:
+        """That the stage, if it is one, may be touched now."""
+        if self.hold is not None:
+            self.hold.check(op)
+
+
+@dataclass(eq=False)
+class View:
+    """A view: coordinates of a tensor as expressions of its own."""
+
+    base: Tensor | View
+    op: Op
+    values: Mapping[str, int]
+    shape: tuple[int, ...]
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = tuple(s.name for s in self.op.attrs["over"])
+
+    @property
+    def hold(self) -> Hold | None:
+        """The stage it lies in."""
+        return self.base.hold
+
+    def check(self, op: Op) -> None:
+        """That the stage, if it is in one, may be touched now."""
+        self.base.check(op)
+
+    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[Tensor, Any, Any]:
+        """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
+        values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
+        inside: Any = None
+        found = []
+        for dim, ((e, loose), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
+            c = evaluated(e, values)
+            ok = (c >= 0) & (c < size)
+            if not np.all(ok):
+                if not loose:
+                    bad = c if isinstance(c, int) else int(np.asarray(c)[~np.asarray(ok)].reshape(-1)[0])
+                    raise OutOfBoundsFault(
+                        f"{at_line(op)} through {at_line(self.op)}: coordinate {dim}, {e}, is {bad}, outside 0..{size}; "
+                        "if that may be, mark it with ?",
+                        op.loc or self.op.loc,
+                    )
+                inside = ok if inside is None else inside & ok
+                c = np.clip(c, 0, size - 1)
+            found.append(c)
+        bottom, places, further = self.base.locate(tuple(found), op)
+        if further is not None:
+            inside = further if inside is None else inside & further
+        return bottom, places, inside
+
+
+def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The coordinates of every element, as arrays that broadcast to the shape."""
+    return tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+
+
+def spread(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Places and which of them count, at the full shape."""
+    full = np.broadcast_to(np.asarray(places), shape)
+    mask = np.ones(shape, bool) if inside is None else np.broadcast_to(np.asarray(inside), shape)
+    return full, mask

@@ -1,0 +1,115 @@
+"""A whole block program on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError, NotWrittenFault
+from tilewright.interpret.block import computing, control, moving
+from tilewright.interpret.block.memory import Buffer, Tensor
+from tilewright.interpret.block.worker import Worker
+from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.machine import Machine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HANDLERS: dict[str, Any] = {
+    "alloc": moving.alloc,
+    "view": moving.view,
+    "bitcast": moving.bitcast,
+    "let": moving.let,
+    "fill": moving.fill,
+    "copy": moving.copy,
+    "gather": moving.gather,
+    "scatter": moving.scatter,
+    "atomic": moving.atomic,
+    "debug_log": moving.debug_log,
+    "mma": computing.mma,
+    "map": computing.map_,
+    "reduce": computing.reduce,
+    "scan": computing.scan,
+    "broadcast": computing.broadcast,
+    "convert_layout": computing.convert_layout,
+    "for": control.for_,
+    "while": control.while_,
+    "if": control.if_,
+    "tasks": control.tasks,
+    "role": control.role,
+    "barrier": control.barrier,
+    "channel": control.channel,
+    "acquire": control.acquire,
+    "commit": control.commit,
+    "wait": control.wait,
+    "release": control.release,
+}
+
+
+def interpret(
+    program: Program, arrays: Mapping[str, Array], machine: Machine | None = None, *, workers: int = 1, seed: int = 0
+) -> list[tuple[str, Array]]:
+    """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
+
+    `workers` share the tasks; they run one after another, in an order that the seed decides. Gives what `debug_log`
+    kept. Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
+    channel used against its order, an output that is not written completely.
+    """
+    ops: list[Op] = []
+    bound: dict[Value, Tensor] = {}
+    for arg in program.args:
+        bound[arg] = Tensor.whole(_buffer(arg, arrays, ops), arg.type)
+    order = list(range(workers))
+    Random(seed).shuffle(order)
+    logs: list[tuple[str, Array]] = []
+    for number in order:
+        worker = Worker(program, machine, bound, number, workers, seed, HANDLERS, ops)
+        worker.run()
+        logs += worker.logs
+    for arg in program.args:
+        _hand_back(arg, bound[arg], arrays)
+    return logs
+
+
+def _buffer(arg: Value, arrays: Mapping[str, Array], ops: list[Op]) -> Buffer:
+    kind: TensorType = arg.type
+    name = arg.name or "argument"
+    if name not in arrays:
+        raise ArgumentError(f"the argument {name} is missing")
+    array = np.asarray(arrays[name])
+    shape = numbers(kind.shape, name)
+    if array.shape != shape or array.dtype != kind.dtype.numpy:
+        raise ArgumentError(
+            f"{name} is {array.dtype} of shape {array.shape}; the program takes {kind.dtype} of shape {shape}"
+        )
+    data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
+    data[_places(kind)] = array
+    buffer = Buffer(f"%{name}", data, "global", kind.role != "out", ops)
+    return buffer
+
+
+def _places(kind: TensorType) -> Any:
+    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    places: Any = np.zeros(shape, np.int64)
+    for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
+        places = places + coordinate * step
+    return kind.swizzle(places) if kind.swizzle is not None else places
+
+
+def _hand_back(arg: Value, tensor: Tensor, arrays: Mapping[str, Array]) -> None:
+    kind: TensorType = arg.type
+    if kind.role == "in":
+        return
+    places = _places(kind)
+    written = tensor.buffer.initialised[places]
+    if kind.role == "out" and not written.all():
+        first = tuple(int(i[0]) for i in np.nonzero(~written))
+        raise NotWrittenFault(
+            f"{written.size - int(written.sum())} of {written.size} elements of %{arg.name}, an `out` argument, were never "
+            f"written; the first is {first}"
+        )
+    target = arrays[arg.name or ""]
+    target[...] = tensor.buffer.data[places]

@@ -1,0 +1,308 @@
+"""One workgroup at work: its waves are agents that run step by step, in an order that a seed decides.
+
+An agent is a Python generator. It yields None where another may run, or a `Waiting` whose condition must hold first.
+Copies that are under way are finished late, whenever the schedule says. When nobody can run and nothing is under way,
+the program is stuck, and the report says who waits for what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.block.distribution import placement
+from tilewright.errors import DeadlockFault, ProgramError, ProtocolFault
+from tilewright.interpret.block.channels import Channel
+from tilewright.interpret.block.clocks import AGENTS, Clock, Watch
+from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
+from tilewright.interpret.block.registers import Registers
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.machine import Machine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Steps = Iterator["Waiting | None"]
+Handle = Any  # Tensor | View | Registers | Channel
+
+
+@dataclass
+class Waiting:
+    """What an agent waits for, and how to say it."""
+
+    until: Callable[[], bool]
+    why: Callable[[], str]
+    op: Op
+
+
+@dataclass(eq=False)
+class Copying:
+    """A copy that is under way: `finish` does it."""
+
+    finish: Callable[[], None]
+    op: Op
+    slot: int
+    done: bool = False
+    covered: bool = False
+
+
+@dataclass(eq=False)
+class Group:
+    """Waves that do collective operations together."""
+
+    key: Any
+    waves: int
+    meetings: dict[Any, dict[int, Any]] = field(default_factory=dict)
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+class Agent:
+    """One wave (or the deferred part of one): where it is, what its names mean, what it knows."""
+
+    def __init__(self, worker: Worker, number: int, group: Group, wave: int, role: str, clock: Clock):
+        self.worker, self.number, self.group, self.wave, self.role, self.clock = worker, number, group, wave, role, clock
+        self.handles: dict[Value, Handle] = {}
+        self.values: dict[str, int] = {}
+        self.steps: Steps | None = None
+        self.waiting: Waiting | None = None
+
+    @property
+    def name(self) -> str:
+        """What the agent is called in reports."""
+        return f"{self.role} wave {self.wave}" if self.role else f"wave {self.wave}"
+
+    def run(self, block: Block) -> Steps:
+        """The operations of a block, in order."""
+        handlers = self.worker.handlers
+        for op in block.ops:
+            steps = handlers[op.name](self, op)
+            if steps is not None:
+                yield from steps
+
+    def meet(self, op: Op, payload: Any) -> Iterator[Any]:
+        """Meets the other waves of the group at an operation; gives what each brought, by wave."""
+        count = self.group.counts.get((id(op), self.wave), 0)
+        self.group.counts[id(op), self.wave] = count + 1
+        meeting = self.group.meetings.setdefault((id(op), count), {})
+        meeting[self.wave] = (payload, self.clock.now())
+        group = self.group
+        if group.waves > 1:
+            yield Waiting(
+                lambda: len(meeting) == group.waves,
+                lambda: f"waits for the other waves ({len(meeting)} of {group.waves} are there)",
+                op,
+            )
+        for _, known in meeting.values():
+            self.clock.meet(known)
+        return [meeting[w][0] for w in range(group.waves)]
+
+
+class Worker:
+    """One workgroup: its memory, its channels, its agents and their schedule."""
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine | None,
+        arguments: Mapping[Value, Tensor],
+        number: int,
+        workers: int,
+        seed: int,
+        handlers: Mapping[str, Callable[[Agent, Op], Steps | None]],
+        ops: list[Op],
+    ):
+        self.program, self.machine, self.handlers = program, machine, handlers
+        self.number, self.workers, self.ops = number, workers, ops
+        self.random = random.Random(seed * 1000003 + number)
+        self.seed = seed
+        self.arguments = arguments
+        self.shared: dict[Any, Handle] = {}
+        self.copies: list[Copying] = []
+        self.agents: list[Agent] = []
+        self.next_slot = 0
+        self.turns: dict[Any, Any] = {}
+        self.logs: list[tuple[str, Array]] = []
+        self.watching = False
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs all waves to the end; raises what is wrong."""
+        roles = [op for op in self.program.body.ops if op.name == "role"]
+        record = self.program.record("waves")
+        if roles:
+            counts = [numbers((op.attrs["waves"],), op.name)[0] for op in roles]
+        else:
+            counts = [1 if record is None else numbers((record.attrs["count"],), "waves")[0]]
+        total = sum(counts)
+        if total > AGENTS // 3:
+            raise ProgramError(f"{total} waves are more than the interpreter takes ({AGENTS // 3})")
+        overlaps = any(op.attrs.get("overlap", "none") != "none" for op in self.program.walk())
+        self.watching = total > 1 or overlaps or any("by" in op.attrs for op in self.program.walk())
+        self.first_copy = 2 * total
+        self.next_slot = 0
+        group = Group("all", total)
+        place = 0
+        for count, role in zip(counts, roles or [None], strict=True):
+            for wave in range(count):
+                agent = Agent(self, place, group, place, "", Clock(place))
+                agent.handles = dict(self.arguments)
+                agent.steps = self._wave(agent, role, count, wave)
+                self.agents.append(agent)
+                place += 1
+        for tensor in self.arguments.values():
+            tensor.buffer.watch = Watch(tensor.buffer.data.size) if self.watching else None
+        self._schedule()
+        self._check_end()
+
+    def _wave(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
+        """A wave runs what stands outside roles, and its own role."""
+        if role is None:
+            yield from agent.run(self.program.body)
+            return
+        for op in self.program.body.ops:
+            if op.name != "role":
+                steps = self.handlers[op.name](agent, op)
+                if steps is not None:
+                    yield from steps
+            elif op is role:
+                everyone, place = agent.group, agent.wave
+                agent.group = self.group((id(op),), count)
+                agent.wave, agent.role = wave, op.attrs["name"]
+                yield from agent.run(op.blocks[0])
+                agent.group, agent.wave, agent.role = everyone, place, ""
+
+    def group(self, key: Any, waves: int) -> Group:
+        """The group of that key; made once."""
+        found = self.shared.get(("group", key))
+        if found is None:
+            found = self.shared["group", key] = Group(key, waves)
+        made: Group = found
+        return made
+
+    def _schedule(self) -> None:
+        live = list(self.agents)
+        while live:
+            ready = [a for a in live if a.waiting is None or a.waiting.until()]
+            pending = [c for c in self.copies if not c.done]
+            if pending and (not ready or self.random.random() < 0.2):
+                self._finish(self.random.choice(pending))
+                continue
+            if not ready:
+                raise self._stuck(live)
+            agent = ready[0] if len(ready) == 1 else self.random.choice(ready)
+            live += self._advance(agent, live)
+        for copy in self.copies:
+            if not copy.done:
+                self._finish(copy)
+
+    def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
+        """One agent runs on, until it waits; gives the agents that it started."""
+        assert agent.steps is not None
+        before = len(self.agents)
+        for _ in range(self.random.randint(1, 6)):
+            try:
+                agent.waiting = next(agent.steps)
+            except StopIteration:
+                live.remove(agent)
+                break
+            if agent.waiting is not None:
+                if not agent.waiting.until():
+                    break
+                agent.waiting = None
+        return self.agents[before:]
+
+    def _finish(self, copy: Copying) -> None:
+        copy.finish()
+        copy.done = True
+        self.copies = [c for c in self.copies if not c.done or not c.covered]
+
+    def start(self, agent: Agent) -> None:
+        """A further agent, which the scheduler takes up."""
+        self.agents.append(agent)
+
+    def copy_slot(self) -> int:
+        """A place among the clocks for a copy that is under way."""
+        self.next_slot = (self.next_slot + 1) % (AGENTS - self.first_copy)
+        return self.first_copy + self.next_slot
+
+    def _stuck(self, live: list[Agent]) -> DeadlockFault:
+        lines = []
+        for agent in live:
+            assert agent.waiting is not None
+            line = f"{agent.name}: {agent.waiting.why()} at {at_line(agent.waiting.op)}"
+            lines.append(line)
+        shown = "\n  ".join(dict.fromkeys(lines))
+        waiting = live[0].waiting
+        return DeadlockFault(f"deadlock: every wave waits\n  {shown}", None if waiting is None else waiting.op.loc)
+
+    def _check_end(self) -> None:
+        for copy in self.copies:
+            if not copy.covered:
+                raise ProtocolFault(
+                    f"{at_line(copy.op)} is under way when the program ends: no commit and no release covers it",
+                    copy.op.loc,
+                )
+        for found in self.shared.values():
+            if isinstance(found, Channel):
+                found.check_end()
+
+    # -- making things --------------------------------------------------------------------------------
+
+    def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> Tensor:
+        """The shared memory of an alloc: one for the worker, or for the group of a role."""
+        key = ("alloc", id(op), agent.group.key)
+        found = self.shared.get(key)
+        if found is None:
+            size = kind.cosize()
+            name = f"%{op.results[0].name or 'shared'}"
+            buffer = Buffer(name, np.zeros(size, kind.dtype.numpy), "shared", False, self.ops)
+            buffer.watch = Watch(size) if self.watching else None
+            found = self.shared[key] = Tensor.whole(buffer, kind)
+        elif len(self.agents) == 1:
+            found.buffer.initialised[:] = False  # a new task starts with memory that nothing wrote
+        tensor: Tensor = found
+        return tensor
+
+    def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
+        """A wave's part of a register tensor."""
+        spread = placement(kind, self.machine)
+        lanes = self.lanes(spread.threads, agent)
+        if lanes * agent.group.waves != spread.threads:
+            raise ProgramError(
+                f"{at_line(op)} is spread over {spread.threads} threads; {agent.group.waves} waves of {lanes} lanes run it",
+                op.loc,
+            )
+        part = slice(agent.wave * lanes, (agent.wave + 1) * lanes)
+        elements = spread.elements[part]
+        ids = np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape) if spread.shape \
+            else elements
+        shape = elements.shape
+        name = op.results[0].name or "register"
+        data = np.zeros(shape, kind.dtype.numpy)
+        return Registers(data, np.zeros(shape, bool), np.asarray(ids), spread.first[part], spread.shape, name)
+
+    def lanes(self, threads: int, agent: Agent) -> int:
+        """The lanes of a wave: the machine's, or, where vectors have any width, what the tensor has."""
+        if self.machine is None or self.machine.lanes is None:
+            return threads // agent.group.waves
+        return self.machine.lanes
+
+    def view(self, base: Handle, op: Op, values: dict[str, int]) -> Handle:
+        """The view that an operation makes."""
+        shape = numbers(op.results[0].type.shape, "view")
+        if isinstance(base, Registers):
+            return base.view(op, values, shape)
+        used = {s.name for e, _ in op.attrs["at"] for s in _roots(e)}
+        return View(base, op, {k: v for k, v in values.items() if k in used}, shape)
+
+
+def _roots(e: Any) -> set[Any]:
+    """The symbols an expression depends on, through definitions."""
+    found: set[Any] = set()
+    for s in e.symbols:
+        found |= _roots(s.definition) if s.definition is not None else {s}
+    return found

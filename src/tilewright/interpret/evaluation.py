@@ -1,0 +1,93 @@
+"""Integer expressions as Python functions: an interpreter evaluates the same few again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import (
+    And,
+    AtLeastZero,
+    Const,
+    Exact,
+    Expr,
+    FloorDiv,
+    IsZero,
+    Max,
+    Min,
+    Mod,
+    Or,
+    Product,
+    Sum,
+    Symbol,
+    Xor,
+)
+from tilewright.errors import ExpressionError
+
+_made: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
+
+
+def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
+    """The value of e for values of its symbols by name: ints, or numpy arrays that go together.
+
+    >>> from tilewright.algebra.expr import index
+    >>> m = index("m", 100)
+    >>> evaluated((m // 7) % 3, {"m": 23})
+    0
+    """
+    if type(e) is Const:
+        return e.value
+    found = _made.get(e)
+    if found is None:
+        names: set[str] = set()
+        source = _source(e, names)
+        ordered = tuple(sorted(names))
+        arguments = ", ".join(ordered)
+        function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max})  # noqa: S307 - from our own nodes
+        found = _made[e] = (function, ordered)
+    function, ordered = found
+    try:
+        return function(*[values[name] for name in ordered])
+    except KeyError as fault:
+        raise ExpressionError(f"no value is given for the symbol {fault.args[0]}") from None
+
+
+def _min(*args: Any) -> Any:
+    return min(args) if all(isinstance(a, int) for a in args) else _fold(np.minimum, args)
+
+
+def _max(*args: Any) -> Any:
+    return max(args) if all(isinstance(a, int) for a in args) else _fold(np.maximum, args)
+
+
+def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
+    total = args[0]
+    for a in args[1:]:
+        total = function(total, a)
+    return total
+
+
+_SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Exact: "//", Xor: "^", Product: "*", And: "&", Or: "|"}
+
+
+def _source(e: Expr, names: set[str]) -> str:
+    if isinstance(e, Const):
+        return f"({e.value})"
+    if isinstance(e, Symbol):
+        if e.definition is not None:
+            return _source(e.definition, names)
+        names.add(e.name)
+        return e.name
+    if isinstance(e, Sum):
+        terms = [f"{c}*{_source(t, names)}" if c != 1 else _source(t, names) for t, c in e.terms]
+        return "(" + " + ".join([*terms, *([str(e.constant)] if e.constant else [])]) + ")"
+    if isinstance(e, AtLeastZero):
+        return f"({_source(e.operand, names)} >= 0)"
+    if isinstance(e, IsZero):
+        return f"({_source(e.operand, names)} == 0)"
+    parts = [_source(part, names) for part in e.parts]
+    if isinstance(e, Min | Max):
+        return f"{'_min' if isinstance(e, Min) else '_max'}({', '.join(parts)})"
+    return "(" + f" {_SIGNS[type(e)]} ".join(parts) + ")"

@@ -1,0 +1,113 @@
+"""Parameters become numbers: a program for a family becomes a program for one member of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ArgumentError, ProgramError, TilewrightError
+from tilewright.ir.attrs import kind_of
+from tilewright.ir.core import Block, Op, Program, Value
+
+
+def parameters(program: Program) -> dict[Symbol, int | None]:
+    """The program's parameters and their defaults."""
+    return {s: n for r in program.records if r.name == "param" for s, n in r.attrs["parameters"]}
+
+
+def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
+    """The program with its parameters bound: to these values, or to their defaults. Its header's lets are worked out.
+
+    >>> from tilewright.ir.block import parse_block
+    >>> text = '''block zero(%y: out global f32 (M, N))
+    ...   param M, N = 16
+    ...   let HALF = M // 2
+    ... {
+    ...   tasks m in 0..HALF {
+    ...     %two = view %y (i 2, j N) -> [2*m + i, j]
+    ...     fill %two 0
+    ...   }
+    ... }'''
+    >>> print(bind(parse_block(text), {"M": 6}))
+    block zero(%y: out global f32 (6, 16))
+    {
+      tasks m in 0..3 {
+        %two = view %y (i 2, j 16) -> [2*m + i, j]
+        fill %two 0
+      }
+    }
+    <BLANKLINE>
+    """
+    values = dict(values or {})
+    known = parameters(program)
+    names = [s.name for s in known]
+    for name, value in values.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ArgumentError(f"params: {program.name} has no parameter {name}; it has {', '.join(names)}{hint}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ArgumentError(f"params: {name} = {value!r} must be an integer that is not negative")
+    bound: dict[Any, Expr] = {}
+    for s, default in known.items():
+        number = values.get(s.name, default)
+        if number is None:
+            raise ArgumentError(f"params: {program.name} needs a value for {s.name}")
+        bound[s] = as_expr(number)
+    return rebuilt(program, bound)
+
+
+def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
+    """The program with symbols replaced everywhere; records that only bound them go."""
+    images = Substitution(bound)
+    records = []
+    for record in program.records:
+        if record.name == "param" or (record.name == "let" and isinstance(images(record.attrs["symbol"]), Const)):
+            continue
+        records.append(Op(record.spec, (), _mapped(record, images), loc=record.loc))
+    args = tuple(Value(a.type.mapped(images), a.name) for a in program.args)
+    values: dict[Value, Value] = dict(zip(program.args, args, strict=True))
+    body = _block(program.body, images, values)
+    return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
+
+
+def _mapped(op: Op, images: Substitution) -> dict[str, Any]:
+    try:
+        return {name: kind_of(op.spec.attrs[name]).mapped(value, images) for name, value in op.attrs.items()}
+    except TilewrightError as fault:
+        raise ProgramError(f"{op.name}, with its parameters bound: {fault}", op.loc) from None
+
+
+def _block(block: Block, images: Substitution, values: dict[Value, Value]) -> Block:
+    ops = []
+    for op in block.ops:
+        if op.name == "let" and isinstance(images(op.attrs["symbol"]), Const):
+            continue
+        new = _op(op, images, values)
+        if new is not None:
+            ops.append(new)
+    return Block((), ops)
+
+
+def _op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
+    attrs = _mapped(op, images)
+    if any(_empty(r) for r in attrs.get("ranges", ())):
+        return None  # a loop that never runs says nothing
+    if op.name == "if" and isinstance(attrs["when"], Const) and not attrs["when"].value and len(op.blocks) == 1:
+        return None
+    new = Op(op.spec, tuple(values[v] for v in op.operands), attrs, loc=op.loc)
+    new.blocks = tuple(_block(b, images, values) for b in op.blocks)
+    try:
+        types = () if op.spec.result_types is None else op.spec.result_types(new)
+    except ProgramError as fault:
+        raise type(fault)(fault.what, fault.location or op.loc) from None
+    new.results = tuple(Value(t, r.name) for t, r in zip(types, op.results, strict=True))
+    values |= zip(op.results, new.results, strict=True)
+    return new
+
+
+def _empty(loop: Any) -> bool:
+    return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

@@ -1,0 +1,431 @@
+"""The block level: where things live and who does them; the program of one workgroup.
+
+A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled, and `let`s.
+Its arguments are tensors in global memory. Operations are a closed list:
+
+| operation | means |
+|---|---|
+| `%t = alloc TYPE` | memory or registers, not initialised; for the worker, or for the task it stands in |
+| `%v = view %t (i 16, j 8) -> [p + i ?, j]` | element (i, j) of %v is element (p + i, j) of %t; a coordinate marked ? may lie outside |
+| `%b = bitcast %t f32` | the same bits as another element type of the same width |
+| `let m = t//4` | a name for a number |
+| `fill %t 0` | every element becomes the number |
+| `copy %a -> %b` | elements of %a become those of %b; `else` stands for those outside, `stream` and `by` say how |
+| `mma %c += %a * %b using ATOM` | the product of matrices is added; `skip` leaves out factors that lie outside |
+| `map %d = FORMULA` | element by element; `over (i 8)` names coordinates for the formula |
+| `reduce %a -> %r along 1 with max` | combines a dimension; tuples with formulas of a0, a1, ..., b0, b1, ... |
+| `scan %a -> %r along 1 with sum` | running combination |
+| `broadcast %r -> %a along 1` | repeats along a dimension |
+| `convert_layout %a -> %b` | from one distribution over registers to another: the only way between two |
+| `gather`, `scatter`, `atomic` | elements at places that are data |
+| `for`, `while`, `if` | loops and branches that all threads take alike; `overlap defer` with `finally` |
+| `tasks` | the worker's share of all tasks |
+| `role NAME waves N` | who does what |
+| `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
+| `barrier` | all waves of the role meet |
+| `debug_log "label" %t` | shows a tensor |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.ir.core import Level, Op, OpSpec, Program
+from tilewright.ir.formula import Formula
+from tilewright.ir.parser import parse_program
+from tilewright.ir.tensors import ChannelType, RegisterType, TensorType, read_type
+
+Tensor = TensorType | RegisterType
+
+COMBINE = ("sum", "max", "min", "prod")
+SCHEDULES = ("strided", "contiguous", "table", "dynamic")
+OVERLAPS = ("none", "defer", "pingpong")
+ATOMICS = ("add", "min", "max")
+
+
+# -- checks ---------------------------------------------------------------------------------------------
+
+
+def tensor(op: Op, place: int) -> Tensor:
+    """The type of an operand, which must be a tensor."""
+    if place >= len(op.operands):
+        raise ProgramError(f"{op.name} takes more than {len(op.operands)} operands")
+    found = op.operands[place].type
+    if not isinstance(found, TensorType | RegisterType):
+        raise ProgramError(f"operand {place} of {op.name} is a {found}, not a tensor")
+    return found
+
+
+def shape_text(shape: tuple[Expr, ...]) -> str:
+    """A shape as it is printed."""
+    return "(" + ", ".join(map(str, shape)) + ")"
+
+
+def _same_shape(op: Op, a: Tensor, b: Tensor) -> None:
+    if a.shape != b.shape:
+        raise DimensionMismatch(f"{op.name}: the shapes {shape_text(a.shape)} and {shape_text(b.shape)} differ")
+
+
+def _same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
+    if a.dtype is not b.dtype:
+        raise DtypeMismatch(f"{op.name}: {a.dtype} and {b.dtype} differ; convert by map, as in map %d = {b.dtype}(%s)")
+
+
+def _writable(op: Op, place: int) -> None:
+    found = tensor(op, place)
+    if isinstance(found, TensorType) and found.role == "in":
+        raise ProgramError(f"{op.name} writes to an argument that is declared `in`")
+
+
+def _alloc(op: Op) -> tuple[Any, ...]:
+    found = op.attrs["type"]
+    if isinstance(found, TensorType):
+        if found.space == "global" or found.role is not None:
+            raise ProgramError("alloc makes shared memory or registers; global memory comes as an argument")
+    elif found.distribution is None:
+        raise ProgramError("alloc of registers needs a distribution: by LAYOUT, or as ATOM.a, .b or .c")
+    return (found,)
+
+
+def _view(op: Op) -> tuple[Any, ...]:
+    base, shape = tensor(op, 0), tuple(s.upper + 1 for s in op.attrs["over"])
+    if len(op.attrs["at"]) != len(base.shape):
+        raise DimensionMismatch(f"view: {len(op.attrs['at'])} coordinates for {len(base.shape)} dimensions of {base}")
+    if isinstance(base, RegisterType):
+        if any(loose for _, loose in op.attrs["at"]):
+            raise ProgramError("view of registers: no coordinate may lie outside")
+        return (RegisterType(base.dtype, shape),)
+    return (TensorType(base.space, base.dtype, shape, role=base.role),)
+
+
+def _bitcast(op: Op) -> tuple[Any, ...]:
+    base, to = tensor(op, 0), op.attrs["dtype"]
+    if to.bits != base.dtype.bits:
+        raise DtypeMismatch(f"bitcast of {base.dtype} to {to}: both must have {base.dtype.bits} bits")
+    if isinstance(base, RegisterType):
+        return (RegisterType(to, base.shape, base.distribution),)
+    return (TensorType(base.space, to, base.shape, base.strides, base.swizzle, base.role),)
+
+
+def _copy(op: Op) -> tuple[Any, ...]:
+    source, target = tensor(op, 0), tensor(op, 1)
+    _same_shape(op, source, target)
+    _same_dtype(op, source, target)
+    _writable(op, 1)
+    return ()
+
+
+def _fill(op: Op) -> tuple[Any, ...]:
+    _writable(op, 0)
+    return ()
+
+
+def _mma(op: Op) -> tuple[Any, ...]:
+    c, a, b = (tensor(op, i) for i in range(3))
+    for found, what in ((c, "the sum"), (a, "the first factor"), (b, "the second factor")):
+        if len(found.shape) != 2:
+            raise DimensionMismatch(f"mma: {what} has {len(found.shape)} dimensions; all three are matrices")
+    if not isinstance(c, RegisterType):
+        raise ProgramError("mma: the sum must be in registers")
+    if (a.shape[0], b.shape[1], a.shape[1]) != (c.shape[0], c.shape[1], b.shape[0]):
+        raise DimensionMismatch(
+            f"mma: {shape_text(a.shape)} times {shape_text(b.shape)} does not give {shape_text(c.shape)}"
+        )
+    return ()
+
+
+def _map(op: Op) -> tuple[Any, ...]:
+    target = tensor(op, 0)
+    for place in range(1, len(op.operands)):
+        _same_shape(op, target, tensor(op, place))
+    over = op.attrs.get("over")
+    if over is not None and tuple(s.upper + 1 for s in over) != target.shape:
+        raise DimensionMismatch(f"map: the coordinates do not run over {shape_text(target.shape)}")
+    formula: Formula = op.attrs["formula"]
+    for node in formula.walk():
+        if node.name == "argument":
+            raise ProgramError(f"map: {node.value} has no meaning here; operands are written %{node.value}")
+    found = formula.dtype(lambda leaf: tensor(op, leaf.value).dtype)
+    if found is not None and found is not target.dtype:
+        raise DtypeMismatch(f"map: the formula gives {found}, the target holds {target.dtype}; convert: "
+                            f"{target.dtype}(...)")
+    _writable(op, 0)
+    return ()
+
+
+def _halves(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    half = len(op.operands) // 2
+    if not half or len(op.operands) != 2 * half:
+        raise ProgramError(f"{op.name} takes as many targets as sources")
+    return [tensor(op, i) for i in range(half)], [tensor(op, half + i) for i in range(half)]
+
+
+def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    """The checks that `reduce` and `scan` share."""
+    sources, targets = _halves(op)
+    along, how = op.attrs["along"], op.attrs["with"]
+    for source, target in zip(sources, targets, strict=True):
+        _same_shape(op, sources[0], source)
+        _same_dtype(op, source, target)
+    if not 0 <= along < len(sources[0].shape):
+        raise DimensionMismatch(f"{op.name} along {along}: there are {len(sources[0].shape)} dimensions, from 0")
+    for place in range(len(sources), 2 * len(sources)):
+        _writable(op, place)
+    if isinstance(how, str):
+        if how not in COMBINE or len(sources) != 1:
+            raise ProgramError(f"{op.name} with {how}: one tensor with {', '.join(COMBINE)}, or formulas in parentheses")
+    else:
+        if len(how) != len(sources):
+            raise ProgramError(f"{op.name}: {len(how)} formulas for {len(sources)} tensors")
+        known = {f"{side}{i}": t.dtype for side in "ab" for i, t in enumerate(sources)}
+        for formula, source in zip(how, sources, strict=True):
+            for node in formula.walk():
+                if node.name == "operand" or (node.name == "argument" and node.value not in known):
+                    raise ProgramError(f"{op.name}: a combining formula is over {', '.join(sorted(known))}")
+            found = formula.dtype(lambda leaf: known[leaf.value])
+            if found is not None and found is not source.dtype:
+                raise DtypeMismatch(f"{op.name}: the formula gives {found}, not {source.dtype}")
+    return sources, targets
+
+
+def _reduce(op: Op) -> tuple[Any, ...]:
+    sources, targets = _combining(op)
+    along = op.attrs["along"]
+    wanted = sources[0].shape[:along] + sources[0].shape[along + 1 :]
+    for target in targets:
+        if target.shape != wanted:
+            raise DimensionMismatch(f"reduce along {along} gives {shape_text(wanted)}, not {shape_text(target.shape)}")
+    return ()
+
+
+def _scan(op: Op) -> tuple[Any, ...]:
+    sources, targets = _combining(op)
+    for target in targets:
+        _same_shape(op, sources[0], target)
+    if op.attrs.get("exclusive") and not isinstance(op.attrs["with"], str):
+        raise ProgramError("scan exclusive: only with sum, max, min and prod, which have a first value")
+    return ()
+
+
+def _broadcast(op: Op) -> tuple[Any, ...]:
+    source, target = tensor(op, 0), tensor(op, 1)
+    along = op.attrs["along"]
+    if not 0 <= along < len(target.shape) or target.shape[:along] + target.shape[along + 1 :] != source.shape:
+        raise DimensionMismatch(
+            f"broadcast of {shape_text(source.shape)} along {along} does not give {shape_text(target.shape)}"
+        )
+    _same_dtype(op, source, target)
+    _writable(op, 1)
+    return ()
+
+
+def _convert_layout(op: Op) -> tuple[Any, ...]:
+    source, target = tensor(op, 0), tensor(op, 1)
+    if not isinstance(source, RegisterType) or not isinstance(target, RegisterType):
+        raise ProgramError("convert_layout is between registers; copy moves between registers and memory")
+    return _copy(op)
+
+
+def _placed(op: Op) -> tuple[Any, ...]:
+    """Gather, scatter, atomic: the tile and the tensor whose places are data."""
+    tile, memory = tensor(op, 0), tensor(op, 1)
+    if tuple(s.upper + 1 for s in op.attrs["over"]) != tile.shape:
+        raise DimensionMismatch(f"{op.name}: the coordinates do not run over {shape_text(tile.shape)}")
+    if len(op.attrs["at"]) != len(memory.shape):
+        raise DimensionMismatch(f"{op.name}: {len(op.attrs['at'])} coordinates for {memory}")
+    if isinstance(memory, RegisterType):
+        raise ProgramError(f"{op.name}: places that are data lie in memory, not in registers")
+    if op.name == "atomic" and op.attrs["how"] not in ATOMICS:
+        raise ProgramError(f"atomic {op.attrs['how']}: there are {', '.join(ATOMICS)}")
+    _same_dtype(op, tile, memory)
+    _writable(op, 0 if op.name == "gather" else 1)
+    for (_, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
+        found = value.type
+        if not isinstance(found, TensorType | RegisterType) or found.dtype.is_float or len(found.shape) != len(at):
+            raise ProgramError(f"{op.name}: a place is an element of a tensor of integers, not of {found}")
+    return ()
+
+
+def _loop(op: Op) -> tuple[Any, ...]:
+    overlap = op.attrs.get("overlap", "none")
+    if overlap not in OVERLAPS:
+        raise ProgramError(f"overlap {overlap}: there are {', '.join(OVERLAPS)}")
+    if overlap == "pingpong" and op.name != "tasks":
+        raise ProgramError("overlap pingpong is for tasks: groups of waves take them in turn")
+    if overlap == "defer" and len(op.blocks) != 2:
+        raise ProgramError("overlap defer needs a `finally` block, the part that is deferred")
+    if op.attrs.get("schedule", "strided") not in SCHEDULES:
+        raise ProgramError(f"schedule {op.attrs['schedule']}: there are {', '.join(SCHEDULES)}")
+    return ()
+
+
+def _while(op: Op) -> tuple[Any, ...]:
+    found = tensor(op, 0)
+    if found.shape or found.dtype.is_float:
+        raise ProgramError(f"while takes a single integer or bool in registers, not {found}")
+    return ()
+
+
+def _channel(op: Op) -> tuple[Any, ...]:
+    count = op.attrs["stages"]
+    stages = []
+    for place in range(len(op.operands)):
+        found = tensor(op, place)
+        if not isinstance(found, TensorType) or found.space != "shared":
+            raise ProgramError(f"channel: operand {place} is {found}; stages live in shared memory")
+        if not found.shape or found.shape[0] != count:
+            raise DimensionMismatch(f"channel: the first dimension of {found} is not the number of stages, {count}")
+        stages.append(TensorType(found.space, found.dtype, found.shape[1:]))
+    return (ChannelType(tuple(stages), count),)
+
+
+def channel_type(op: Op) -> ChannelType:
+    """The type of the channel that an operation works on."""
+    found = op.operands[0].type
+    if not isinstance(found, ChannelType):
+        raise ProgramError(f"{op.name} takes a channel, not {found}")
+    return found
+
+
+def _stage(op: Op) -> tuple[Any, ...]:
+    return channel_type(op).stages
+
+
+def _handed(op: Op) -> tuple[Any, ...]:
+    channel_type(op)
+    return ()
+
+
+def _nothing(op: Op) -> tuple[Any, ...]:
+    return ()
+
+
+_PLACED = {"over": "axes", "where": "fetches?", "at": "places"}
+_SPECS = (
+    OpSpec("alloc", {"type": "type"}, result_types=_alloc, notation="alloc {type}"),
+    OpSpec("view", {"over": "axes", "at": "places"}, result_types=_view, notation="view $0 {over} -> {at}"),
+    OpSpec("bitcast", {"dtype": "dtype"}, result_types=_bitcast, notation="bitcast $0 {dtype}"),
+    OpSpec("let", {"symbol": "definition"}, result_types=_nothing, notation="let {symbol}"),
+    OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
+    OpSpec(
+        "copy",
+        {"otherwise": "number?", "stream": "count?", "by": "dotted?"},
+        result_types=_copy,
+        notation="copy $0 -> $1[ else {otherwise}][ stream {stream}][ by {by}]",
+    ),
+    OpSpec(
+        "mma",
+        {"atom": "dotted", "skip": "bool?"},
+        result_types=_mma,
+        notation="mma $0 += $1 * $2 using {atom}[ ?skip]",
+    ),
+    OpSpec(
+        "map",
+        {"over": "axes?", "formula": "formula", "stream": "count?"},
+        result_types=_map,
+        notation="map[ over {over}] $0 = {formula}[ stream {stream}]",
+    ),
+    OpSpec(
+        "reduce",
+        {"along": "int", "with": "combine", "accumulate": "bool?"},
+        result_types=_reduce,
+        notation="reduce $< -> $> along {along} with {with}[ ?accumulate]",
+    ),
+    OpSpec(
+        "scan",
+        {"along": "int", "with": "combine", "exclusive": "bool?"},
+        result_types=_scan,
+        notation="scan $< -> $> along {along} with {with}[ ?exclusive]",
+    ),
+    OpSpec("broadcast", {"along": "int"}, result_types=_broadcast, notation="broadcast $0 -> $1 along {along}"),
+    OpSpec("convert_layout", result_types=_convert_layout, notation="convert_layout $0 -> $1"),
+    OpSpec(
+        "gather",
+        {**_PLACED, "otherwise": "number?"},
+        result_types=_placed,
+        notation="gather $0 {over}, $1[ where {where}] -> {at}[ else {otherwise}]",
+    ),
+    OpSpec(
+        "scatter", _PLACED, result_types=_placed, notation="scatter $0 {over}, $1[ where {where}] -> {at}"
+    ),
+    OpSpec(
+        "atomic",
+        {"how": "name", **_PLACED},
+        result_types=_placed,
+        notation="atomic {how} $0 {over}, $1[ where {where}] -> {at}",
+    ),
+    OpSpec(
+        "for",
+        {"ranges": "ranges", "unroll": "bool?", "peel": "exprs?", "overlap": "name?"},
+        blocks=2,
+        chained=True,
+        result_types=_loop,
+        notation="for {ranges}[ ?unroll][ peel {peel}][ overlap {overlap}] {}[ finally {}]",
+    ),
+    OpSpec(
+        "tasks",
+        {"ranges": "ranges", "schedule": "name?", "overlap": "name?"},
+        blocks=2,
+        chained=True,
+        result_types=_loop,
+        notation="tasks {ranges}[ schedule {schedule}][ overlap {overlap}] {}[ finally {}]",
+    ),
+    OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
+    OpSpec("if", {"when": "expr"}, blocks=2, result_types=_nothing, notation="if {when} {}[ else {}]"),
+    OpSpec(
+        "role",
+        {"name": "name", "waves": "count", "registers": "int?"},
+        blocks=1,
+        result_types=_nothing,
+        notation="role {name} waves {waves}[ registers {registers}] {}",
+    ),
+    OpSpec(
+        "channel",
+        {"stages": "count", "producer": "name", "consumer": "name"},
+        result_types=_channel,
+        notation="channel $* stages {stages} from {producer} to {consumer}",
+    ),
+    OpSpec("acquire", result_types=_stage, notation="acquire $0"),
+    OpSpec("commit", result_types=_handed, notation="commit $0"),
+    OpSpec("wait", result_types=_stage, notation="wait $0"),
+    OpSpec("release", result_types=_handed, notation="release $0"),
+    OpSpec("barrier", result_types=_nothing, notation="barrier"),
+    OpSpec("debug_log", {"label": "str"}, result_types=_nothing, notation="debug_log {label} $0"),
+)
+
+_RECORDS = (
+    OpSpec("machine", {"name": "dotted"}, notation="machine {name}"),
+    OpSpec("param", {"parameters": "parameters"}, notation="param {parameters}"),
+    OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
+    OpSpec("waves", {"count": "count"}, notation="waves {count}"),
+)
+
+BLOCK = Level(
+    "block",
+    {spec.name: spec for spec in _SPECS},
+    {spec.name: spec for spec in _RECORDS},
+    read_type=read_type,
+    declares_symbols=False,
+    after_ranges=("unroll", "peel", "overlap", "schedule"),
+)
+
+
+def parse_block(text: str) -> Program:
+    """The block program that the text prints.
+
+    >>> text = '''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
+    ...   param M = 4, N = 16
+    ... {
+    ...   tasks m in 0..M {
+    ...     %row = view %x (j N) -> [m, j]
+    ...     %to = view %y (j N) -> [m, j]
+    ...     map %to = %row + %row
+    ...   }
+    ... }
+    ... '''
+    >>> str(parse_block(text)) == text
+    True
+    """
+    return parse_program(text, {"block": BLOCK})

@@ -1,0 +1,237 @@
+"""Types of the block level: tensors in memory, tensors spread over registers, channels.
+
+A memory tensor is a space, an element type, a shape and, where it is allocated or passed in, strides and perhaps a
+swizzle; without strides it is packed, last dimension fastest, or it is a view, whose places follow from the
+operation that makes it. A register tensor is spread over threads by a *distribution*.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra import Layout, Swizzle, parse_layout
+from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.errors import LayoutError, ParseError, ProgramError
+from tilewright.ir.dtypes import DType, dtype
+
+if TYPE_CHECKING:
+    from tilewright.ir.parser import Reader
+
+SPACES = ("global", "shared")
+Images = Callable[[Expr], Expr]
+
+
+def packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides of a tensor without gaps, last dimension fastest.
+
+    >>> packed((as_expr(2), as_expr(3), as_expr(4)))
+    (<12>, <4>, <1>)
+    """
+    strides: list[Expr] = []
+    running: Expr = as_expr(1)
+    for size in reversed(shape):
+        strides.append(running)
+        running = running * size
+    return tuple(reversed(strides))
+
+
+def numbers(exprs: Iterable[Expr], what: str) -> tuple[int, ...]:
+    """Expressions that must be numbers by now, as ints."""
+    found = []
+    for e in exprs:
+        if not isinstance(e, Const):
+            raise ProgramError(f"{what}: {e} is not a number; bind its parameters first")
+        found.append(e.value)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor in memory.
+
+    `role` says what a program may do with an argument: "in" it reads, "out" it writes completely, "inout" both; None
+    for memory of its own and for views.
+    """
+
+    space: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...] | None = None
+    swizzle: Swizzle | None = None
+    role: str | None = None
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        return (*self.shape, *(self.strides or ()))
+
+    def mapped(self, images: Images) -> TensorType:
+        """The type with every expression replaced by its image."""
+        strides = None if self.strides is None else tuple(map(images, self.strides))
+        return TensorType(self.space, self.dtype, tuple(map(images, self.shape)), strides, self.swizzle, self.role)
+
+    @property
+    def steps(self) -> tuple[Expr, ...]:
+        """The strides, also where the tensor is packed."""
+        return packed(self.shape) if self.strides is None else self.strides
+
+    def cosize(self) -> int:
+        """What it takes in memory, in elements: one more than the largest offset."""
+        shape, steps = numbers(self.shape, str(self)), numbers(self.steps, str(self))
+        if 0 in shape:
+            return 0
+        last = sum((n - 1) * max(s, 0) for n, s in zip(shape, steps, strict=True))
+        if self.swizzle is not None:  # it permutes within blocks of its period
+            period = self.swizzle.size()
+            return -(-(last + 1) // period) * period
+        return last + 1
+
+    def __str__(self) -> str:
+        text = f"{self.space} {self.dtype} ({', '.join(map(str, self.shape))})"
+        if self.strides is not None:
+            text += f":({', '.join(map(str, self.strides))})"
+        if self.swizzle is not None:
+            text += f" swizzle <{self.swizzle.bits},{self.swizzle.base},{self.swizzle.shift}>"
+        return text if self.role is None else f"{self.role} {text}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Which thread holds which element as which of its values.
+
+    Either a layout (thread, value) -> element, where element (i, j) of a shape (I, J) is i + I*j; or that of an
+    operand of a multiplication atom (`wgmma.m64n128k16.bf16.c`), repeated over the shape and over `waves` (rows,
+    columns) of threads.
+    """
+
+    layout: Layout | None = None
+    operand: str | None = None
+    waves: tuple[Expr, ...] | None = None
+
+    def mapped(self, images: Images) -> Distribution:
+        """The distribution with parameters replaced."""
+        from tilewright.ir.attrs import KINDS
+
+        operand = None if self.operand is None else KINDS["dotted"].mapped(self.operand, images)
+        return Distribution(self.layout, operand, None if self.waves is None else tuple(map(images, self.waves)))
+
+    def __str__(self) -> str:
+        if self.layout is not None:
+            return f"by {self.layout}"
+        waves = "" if self.waves is None else f" waves ({', '.join(map(str, self.waves))})"
+        return f"as {self.operand}{waves}"
+
+
+@dataclass(frozen=True)
+class RegisterType:
+    """A tensor spread over registers; without a distribution it is a view of one, which follows from its making."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+    distribution: Distribution | None = None
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        waves = () if self.distribution is None else self.distribution.waves or ()
+        return (*self.shape, *waves)
+
+    def mapped(self, images: Images) -> RegisterType:
+        """The type with every expression replaced by its image."""
+        distribution = None if self.distribution is None else self.distribution.mapped(images)
+        return RegisterType(self.dtype, tuple(map(images, self.shape)), distribution)
+
+    def __str__(self) -> str:
+        text = f"register {self.dtype} ({', '.join(map(str, self.shape))})"
+        return text if self.distribution is None else f"{text} {self.distribution}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class ChannelType:
+    """What hands stages of tensors from one role to another."""
+
+    stages: tuple[TensorType, ...]
+    count: Expr
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        return (self.count, *(e for s in self.stages for e in s.expressions()))
+
+    def mapped(self, images: Images) -> ChannelType:
+        """The type with every expression replaced by its image."""
+        return ChannelType(tuple(s.mapped(images) for s in self.stages), images(self.count))
+
+    def __str__(self) -> str:
+        return f"channel of {self.count} x ({', '.join(map(str, self.stages))})"
+
+
+# -- from text --------------------------------------------------------------------------------------------
+
+
+def read_type(reader: Reader) -> TensorType | RegisterType:
+    """The type that stands next in the text."""
+    reader.skip()
+    start = reader.at
+    word = reader.word("a type")
+    role = None
+    if word in ("in", "out", "inout"):
+        role, word = word, reader.word("a space")
+    if word != "register" and word not in SPACES:
+        raise reader.fail(f"expected a space: {', '.join((*SPACES, 'register'))}", start)
+    start = reader.at
+    try:
+        element = dtype(reader.word("an element type"))
+    except ProgramError as fault:
+        raise reader.fail(str(fault), start) from None
+    shape = _tuple(reader)
+    if word == "register":
+        return RegisterType(element, shape, _distribution(reader))
+    strides = _tuple(reader) if reader.accept(":") else None
+    if strides is not None and len(strides) != len(shape):
+        raise reader.fail(f"{len(strides)} strides for {len(shape)} dimensions", start)
+    swizzle = None
+    if reader.peek_word() == "swizzle":
+        reader.word()
+        at = reader.at
+        found = reader.match(re.compile(r"<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>"), "a swizzle such as <3,3,3>")
+        try:
+            swizzle = Swizzle(*(int(found.group(i)) for i in (1, 2, 3)))
+        except LayoutError as fault:
+            raise reader.fail(str(fault), at) from None
+    return TensorType(word, element, shape, strides, swizzle, role)
+
+
+def _tuple(reader: Reader) -> tuple[Expr, ...]:
+    reader.expect("(")
+    start = reader.at
+    return reader.exprs(reader.enclosed(")"), start)
+
+
+def _distribution(reader: Reader) -> Distribution | None:
+    from tilewright.ir.attrs import KINDS
+
+    word = reader.peek_word()
+    if word == "by":
+        reader.word()
+        reader.skip()
+        start = reader.at
+        found = reader.match(re.compile(r"[\d(][\d,() ]*:[\d(][\d,()]*"), "a layout such as (4,8):(1,4)")
+        try:
+            layout: Any = parse_layout(found.group())
+        except ParseError as fault:
+            raise reader.fail(str(fault).splitlines()[0], start + fault.position) from None
+        return Distribution(layout=layout)
+    if word == "as":
+        reader.word()
+        operand = KINDS["dotted"].read(reader, [])
+        waves = None
+        if reader.peek_word() == "waves":
+            reader.word()
+            waves = _tuple(reader)
+        return Distribution(operand=operand, waves=waves)
+    return None

@@ -1,0 +1,117 @@
+"""A machine, described: its spaces, its limits, its atoms. The rows stand with the targets.
+
+>>> small = Machine("toy", lanes=4, waves=2, spaces=spaces_of(shared=1024), multiply={}, copies={})
+>>> small.spaces["shared"].bytes
+1024
+>>> small.copy_atom("load")
+Traceback (most recent call last):
+tilewright.machine.description.UnknownName: toy has no copy atom 'load'; it has none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from tilewright.errors import TilewrightError
+from tilewright.machine.copy import CopyAtom
+from tilewright.machine.multiply import MultiplyAtom
+from tilewright.machine.request import SPACES
+
+
+class UnknownName(TilewrightError, LookupError):
+    """A name that a machine's table does not hold; the message lists near names."""
+
+    def __init__(self, where: str, what: str, name: str, known: Iterable[str]):
+        names = list(known)
+        near = get_close_matches(name, names, n=6, cutoff=0.4) or names[:12]
+        more = ", ..." if len(near) < len(names) else ""
+        super().__init__(f"{where} has no {what} {name!r}; it has {', '.join(near) + more if near else 'none'}")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where elements can lie: `bytes` a workgroup has of it (None: no limit worth planning by), and how its
+    allocations are aligned, in bytes.
+    """
+
+    name: str
+    bytes: int | None
+    alignment: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a planner counts. None: the row does not say, because it differs between machines of this kind.
+
+    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `cores` run workgroups at the
+    same time; the caches are those of one core, and the one behind it.
+    """
+
+    registers: int
+    tile_registers: int = 0
+    l1_bytes: int | None = None
+    l2_bytes: int | None = None
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a target can do, as data.
+
+    `lanes` are those of a wave; None where the width is that of whichever vector an instruction uses. `waves` is the
+    most a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an
+    `OpaqueOperand`. `features` are all that the atoms ask for.
+    """
+
+    name: str
+    lanes: int | None
+    waves: int
+    spaces: Mapping[str, Space]
+    multiply: Mapping[str, MultiplyAtom]
+    copies: Mapping[str, CopyAtom]
+    features: frozenset[str] = frozenset()
+    limits: Limits = field(default_factory=lambda: Limits(registers=16))
+
+    def __post_init__(self) -> None:
+        if set(self.spaces) != set(SPACES):
+            raise ValueError(f"{self.name}: the spaces of a machine are {', '.join(SPACES)}, not {list(self.spaces)}")
+        needs = {atom.name: atom.features for atom in self.multiply.values()}
+        needs |= {atom.name: atom.features for atom in self.copies.values()}
+        for name, features in needs.items():
+            missing = sorted(set(features) - self.features)
+            if missing:
+                raise ValueError(f"{self.name}: atom {name} needs {', '.join(missing)}")
+
+    def multiply_atom(self, name: str) -> MultiplyAtom:
+        """The multiplication atom of that name."""
+        found = self.multiply.get(name)
+        if found is None:
+            raise UnknownName(self.name, "multiplication atom", name, self.multiply)
+        return found
+
+    def copy_atom(self, name: str) -> CopyAtom:
+        """The copy atom of that name."""
+        found = self.copies.get(name)
+        if found is None:
+            raise UnknownName(self.name, "copy atom", name, self.copies)
+        return found
+
+    def copies_between(self, source: str, target: str) -> tuple[CopyAtom, ...]:
+        """The copy atoms from one space to another, in the order of the table."""
+
+        def reaches(atom: CopyAtom, mine: str, wanted: str) -> bool:
+            return wanted == mine or (mine == "global" and wanted in atom.alike)
+
+        return tuple(a for a in self.copies.values() if reaches(a, a.source, source) and reaches(a, a.target, target))
+
+
+def spaces_of(shared: int | None, registers: int | None = None, alignment: int = 16) -> dict[str, Space]:
+    """The three spaces: bytes of shared memory and of registers that a workgroup has, alignment of allocations.
+
+    >>> spaces_of(shared=None)["global"]
+    Space(name='global', bytes=None, alignment=16)
+    """
+    sizes = {"global": None, "shared": shared, "register": registers}
+    return {name: Space(name, sizes[name], 4 if name == "register" else alignment) for name in SPACES}

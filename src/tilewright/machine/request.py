@@ -1,0 +1,173 @@
+"""What a copy is asked to do: a box of elements, where each comes from and where each goes.
+
+The elements of a box are numbered first dimension fastest, as the coordinates of a layout are. A `Place` says, for
+each of them, where it lies: in memory, or in the registers of lanes. The request itself can be executed; that is
+what the instructions of a copy atom are held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Access, ComposedLayout, Layout, size
+from tilewright.errors import LayoutError
+from tilewright.ir.dtypes import DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SPACES = ("global", "shared", "register")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One side of a copy.
+
+    In memory, `layout` sends coordinates, one for each dimension of the box, to offsets in elements; the box begins
+    at the coordinates `start`. What lies outside the layout's extents, or where an access says that its element is
+    not in memory, is read as zero and not written. `alignment` is that of the address of offset 0, in bytes.
+
+    In registers, `layout` sends (lane, value) to the number of the element that the lane's value holds.
+
+    >>> rows = Place("global", Layout((3, 4), (4, 1)), start=(2, 0))
+    >>> offsets, inside = rows.offsets((2, 2))  # the second row of the box is outside
+    >>> offsets, inside
+    (array([8, 0, 9, 0]), array([ True, False,  True, False]))
+    """
+
+    space: str
+    layout: Layout | ComposedLayout | Access
+    alignment: int = 16
+    start: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.space not in SPACES:
+            raise LayoutError(f"there is no space {self.space!r}; there are {', '.join(SPACES)}")
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether the elements lie in registers."""
+        return self.space == "register"
+
+    def extents(self) -> tuple[int, ...]:
+        """The extents of the layout's dimensions; of an access, those of its axes."""
+        if isinstance(self.layout, Access):
+            return tuple(int(axis.hi) + 1 for axis in self.layout.axes)
+        shape = self.layout.shape
+        return tuple(size(mode) for mode in shape) if isinstance(shape, tuple) else (size(shape),)
+
+    def begin(self, box: tuple[int, ...]) -> tuple[int, ...]:
+        """The coordinates at which the box begins: zeros unless `start` was given."""
+        return self.start or (0,) * len(box)
+
+    def offsets(self, box: tuple[int, ...]) -> tuple[Array, Array]:
+        """(offset, whether it is inside memory) of each element of a box; outside, the offset is 0."""
+        extents, begin = self.extents(), self.begin(box)
+        number = np.arange(prod(box))
+        inside = np.ones(number.size, bool)
+        coordinates = []
+        for extent, first, length in zip(extents, begin, box, strict=True):
+            coordinate = first + number % length
+            number = number // length
+            inside &= (coordinate >= 0) & (coordinate < extent)
+            coordinates.append(np.clip(coordinate, 0, extent - 1))
+        if isinstance(self.layout, Access):
+            names = [axis.name for axis in self.layout.axes]
+            offset, domain, bounds = self.layout.at(dict(zip(names, coordinates, strict=True)))
+            inside &= (np.asarray(domain) != 0) & (np.asarray(bounds) != 0)
+        else:
+            offset = self.layout(*coordinates)
+        return np.where(inside, np.broadcast_to(offset, inside.shape), 0), inside
+
+    def numbers(self) -> Array:
+        """The number of the element that each register holds: indexed [lane, value]."""
+        if isinstance(self.layout, Access) or len(self.layout) != 2:
+            raise LayoutError(f"registers need a layout of (lane, value), not {self.layout}")
+        lane, value = np.indices(self.extents())
+        numbers: Array = np.asarray(self.layout(lane, value))
+        return numbers
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """Move the elements of a box from one place to another; at most one of the two is in registers.
+
+    >>> from tilewright.ir.dtypes import f32
+    >>> turned = CopyRequest(
+    ...     (2, 3), f32, Place("global", Layout((2, 3), (3, 1))), Place("shared", Layout((2, 3), (1, 2)))
+    ... )
+    >>> target = np.zeros(6, int)
+    >>> turned.run(np.arange(6), target)
+    >>> target
+    array([0, 3, 1, 4, 2, 5])
+    """
+
+    box: tuple[int, ...]
+    dtype: DType
+    source: Place
+    target: Place
+
+    def __post_init__(self) -> None:
+        if self.source.in_registers and self.target.in_registers:
+            raise LayoutError("a copy from registers to registers is a change of layout, not a copy")
+        for place in (self.source, self.target):
+            if place.in_registers:
+                self._check_registers(place)
+            elif len(place.extents()) != len(self.box) or len(place.begin(self.box)) != len(self.box):
+                raise LayoutError(f"{place.layout} has not the {len(self.box)} dimensions of the box {self.box}")
+        if not self.target.in_registers:
+            offsets, inside = self.target_table
+            if np.unique(offsets[inside]).size != np.count_nonzero(inside):
+                raise LayoutError(f"{self.target.layout} puts two elements of the box {self.box} at one place")
+
+    def _check_registers(self, place: Place) -> None:
+        numbers, elements = place.numbers(), prod(self.box)
+        if numbers.min() < 0 or numbers.max() >= elements:
+            raise LayoutError(f"registers by {place.layout} hold elements that the box {self.box} does not have")
+        if place is self.source and np.unique(numbers).size != elements:
+            raise LayoutError(f"registers by {place.layout} do not hold every element of the box {self.box}")
+
+    @property
+    def size(self) -> int:
+        """The bytes of an element."""
+        return int(self.dtype.numpy.itemsize)
+
+    @cached_property
+    def source_table(self) -> tuple[Array, Array]:
+        """(offset, inside) of each element of the box in the source; the source must be memory."""
+        return self.source.offsets(self.box)
+
+    @cached_property
+    def target_table(self) -> tuple[Array, Array]:
+        """(offset, inside) of each element of the box in the target; the target must be memory."""
+        return self.target.offsets(self.box)
+
+    def memory(self) -> tuple[Place, Array, Array]:
+        """The side in memory of a copy to or from registers, with its table."""
+        place = self.source if self.target.in_registers else self.target
+        return place, *(self.source_table if self.target.in_registers else self.target_table)
+
+    def registers(self) -> Array:
+        """The numbers of the elements that the side in registers holds: indexed [lane, value]."""
+        return (self.target if self.target.in_registers else self.source).numbers()
+
+    def run(self, source: Array, target: Array) -> None:
+        """Do the copy, element by element, in place: memory is a flat array, registers are [lane, value]."""
+        if self.source.in_registers:
+            offsets, inside = self.target_table
+            numbers = self.source.numbers()
+            kept = inside[numbers]
+            target[offsets[numbers][kept]] = source[kept]
+            return
+        offsets, inside = self.source_table
+        found = np.zeros(offsets.size, source.dtype)
+        found[inside] = source[offsets[inside]]
+        if self.target.in_registers:
+            target[...] = found[self.target.numbers()]
+            return
+        offsets, inside = self.target_table
+        target[offsets[inside]] = found[inside]

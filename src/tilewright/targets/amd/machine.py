@@ -1,0 +1,20 @@
+"""The AMD machine: CDNA3, waves of 64 lanes."""
+
+from __future__ import annotations
+
+from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.targets.amd.atoms import COPY, MULTIPLY
+
+MACHINES = {
+    "cdna3": Machine(
+        "cdna3",
+        lanes=64,
+        waves=16,
+        spaces=spaces_of(shared=64 << 10, registers=512 << 10),
+        multiply=MULTIPLY,
+        copies=COPY,
+        features=frozenset({"gfx942"}),
+        # 256 vector registers and as many for accumulation
+        limits=Limits(registers=512, l1_bytes=32 << 10, l2_bytes=4 << 20, cores=304),
+    )
+}

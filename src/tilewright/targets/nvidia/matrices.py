@@ -1,0 +1,94 @@
+"""Copies of 8x8 matrices of 16-bit elements between shared memory and the fragments of mma: ldmatrix, stmatrix.
+
+Lane i gives the address of row i % 8 of matrix i // 8. Each lane receives two elements of every matrix: lane
+4g + t those in row g, columns 2t and 2t + 1; with .trans those in rows 2t and 2t + 1, column g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Layout
+from tilewright.machine import CopyAtom, CopyRequest, Refused
+from tilewright.machine.copy import Arguments, Array, integers, need_alignment, table
+
+WARP = 32
+
+# (lane as (t, g), value) -> row + 8 * column
+PLAIN = Layout(((4, 8), 2), ((16, 1), 8))
+TRANSPOSED = Layout(((4, 8), 2), ((2, 8), 1))
+
+
+def _places(layout: Any, lanes: int, rows: tuple[int, ...] | Array) -> Array:
+    """Where in memory each [lane, value] of the instruction lies; every warp has its own rows."""
+    starts = np.asarray(rows).reshape(lanes // WARP, -1, 8)
+    numbers = table(layout)
+    found = starts[:, :, numbers % 8] + numbers // 8  # [warp, matrix, lane, half]
+    places: Array = np.moveaxis(found, 1, 2).reshape(lanes, -1)
+    return places
+
+
+def _load(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
+    places = _places(layout, target.shape[0], rows)
+    target[:, value : value + places.shape[1]] = source[places]
+
+
+def _store(layout: Any, source: Array, target: Array, *, rows: tuple[int, ...], value: int = 0) -> None:
+    places = _places(layout, source.shape[0], rows)
+    target[places] = source[:, value : value + places.shape[1]]
+
+
+def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]:
+    def rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+        if request.size != 2:
+            raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
+        numbers = request.registers()
+        lanes, values = numbers.shape
+        if lanes % WARP:
+            raise Refused(f"the registers have {lanes} lanes, not whole warps of {WARP}")
+        if values % (2 * matrices):
+            raise Refused(f"a lane holds {values} values, no multiple of the {2 * matrices} of {matrices} matrices")
+        place, offsets, inside = request.memory()
+        if not inside.all():
+            raise Refused("part of the box is outside memory, and it has no mask")
+        fragment = table(layout)
+        for value in range(0, values, 2 * matrices):
+            at = offsets[numbers[:, value : value + 2 * matrices]].reshape(lanes // WARP, WARP, matrices, 2)
+            starts = np.stack(  # [warp, matrix, row]: where the lane and value that hold column 0 of the row lie
+                [at[:, lane, :, half] for lane, half in (np.argwhere(fragment == row)[0] for row in range(8))], axis=-1
+            )
+            rows = integers(starts)
+            if (_places(layout, lanes, rows) != at.reshape(lanes, -1)).any():
+                raise Refused("the fragments are not rows of 8 neighbouring elements of 8x8 matrices in shared memory")
+            need_alignment(place, starts.reshape(-1), 2, 16)
+            yield {"rows": rows, "value": value}
+
+    return rule
+
+
+def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -> CopyAtom:
+    source, target = ("shared", "register") if loads else ("register", "shared")
+    return CopyAtom(
+        name,
+        source,
+        target,
+        lambda *_: layout,
+        _load if loads else _store,
+        _rule(layout, matrices),
+        128 * matrices,
+        (feature,),
+    )
+
+
+LDMATRIX = [
+    _atom(f"ldmatrix.x{matrices}{suffix}", True, matrices, layout, "sm_75")
+    for matrices in (1, 2, 4)
+    for suffix, layout in (("", PLAIN), (".trans", TRANSPOSED))
+]
+
+STMATRIX = [
+    _atom(f"stmatrix.x4{suffix}", False, 4, layout, "sm_90") for suffix, layout in (("", PLAIN), (".trans", TRANSPOSED))
+]

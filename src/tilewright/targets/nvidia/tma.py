@@ -1,0 +1,220 @@
+"""TMA: boxes of a tensor of up to five dimensions, copied by the machine itself to and from shared memory.
+
+A tensor map, made on the host, holds what is the same for all boxes; an instruction adds the coordinates of a box
+and where it lies in shared memory. Elements outside the tensor arrive as zero, and are not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Access, ComposedLayout, linear_form
+from tilewright.algebra.expr import Const
+from tilewright.machine import CopyAtom, CopyRequest, Place, Refused
+from tilewright.machine.copy import Arguments, Array, need_alignment, table
+from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
+
+MOST_DIMENSIONS = 5
+MOST_BOX = 256
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor and the box that one instruction copies; fastest dimension first, strides in elements.
+
+    `start` is the offset of the tensor's first element; `swizzle` the bytes of a swizzled row, 0 for none.
+
+    >>> TensorMap(0, (8, 3), (1, 10), (4, 2), 0).offsets((4, 2))
+    (array([[24, 34],
+           [25, 35],
+           [26, 36],
+           [27, 37]]),
+     array([[ True, False],
+           [ True, False],
+           [ True, False],
+           [ True, False]]))
+    """
+
+    start: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+    def offsets(self, coordinates: tuple[int, ...]) -> tuple[Array, Array]:
+        """(offset in global memory, whether inside the tensor) for each element of the box at these coordinates."""
+        at = np.full(self.box, self.start)
+        inside = np.ones(self.box, bool)
+        for first, index, extent, stride in zip(
+            coordinates, np.indices(self.box), self.extents, self.strides, strict=True
+        ):
+            at += (first + index) * stride
+            inside &= (first + index >= 0) & (first + index < extent)
+        return at, inside
+
+
+def _layout(size: int, arguments: Arguments) -> ComposedLayout:
+    tensor_map: TensorMap = arguments["tensor_map"]
+    return written(tensor_map.box, arguments["place"], tensor_map.swizzle, size)
+
+
+def _load(
+    layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
+) -> None:
+    offsets, inside = tensor_map.offsets(coordinates)
+    found = np.zeros(tensor_map.box, source.dtype)
+    found[inside] = source[offsets[inside]]
+    target[table(layout)] = found
+
+
+def _store(
+    layout: Any, source: Array, target: Array, *, tensor_map: TensorMap, coordinates: tuple[int, ...], place: int
+) -> None:
+    offsets, inside = tensor_map.offsets(coordinates)
+    target[offsets[inside]] = source[table(layout)[inside]]
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """One dimension of the tensor: the dimension of the box that walks it, if any, and where that begins."""
+
+    extent: int
+    stride: int
+    walked_by: int | None
+    first: int
+
+
+def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimension]]:
+    """(offset of the tensor's first element, its dimensions) of the side in global memory."""
+    layout, begin = place.layout, place.begin(box)
+    if isinstance(layout, Access):
+        return 0, _dimensions_of_access(layout, box, begin)
+    start = 0
+    if isinstance(layout, ComposedLayout):
+        if layout.outer is not None:
+            raise Refused(f"global memory is addressed by strides; {layout} is swizzled")
+        start, layout = layout.offset, layout.layout
+    found = []
+    for d, mode in enumerate(layout):
+        if isinstance(mode.shape, tuple):
+            raise Refused(f"mode {d} of {layout} has several strides: give each a dimension of the box")
+        found.append(_Dimension(mode.shape, mode.stride, d, begin[d]))
+    return start, found
+
+
+def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int, ...]) -> list[_Dimension]:
+    if access.swizzle is not None:
+        raise Refused("global memory is addressed by strides; the access is swizzled")
+    found, walked = [], set()
+    for coordinate, extent, stride in zip(access.coordinates, access.shape, access.strides, strict=True):
+        form = linear_form(coordinate, access.axes)
+        if form is None:
+            raise Refused(f"the coordinate {coordinate} divides an axis: its box is not one of the tensor")
+        first, by = number(form[1]), None
+        for axis, weight in form[0].items():
+            d = access.axes.index(axis)
+            first += number(weight) * begin[d]
+            if box[d] == 1:
+                continue  # one value only: a constant
+            if number(weight) != 1:
+                raise Refused(f"the coordinate {coordinate} steps over elements; a box holds neighbours")
+            if by is not None:
+                raise Refused(f"the coordinate {coordinate} is walked by two dimensions of the box")
+            if d in walked:
+                raise Refused(f"axis {axis.name} walks two dimensions of the tensor")
+            by = d
+            walked.add(d)
+        found.append(_Dimension(number(extent), number(stride), by, first))
+    idle = [access.axes[d].name for d in range(len(box)) if box[d] > 1 and d not in walked]
+    if idle:
+        raise Refused(f"axis {idle[0]} walks no dimension of the tensor: its elements would be repeated")
+    return found
+
+
+def number(e: Any) -> int:
+    """An expression that must be a number by now."""
+    if isinstance(e, Const):
+        return int(e)
+    raise Refused(f"{e} is not a number yet: a tensor map is made when sizes are known")
+
+
+def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
+    loads = atom.target == "shared"
+    near, far = (request.target, request.source) if loads else (request.source, request.target)
+    tile = tile_of(request, near)
+    start, dimensions = _dimensions(far, request.box)
+    ordered = _in_order(tile, dimensions)
+    box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in ordered)
+    tensor_map = TensorMap(start, tuple(d.extent for d in ordered), tuple(d.stride for d in ordered), box, tile.span)
+    check_map(tensor_map.start, tensor_map.extents, tensor_map.strides, far, request.size)
+    for d, extent in enumerate(box):
+        if extent > MOST_BOX:
+            raise Refused(f"the box has {extent} elements in its dimension {d}; the most is {MOST_BOX}")
+    # the instruction's box has its own order of dimensions: look at it in the request's
+    single = tuple(0 if d.walked_by is None else slice(None) for d in ordered)
+    turned = np.argsort([d.walked_by for d in ordered if d.walked_by is not None])
+
+    def as_asked(values: Array) -> Array:
+        return np.transpose(values[single], turned).reshape(tile.box)
+
+    for first, place in tile.pieces():
+        coordinates = tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in ordered)
+        offsets, inside = tensor_map.offsets(coordinates)
+        same_as_asked(
+            request,
+            loads,
+            element_numbers(request, tile.box, first),
+            as_asked(offsets),
+            as_asked(inside),
+            as_asked(table(written(box, place, tile.span, request.size))),
+        )
+        yield {"tensor_map": tensor_map, "coordinates": coordinates, "place": place}
+
+
+def _in_order(tile: Tile, dimensions: list[_Dimension]) -> list[_Dimension]:
+    """The tensor's dimensions, those of the box first, in the order in which they lie in shared memory."""
+    by = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
+    rest = [d for d in dimensions if d not in by.values()]
+    # a dimension of one element, where the box begins at it, needs no place in the map
+    rest = [d for d in rest if d.extent > 1 or d.first]
+    missing = [d for d in tile.order if d not in by]
+    if missing:
+        raise Refused(f"dimension {missing[0]} of the box walks no dimension of the tensor")
+    return [*(by[d] for d in tile.order), *rest]
+
+
+def check_map(start: int, extents: tuple[int, ...], strides: tuple[int, ...], place: Place, size: int) -> None:
+    """Refuse what no tensor map can say of a tensor."""
+    if len(extents) > MOST_DIMENSIONS:
+        raise Refused(f"the tensor has {len(extents)} dimensions; the most is {MOST_DIMENSIONS}")
+    if strides[0] != 1:
+        raise Refused(f"the fastest dimension has stride {strides[0]} in global memory, not 1")
+    for d, stride in enumerate(strides[1:], 1):
+        if stride < 0 or stride * size % 16 or stride * size >= 1 << 40:
+            raise Refused(f"the stride of dimension {d} is {stride * size} bytes, no multiple of 16 below 2^40")
+    if max(extents) > 1 << 32:
+        raise Refused(f"an extent of {max(extents)} is more than 2^32")
+    need_alignment(place, np.array([start]), size, 16)
+
+
+def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array, inside: Array, near: Array) -> None:
+    """Refuse unless an instruction moves each of its elements from and to where the request has it."""
+    near_table, far_table = (
+        (request.target_table, request.source_table) if loads else (request.source_table, request.target_table)
+    )
+    if (near_table[0][numbers] != near).any():
+        raise Refused("the tile in shared memory is not the packed box that the instruction moves")
+    if (far_table[1][numbers] != inside).any():
+        raise Refused("what is inside memory is not what is inside the tensor: only the tensor's edge is seen")
+    if (far_table[0][numbers] != far)[inside].any():
+        raise Refused("the elements are not a box of the tensor")
+
+
+TILED = [
+    CopyAtom("tma.load", "global", "shared", _layout, _load, _tiled_rule, None, ("sm_90",), completes="mbarrier"),
+    CopyAtom("tma.store", "shared", "global", _layout, _store, _tiled_rule, None, ("sm_90",), completes="bulk group"),
+]

@@ -1,0 +1,139 @@
+"""The side of a TMA copy that lies in shared memory: a packed box, perhaps swizzled.
+
+One instruction moves a box whose first dimension is fastest, without gaps. The swizzle is a function of the absolute
+shared address, so a tile's base must be aligned to the swizzle's period for a layout to say the same. A box larger
+than one instruction is cut where the tile's layout is: of a dimension with modes (64, 2), the first is the extent
+of an instruction's box and the second counts instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Access, ComposedLayout, Layout, Swizzle, flatten
+from tilewright.machine import CopyRequest, Place, Refused
+from tilewright.machine.copy import Array
+
+# the pattern repeats after so many bytes, by the bytes of a swizzled row; without a swizzle, what TMA asks of addresses
+PERIODS = {0: 128, 32: 256, 64: 512, 128: 1024}
+
+
+def swizzle_of(span: int, size: int) -> Swizzle | None:
+    """The swizzle of rows of `span` bytes on offsets of elements: chunks of 16 bytes, by the bits from 128 bytes on.
+
+    >>> swizzle_of(128, 2), swizzle_of(64, 4), swizzle_of(0, 2)
+    (Swizzle(3, 3, 3), Swizzle(2, 2, 3), None)
+    """
+    if span == 0:
+        return None
+    return Swizzle((span // 16).bit_length() - 1, (16 // size).bit_length() - 1, 3)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What the layout of the shared side says, for each dimension of the request's box."""
+
+    place: int
+    """Offset of the first element."""
+    span: int
+    """Bytes of a swizzled row; 0: no swizzle."""
+    box: tuple[int, ...]
+    """Extents of one instruction's box, in the order of the request's dimensions."""
+    order: tuple[int, ...]
+    """The request's dimensions, fastest in shared memory first; those of extent 1 are left out."""
+    repeats: tuple[tuple[tuple[int, int, int], ...], ...]
+    """For each dimension, the cuts: (how many instructions, step of the coordinate, step of the offset)."""
+
+    def pieces(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """(coordinates in the box, offset in shared memory) of each instruction's box."""
+        cuts = [(d, cut) for d, dimension in enumerate(self.repeats) for cut in dimension]
+        for counts in product(*(range(cut[0]) for _, cut in cuts)):
+            first, place = [0] * len(self.box), self.place
+            for (d, (_, step, offset)), count in zip(cuts, counts, strict=True):
+                first[d] += step * count
+                place += offset * count
+            yield tuple(first), place
+
+
+def tile_of(request: CopyRequest, place: Place, most: int | None = None) -> Tile:
+    """The shared side of a request, or a refusal.
+
+    An instruction's box has the `most` fastest dimensions; each coordinate of the others has an instruction.
+    """
+    layout: Any = place.layout
+    if isinstance(layout, Access):
+        raise Refused("the tile in shared memory must be a layout, not an access")
+    if place.extents() != request.box or any(place.begin(request.box)):
+        raise Refused(f"the tile in shared memory must be the box {request.box}, not part of another tensor")
+    swizzle, start = None, 0
+    if isinstance(layout, ComposedLayout):
+        swizzle, start, layout = layout.outer, layout.offset, layout.layout
+    span = next((s for s in PERIODS if swizzle_of(s, request.size) == swizzle), None)
+    if span is None:
+        raise Refused(f"{swizzle} is none of the swizzles of 32, 64 or 128 bytes for elements of {request.size} bytes")
+    first, repeats = [], []
+    for mode in layout:
+        flat = flatten(mode)
+        leaves = [(s, d) for s, d in zip(_tuple(flat.shape), _tuple(flat.stride), strict=True) if s > 1] or [(1, 0)]
+        first.append(leaves[0])
+        step, cuts = leaves[0][0], []
+        for count, stride in leaves[1:]:
+            cuts.append((count, step, stride))
+            step *= count
+        repeats.append(tuple(cuts))
+    order = tuple(sorted((d for d, (s, _) in enumerate(first) if s > 1), key=lambda d: first[d][1]))
+    for d in order[most:] if most is not None else ():
+        repeats[d] = ((first[d][0], 1, first[d][1]), *repeats[d])
+        first[d] = (1, 0)
+    order = order[:most]
+    packed = 1
+    for d in order:
+        if first[d][1] != packed:
+            raise Refused(f"dimension {d} of the tile has stride {first[d][1]}, not the {packed} of a packed box")
+        packed *= first[d][0]
+    if not order:
+        raise Refused("a box of one element has no row of 16 bytes")
+    tile = Tile(start, span, tuple(s for s, _ in first), order, tuple(repeats))
+    _check_bytes(request, place, tile)
+    return tile
+
+
+def _check_bytes(request: CopyRequest, place: Place, tile: Tile) -> None:
+    row = tile.box[tile.order[0]] * request.size
+    if row % 16:
+        raise Refused(f"a row of the box has {row} bytes, no multiple of 16")
+    if tile.span and row != tile.span:
+        raise Refused(f"a row of the box has {row} bytes, not the {tile.span} of this swizzle")
+    period = PERIODS[tile.span]
+    if place.alignment % period:
+        reason = "the swizzle follows the absolute address" if tile.span else "it writes from such addresses on"
+        raise Refused(f"shared memory is aligned to {place.alignment} bytes, and {period} are needed: {reason}")
+    for _, offset in tile.pieces():
+        if offset * request.size % 128:
+            raise Refused(
+                f"a box starts at byte {offset * request.size} of shared memory, which is not 128-byte aligned"
+            )
+
+
+def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:
+    """Coordinates of an instruction's box -> offsets in shared memory."""
+    return ComposedLayout(swizzle_of(span, size), place, Layout(box))
+
+
+def element_numbers(request: CopyRequest, box: tuple[int, ...], first: tuple[int, ...]) -> Array:
+    """The numbers, in the request's box, of the elements of an instruction's box, one dimension each."""
+    strides = [prod(request.box[:d]) for d in range(len(request.box))]
+    found = np.zeros(box, int)
+    for d, index in enumerate(np.indices(box)):
+        found += (first[d] + index) * strides[d]
+    return found
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
