@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tilewright import algebra, compat, ir, kernels, lang, problems, wave
-    from tilewright.compiler import Executable, compile
+    from tilewright.compiler import Executable, TextExecutable, compile, compile_text
 
-__all__ = ["Executable", "__version__", "algebra", "compat", "compile", "ir", "kernels", "lang", "problems", "wave"]
+__all__ = [
+    "Executable",
+    "TextExecutable",
+    "__version__",
+    "algebra",
+    "compat",
+    "compile",
+    "compile_text",
+    "ir",
+    "kernels",
+    "lang",
+    "problems",
+    "wave",
+]
 
 _PARTS = frozenset({"algebra", "compat", "ir", "kernels", "lang", "problems", "wave"})
-_NAMES = {"compile": "tilewright.compiler", "Executable": "tilewright.compiler"}
+_NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
 
 
 def __getattr__(name: str) -> ModuleType | Any:

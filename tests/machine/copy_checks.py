@@ -12,10 +12,10 @@ from tilewright.machine import Refusal
 MARK = 77
 
 
-def where(place, coordinates):
+def where(place, extents, coordinates):
     """The offset of an element in memory, or None outside of it."""
     at = [c + s for c, s in zip(coordinates, place.start or (0,) * len(coordinates), strict=True)]
-    if any(not 0 <= c < e for c, e in zip(at, place.extents(), strict=True)):
+    if any(not 0 <= c < e for c, e in zip(at, extents, strict=True)):
         return None
     if isinstance(place.layout, Access):
         names = [axis.name for axis in place.layout.axes]
@@ -27,6 +27,7 @@ def where(place, coordinates):
 def naive(request, source, target):
     """The copy, one element after another."""
     reversed_box = [range(e) for e in reversed(request.box)]
+    source_extents, target_extents = request.source.extents(), request.target.extents()
     held = {}
     for place in (request.source, request.target):
         if place.in_registers:
@@ -37,13 +38,13 @@ def naive(request, source, target):
         if request.source.in_registers:
             value = source[held[number][0]]
         else:
-            found = where(request.source, coordinates)
+            found = where(request.source, source_extents, coordinates)
             value = 0 if found is None else source[found]
         if request.target.in_registers:
             for lane_and_value in held.get(number, ()):
                 target[lane_and_value] = value
         else:
-            found = where(request.target, coordinates)
+            found = where(request.target, target_extents, coordinates)
             if found is not None:
                 target[found] = value
 

@@ -191,6 +191,21 @@ def test_columns_of_images(shape):
         assert len({i.arguments["tensor_map"] for i in found}) == 1
 
 
+def test_columns_of_random_convolutions():
+    rng = np.random.default_rng(5)
+    answers = 0
+    for _ in range(25):
+        r, s = (int(e) for e in rng.integers(1, 4, 2))
+        stride, dilation, pad = (tuple(int(e) for e in rng.integers(low, 3, 2)) for low in (1, 1, 0))
+        h, w = (int(e) for e in rng.integers(5, 12, 2))
+        access, _ = convolution(int(rng.integers(1, 4)), h, w, 24, r, s, stride, dilation, pad)
+        start = (int(rng.integers(0, 20)), int(rng.integers(0, 30)), 0, int(rng.integers(r)))
+        box = (8, 12, s, 1)
+        place = Place("global", access, 16, start)
+        answers += check(IM2COL, CopyRequest(box, bf16, place, shared(Layout(box, (1, 8, 128, 0)))))
+    assert answers == 25
+
+
 def test_the_map_found_is_the_one_of_the_convolution():
     shape = CONVOLUTIONS[3]
     access, _ = convolution(**shape)

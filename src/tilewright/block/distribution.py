@@ -116,7 +116,10 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
     rows, columns = shape
     over_rows, over_columns = waves
     parts = (rows // over_rows if operand != "b" else rows, columns // over_columns if operand != "a" else columns)
-    wanted = (found.rows * (over_rows if operand != "b" else 1), found.columns * (over_columns if operand != "a" else 1))
+    wanted = (
+        found.rows * (over_rows if operand != "b" else 1),
+        found.columns * (over_columns if operand != "a" else 1),
+    )
     if rows % wanted[0] or columns % wanted[1]:
         raise LayoutError(
             f"{rows}x{columns} is not made of {wanted[0]}x{wanted[1]}, which {atom.name} takes as {operand} over "

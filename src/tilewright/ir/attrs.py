@@ -24,9 +24,12 @@
 | combine   | a name, or a tuple of formulas               | max, (select(a0 < b0, ...))  |
 | fetches   | tuple of (symbol, expressions)               | d0 = %index[i, j]            |
 | parameters| tuple of (symbol, default or None)           | BM = 128, BN                 |
+| sizes     | tuple of symbols                             | M, N                         |
+| fetched   | a symbol                                     | i                            |
+| settings  | tuple of (name, expression)                  | BM = 64, N = M//2            |
 
-Axes, ranges and fetches *bind* their symbols for the rest of their operation and its blocks; definitions and
-parameters for the rest of the block, or program, that they stand in.
+Axes, ranges and fetches *bind* their symbols for the rest of their operation and its blocks; the other kinds that bind
+do so for the rest of the block, or program, that they stand in.
 """
 
 from __future__ import annotations
@@ -535,6 +538,70 @@ class _Parameters(Kind):
         return tuple(s for s, _ in value)
 
 
+class _Sizes(Kind):
+    """Integers that are read off the arguments' shapes when a program is called."""
+
+    allowed = tuple
+    binds = True
+
+    def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        return ", ".join(s.name for s in value)
+
+    def read(self, reader: Reader, operands: list[Value]) -> Any:
+        found = []
+        while True:
+            reader.skip()
+            start = reader.at
+            found.append(reader.bind(symbol(reader.word("a size"), 0), start))
+            if not reader.accept(","):
+                return tuple(found)
+
+    def bound(self, value: Any) -> tuple[Symbol, ...]:
+        return tuple(value)
+
+
+class _Fetched(Kind):
+    """A symbol whose value is a number in a register."""
+
+    allowed = Symbol
+    binds = True
+
+    def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        return str(value.name)
+
+    def read(self, reader: Reader, operands: list[Value]) -> Symbol:
+        reader.skip()
+        start = reader.at
+        return reader.bind(symbol(reader.word("a name")), start)
+
+    def bound(self, value: Any) -> tuple[Symbol, ...]:
+        return (value,)
+
+
+class _Settings(Kind):
+    """Values for the parameters of another program."""
+
+    allowed = tuple
+
+    def text(self, value: Any, operands: Sequence[str] = ()) -> str:
+        return ", ".join(f"{name} = {e}" for name, e in value)
+
+    def read(self, reader: Reader, operands: list[Value]) -> Any:
+        found = []
+        while True:
+            name = reader.word("a parameter")
+            reader.expect("=")
+            found.append((name, reader.until(",}")))
+            if not reader.accept(","):
+                return tuple(found)
+
+    def expressions(self, value: Any) -> Iterable[Expr]:
+        return [e for _, e in value]
+
+    def mapped(self, value: Any, images: Images) -> Any:
+        return tuple((name, images(e)) for name, e in value)
+
+
 KINDS: dict[str, Kind] = {
     "int": _Int(),
     "number": _Number(),
@@ -558,7 +625,14 @@ KINDS: dict[str, Kind] = {
     "combine": _Combine(),
     "fetches": _Fetches(),
     "parameters": _Parameters(),
+    "sizes": _Sizes(),
+    "fetched": _Fetched(),
+    "settings": _Settings(),
 }
+
+
+LASTING = ("definition", "parameters", "sizes", "fetched")
+"""The kinds whose symbols mean something beyond their operation."""
 
 
 def kind_of(name: str) -> Kind:

@@ -6,7 +6,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | operation | means |
 |---|---|
 | `%t = alloc TYPE` | memory or registers, not initialised; for the worker, or for the task it stands in |
-| `%v = view %t (i 16, j 8) -> [p + i ?, j]` | element (i, j) of %v is element (p + i, j) of %t; a coordinate marked ? may lie outside |
+| `%v = view %t (i 16) -> [p + i ?]` | element (i) is element (p + i) of %t; marked ?, it may lie outside |
 | `%b = bitcast %t f32` | the same bits as another element type of the same width |
 | `let m = t//4` | a name for a number |
 | `fill %t 0` | every element becomes the number |
@@ -149,8 +149,9 @@ def _map(op: Op) -> tuple[Any, ...]:
             raise ProgramError(f"map: {node.value} has no meaning here; operands are written %{node.value}")
     found = formula.dtype(lambda leaf: tensor(op, leaf.value).dtype)
     if found is not None and found is not target.dtype:
-        raise DtypeMismatch(f"map: the formula gives {found}, the target holds {target.dtype}; convert: "
-                            f"{target.dtype}(...)")
+        raise DtypeMismatch(
+            f"map: the formula gives {found}, the target holds {target.dtype}; convert: {target.dtype}(...)"
+        )
     _writable(op, 0)
     return ()
 
@@ -175,7 +176,9 @@ def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
         _writable(op, place)
     if isinstance(how, str):
         if how not in COMBINE or len(sources) != 1:
-            raise ProgramError(f"{op.name} with {how}: one tensor with {', '.join(COMBINE)}, or formulas in parentheses")
+            raise ProgramError(
+                f"{op.name} with {how}: one tensor with {', '.join(COMBINE)}, or formulas in parentheses"
+            )
     else:
         if len(how) != len(sources):
             raise ProgramError(f"{op.name}: {len(how)} formulas for {len(sources)} tensors")
@@ -304,7 +307,7 @@ def _nothing(op: Op) -> tuple[Any, ...]:
 
 _PLACED = {"over": "axes", "where": "fetches?", "at": "places"}
 _SPECS = (
-    OpSpec("alloc", {"type": "type"}, result_types=_alloc, notation="alloc {type}"),
+    OpSpec("alloc", {"type": "type", "bytes": "count?"}, result_types=_alloc, notation="alloc {type}[ bytes {bytes}]"),
     OpSpec("view", {"over": "axes", "at": "places"}, result_types=_view, notation="view $0 {over} -> {at}"),
     OpSpec("bitcast", {"dtype": "dtype"}, result_types=_bitcast, notation="bitcast $0 {dtype}"),
     OpSpec("let", {"symbol": "definition"}, result_types=_nothing, notation="let {symbol}"),
@@ -347,9 +350,7 @@ _SPECS = (
         result_types=_placed,
         notation="gather $0 {over}, $1[ where {where}] -> {at}[ else {otherwise}]",
     ),
-    OpSpec(
-        "scatter", _PLACED, result_types=_placed, notation="scatter $0 {over}, $1[ where {where}] -> {at}"
-    ),
+    OpSpec("scatter", _PLACED, result_types=_placed, notation="scatter $0 {over}, $1[ where {where}] -> {at}"),
     OpSpec(
         "atomic",
         {"how": "name", **_PLACED},

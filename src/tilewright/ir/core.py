@@ -157,6 +157,8 @@ class OpSpec:
     ends_block: bool = False
     chained: bool = False
     """Whether each block also sees what the block before it defines."""
+    keeps: bool = False
+    """Whether what its blocks define is known after it."""
     notation: str | None = None
     """How it is written (see `notation`); None: `name operands attribute=value ...`, with the results' types."""
 

@@ -39,7 +39,7 @@ _BINDING = {"lt": 0, "le": 0, "gt": 0, "ge": 0, "eq": 0, "ne": 0, "add": 1, "sub
 
 @dataclass(frozen=True)
 class Formula:
-    """One node: a function's name and parts, or a leaf (`operand`, `argument`, `number`, `index`, `cast`) and its value.
+    """One node: a function's name and parts, or a leaf (`operand`, `argument`, `number`, `index`) and its value.
 
     >>> x, half = Formula.operand(0), Formula.number(0.5)
     >>> print(Formula("exp2", (Formula("mul", (x, half)),)).text(["%s"]))

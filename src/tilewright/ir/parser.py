@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.errors import ParseError, ProgramError
-from tilewright.ir.attrs import kind_of, split
+from tilewright.ir.attrs import LASTING, kind_of, split
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.location import TextLocation
@@ -56,11 +56,13 @@ class Reader:
     # -- characters ---------------------------------------------------------------------------------
 
     def skip(self) -> None:
+        """Past white space and comments."""
         found = _BLANK.match(self.text, self.at)
         if found is not None:
             self.at = found.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:
+        """The error to raise, with the line and a caret at the place."""
         at = self.at if at is None else at
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
@@ -69,20 +71,24 @@ class Reader:
         return ParseError(f"line {number}: {what}", line, at - start)
 
     def peek(self, token: str) -> bool:
+        """Whether the token stands next."""
         self.skip()
         return self.text.startswith(token, self.at)
 
     def accept(self, token: str) -> bool:
+        """Reads the token if it stands next."""
         if self.peek(token):
             self.at += len(token)
             return True
         return False
 
     def expect(self, token: str) -> None:
+        """Reads the token, which must stand next."""
         if not self.accept(token):
             raise self.fail(f"expected {token!r}")
 
     def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+        """Reads what the pattern matches, which must stand next."""
         self.skip()
         found = pattern.match(self.text, self.at)
         if found is None:
@@ -91,9 +97,11 @@ class Reader:
         return found
 
     def word(self, what: str = "a name") -> str:
+        """Reads a name."""
         return self.match(_WORD, what).group()
 
     def peek_word(self) -> str:
+        """The name that stands next, or nothing."""
         self.skip()
         found = _WORD.match(self.text, self.at)
         return found.group() if found else ""
@@ -154,6 +162,7 @@ class Reader:
     # -- parts --------------------------------------------------------------------------------------
 
     def expr(self, text: str, at: int) -> Expr:
+        """The expression of a text that stands at a place."""
         found = self.known.get(text)
         if found is not None:
             return found
@@ -165,9 +174,11 @@ class Reader:
             raise self.fail(str(fault).splitlines()[0], at + lead + fault.position) from None
 
     def exprs(self, text: str, at: int) -> tuple[Expr, ...]:
+        """The expressions of a text, between commas."""
         return tuple(self.expr(part, at + start) for part, start in split(text))
 
     def type(self) -> Any:
+        """Reads a type of the level."""
         if self.level is not None and self.level.read_type is not None:
             return self.level.read_type(self)
         self.skip()
@@ -191,6 +202,7 @@ class Reader:
         return found
 
     def new_type(self) -> TileType | MemoryType:
+        """Reads a type of the tile level."""
         word = self.word("a type")
         space = None
         if word in ("global", "shared", "local"):
@@ -205,6 +217,7 @@ class Reader:
         return TileType(element, dims) if space is None else MemoryType(element, dims, space)
 
     def attributes(self, spec: OpSpec) -> dict[str, Any]:
+        """Reads `name=value` pairs."""
         found: dict[str, Any] = {}
         while True:
             self.skip()
@@ -223,11 +236,13 @@ class Reader:
         return {name: found[name] for name in spec.attrs if name in found}
 
     def new_value(self) -> tuple[str, int]:
+        """Reads the name of a value, %x."""
         self.skip()
         start = self.at
         return self.match(_VALUE, "a value such as %x").group(1), start
 
     def define(self, name: str, type_: Any, at: int) -> Value:
+        """A value of that name is known from here on."""
         if name in self.values:
             raise self.fail(f"%{name} is defined twice", at)
         value = Value(type_, None if name.isdigit() else name)
@@ -235,6 +250,7 @@ class Reader:
         return value
 
     def use(self) -> Value:
+        """Reads a value that is known."""
         name, start = self.new_value()
         if name not in self.values:
             raise self.fail(f"%{name} is not defined here", start)
@@ -243,6 +259,7 @@ class Reader:
     # -- programs -----------------------------------------------------------------------------------
 
     def program(self) -> Program:
+        """Reads a whole program."""
         self.values, self.symbols, self.known, self.types = {}, {}, {}, {}
         self.skip()
         start = self.at
@@ -288,6 +305,7 @@ class Reader:
         return Program(level, name, args, body, records, bindings)
 
     def declarations(self) -> None:
+        """Reads the symbols that the header lists."""
         for word, lowest in (("symbols", 0), ("values", None)):
             if self.peek_word() == word:
                 self.word()
@@ -298,6 +316,7 @@ class Reader:
                         break
 
     def typed_values(self, close: str) -> tuple[Value, ...]:
+        """Reads values with their types."""
         found = []
         while not self.accept(close):
             name, start = self.new_value()
@@ -308,6 +327,7 @@ class Reader:
         return tuple(found)
 
     def block(self, block: Block, level: Level, keep: bool = False) -> None:
+        """Reads operations up to the closing brace."""
         outside, symbols = dict(self.values), self.symbols
         while not self.accept("}"):
             block.ops.append(self.op(level))
@@ -316,6 +336,7 @@ class Reader:
             self.scope(symbols)
 
     def op(self, level: Level) -> Op:
+        """Reads an operation."""
         results: list[tuple[str, int]] = []
         if self.peek("%"):
             results.append(self.new_value())
@@ -399,8 +420,9 @@ class Reader:
 
         values = dict(self.values) if spec.chained else self.values
         read(pieces(spec.notation))
-        self.values = values
-        if not any(kind.rstrip("?") in ("definition", "parameters") for kind in spec.attrs.values()):
+        if not spec.keeps:
+            self.values = values
+        if not any(kind.rstrip("?") in LASTING for kind in spec.attrs.values()) and not spec.keeps:
             self.scope(symbols)
         op.operands, op.blocks = tuple(operands), tuple(blocks)
         op.attrs = {name: op.attrs[name] for name in spec.attrs if name in op.attrs}

@@ -40,6 +40,8 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
         for inner in op.blocks:
             found = _verify_block(inner, seen, program)
             seen = found if op.spec.chained else inside
+        if op.spec.keeps:
+            inside |= seen
         for result in op.results:
             if result in inside:
                 raise ProgramError(f"a result of {op_text(op)} is defined twice", op.loc)

@@ -56,9 +56,9 @@ class Limits:
     cores: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
-    """What a target can do, as data.
+    """What a target can do, as data; there is one object for each name.
 
     `lanes` are those of a wave; None where the width is that of whichever vector an instruction uses. `waves` is the
     most a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.algebra import Access, ComposedLayout, Layout, size
-from tilewright.errors import LayoutError
+from tilewright.algebra import Access, ComposedLayout, Layout, Symbol, size
+from tilewright.algebra.expr import Const
+from tilewright.errors import AccessError, LayoutError
 from tilewright.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -56,7 +57,7 @@ class Place:
     def extents(self) -> tuple[int, ...]:
         """The extents of the layout's dimensions; of an access, those of its axes."""
         if isinstance(self.layout, Access):
-            return tuple(int(axis.hi) + 1 for axis in self.layout.axes)
+            return tuple(_length(axis) for axis in self.layout.axes)
         shape = self.layout.shape
         return tuple(size(mode) for mode in shape) if isinstance(shape, tuple) else (size(shape),)
 
@@ -90,6 +91,12 @@ class Place:
         lane, value = np.indices(self.extents())
         numbers: Array = np.asarray(self.layout(lane, value))
         return numbers
+
+
+def _length(axis: Symbol) -> int:
+    if not isinstance(axis.upper, Const):
+        raise AccessError(f"axis {axis.name} runs to {axis.upper}: give a copy's access its sizes by substitute()")
+    return int(axis.upper) + 1
 
 
 @dataclass(frozen=True)

@@ -87,15 +87,19 @@ class Channel:
         for fill in self.fills:
             for wave, op in fill.acquired.items():
                 if wave not in fill.committed:
-                    raise ProtocolFault(f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never "
-                                        "committed", op.loc)
+                    raise ProtocolFault(
+                        f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never committed", op.loc
+                    )
             for wave, op in fill.waited.items():
                 if wave not in fill.released and self.ever_released:
-                    raise ProtocolFault(f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never "
-                                        "released", op.loc)
+                    raise ProtocolFault(
+                        f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never released", op.loc
+                    )
             if fill.committed and not fill.waited:
-                raise ProtocolFault(f"fill {fill.number} of %{self.name} was committed, but nobody waited for it "
-                                    f"({at_line(self.op)})", self.op.loc)
+                raise ProtocolFault(
+                    f"fill {fill.number} of %{self.name} was committed, but nobody waited for it ({at_line(self.op)})",
+                    self.op.loc,
+                )
 
 
 class Hold:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,9 @@ def _factor(agent: Agent, op: Op, factor: Any, rows: Array, columns: Array, othe
     values, known = factor.table(op)
     flat = rows * factor.shape[1] + columns
     if not known[flat].all():
-        raise ProgramError(f"{at_line(op)}: this wave does not hold the part of %{factor.name} that it multiplies", op.loc)
+        raise ProgramError(
+            f"{at_line(op)}: this wave does not hold the part of %{factor.name} that it multiplies", op.loc
+        )
     found: Array = values[flat]
     return found
 
@@ -95,10 +96,10 @@ def map_(agent: Agent, op: Op) -> Steps:
 # -- along a dimension ----------------------------------------------------------------------------------
 
 
-def _whole(agent: Agent, op: Op, source: Any, needed: Array | None) -> Iterator[Any]:
+def _whole(agent: Agent, op: Op, source: Any) -> Steps:
     """A source as one array; waves exchange their registers where one needs what another holds."""
     if not isinstance(source, Registers):
-        return load(source, np.indices(source.shape), op, agent.clock)
+        return load(source, tuple(np.indices(source.shape)), op, agent.clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
         parts = yield from agent.meet(op, (values, known))
@@ -150,30 +151,27 @@ def reduce(agent: Agent, op: Op) -> Steps:
     yield None
     half = len(op.operands) // 2
     along = op.attrs["along"]
-    sources = []
+    sources: list[Array] = []
     for value in op.operands[:half]:
-        sources.append((yield from _whole(agent, op, agent.handles[value], None)))
+        sources.append((yield from _whole(agent, op, agent.handles[value])))
     arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
     with np.errstate(all="ignore"):
         total = tuple(v[0] for v in arrays)
         for i in range(1, arrays[0].shape[0]):
             total = _combine(op, total, tuple(v[i] for v in arrays))
         if op.attrs.get("accumulate"):
-            before = []
-            for value in op.operands[half:]:
-                before.append((yield from _before(agent, op, agent.handles[value])))
+            before = [_before(agent, op, agent.handles[value]) for value in op.operands[half:]]
             total = _combine(op, tuple(_carried(op, before)), total)
     for value, result in zip(op.operands[half:], total, strict=True):
         _put(agent, op, agent.handles[value], np.asarray(result).astype(value.type.dtype.numpy))
 
 
-def _before(agent: Agent, op: Op, target: Any) -> Iterator[Any]:
+def _before(agent: Agent, op: Op, target: Any) -> Array:
     """The target's values before the operation, wherever this wave holds them."""
     if not isinstance(target, Registers):
-        return load(target, np.indices(target.shape), op, agent.clock)
+        return load(target, tuple(np.indices(target.shape)), op, agent.clock)
     values, _ = target.table(op)
     return values.reshape(target.shape)
-    yield  # a generator, as _whole is
 
 
 def scan(agent: Agent, op: Op) -> Steps:
@@ -181,9 +179,9 @@ def scan(agent: Agent, op: Op) -> Steps:
     yield None
     half = len(op.operands) // 2
     along = op.attrs["along"]
-    sources = []
+    sources: list[Array] = []
     for value in op.operands[:half]:
-        sources.append((yield from _whole(agent, op, agent.handles[value], None)))
+        sources.append((yield from _whole(agent, op, agent.handles[value])))
     arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
     with np.errstate(all="ignore"):
         steps = [tuple(v[0] for v in arrays)]
@@ -234,5 +232,5 @@ def convert_layout(agent: Agent, op: Op) -> Steps:
     """From one distribution to another; waves exchange what they hold."""
     yield None
     source, target = (agent.handles[v] for v in op.operands)
-    values = yield from _whole(agent, op, source, None)
+    values = yield from _whole(agent, op, source)
     _put(agent, op, target, values)

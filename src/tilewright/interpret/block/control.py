@@ -69,7 +69,7 @@ def _defer(agent: Agent, block: Block) -> Agent:
         clock.known[number] = max(clock.known[number], previous.clock.known[number] + 1)
     late = Agent(worker, number, agent.group, agent.wave, agent.role, clock)
     late.values = dict(agent.values)
-    late.handles = {v: h.snapshot() if isinstance(h, Registers) else h for v, h in agent.handles.items()}
+    late.handles = {v: h.snapshot() if hasattr(h, "snapshot") else h for v, h in agent.handles.items()}
     late.steps = _to_the_end(late, block)
     worker.shared["deferred", agent.number] = late
     worker.start(late)
@@ -143,7 +143,7 @@ def tasks(agent: Agent, op: Op) -> Steps:
 
 
 def _pingpong(agent: Agent, op: Op, found: list[dict[str, int]]) -> Steps:
-    """Two halves of the role's waves take tasks in turn; bodies run in the order of tasks, ends beside the next body."""
+    """Two halves of the role's waves take tasks in turn; bodies run in order of tasks, ends beside the next body."""
     worker, whole = agent.worker, agent.group
     if whole.waves % 2:
         raise ProgramError(f"{at_line(op)}: pingpong needs an even number of waves, not {whole.waves}", op.loc)
@@ -248,7 +248,7 @@ def wait(agent: Agent, op: Op) -> Steps:
     number = found.next_of("consumer", agent)
     if number >= found.stages and not found.fill(number - found.stages).full:
         raise ProtocolFault(
-            f"{at_line(op)} waits for fill {number} of %{found.name} while fill {number - found.stages} of the same stage "
+            f"{at_line(op)} waits for fill {number} of %{found.name} while fill {number - found.stages} of that stage "
             "is not there yet: a barrier tells neighbouring phases apart, not these",
             op.loc,
         )

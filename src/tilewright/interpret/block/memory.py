@@ -137,7 +137,7 @@ class View:
                 if not loose:
                     bad = c if isinstance(c, int) else int(np.asarray(c)[~np.asarray(ok)].reshape(-1)[0])
                     raise OutOfBoundsFault(
-                        f"{at_line(op)} through {at_line(self.op)}: coordinate {dim}, {e}, is {bad}, outside 0..{size}; "
+                        f"{at_line(op)} through {at_line(self.op)}: coordinate {dim}, {e}, is {bad}, not in 0..{size}; "
                         "if that may be, mark it with ?",
                         op.loc or self.op.loc,
                     )

@@ -1,7 +1,7 @@
 """Memory and registers: alloc, view, fill, copy, gather, scatter, atomic, debug_log.
 
-An operation on registers is done by the waves that hold them. One from memory to memory is shared out among the waves of
-the group; which wave does which element is not said, so a program may not rely on it.
+An operation on registers is done by the waves that hold them. One from memory to memory is shared out among the waves
+of the group; which wave does which element is not said, so a program may not rely on it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import OutOfBoundsFault, ProgramError
+from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.memory import Tensor, View, at_line, grid, spread
 from tilewright.interpret.block.registers import Registers
@@ -82,21 +82,21 @@ def store(memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clo
     bottom, places, inside = memory.locate(coordinates, op)
     shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates), np.shape(places))
     places, mask = spread(places, inside, shape)
-    _across_workers(bottom, places[mask], op, agent)
+    across_workers(bottom, places[mask], op, agent)
     bottom.buffer.write(places[mask], np.broadcast_to(values, shape)[mask], clock, op)
 
 
-def _across_workers(bottom: Tensor, places: Array, op: Op, agent: Agent) -> None:
+def across_workers(bottom: Tensor, places: Array, op: Op, agent: Agent) -> None:
     """Workers are not ordered: no two may write one element of global memory."""
     by = bottom.buffer.worker
     if by is None:
         return
     bad = (by[places] >= 0) & (by[places] != agent.worker.number)
     if bad.any():
-        from tilewright.errors import RaceFault
-
         place = int(places[bad][0])
-        raise RaceFault(f"{at_line(op)} writes element {place} of {bottom.buffer.name}, which another worker wrote", op.loc)
+        raise RaceFault(
+            f"{at_line(op)} writes element {place} of {bottom.buffer.name}, which another worker wrote", op.loc
+        )
     by[places] = agent.worker.number
 
 
@@ -261,7 +261,7 @@ def gather(agent: Agent, op: Op) -> Steps:
     chosen_places = tuple(np.broadcast_to(c, shape)[mask] for c in places)
     values[mask] = load(memory, chosen_places, op, agent.clock)
     if isinstance(tile, Registers):
-        tile.write(chosen, values)
+        tile.write(tile.mine, values)
     else:
         store(tile, at, values, op, agent.clock, agent)
 

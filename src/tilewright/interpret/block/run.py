@@ -50,7 +50,13 @@ HANDLERS: dict[str, Any] = {
 
 
 def interpret(
-    program: Program, arrays: Mapping[str, Array], machine: Machine | None = None, *, workers: int = 1, seed: int = 0
+    program: Program,
+    arrays: Mapping[str, Array],
+    machine: Machine | None = None,
+    *,
+    workers: int = 1,
+    seed: int = 0,
+    handlers: Mapping[str, Any] = HANDLERS,
 ) -> list[tuple[str, Array]]:
     """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
 
@@ -66,7 +72,7 @@ def interpret(
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []
     for number in order:
-        worker = Worker(program, machine, bound, number, workers, seed, HANDLERS, ops)
+        worker = Worker(program, machine, bound, number, workers, seed, handlers, ops)
         worker.run()
         logs += worker.logs
     for arg in program.args:
@@ -87,8 +93,7 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], ops: list[Op]) -> Buffer:
         )
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
     data[_places(kind)] = array
-    buffer = Buffer(f"%{name}", data, "global", kind.role != "out", ops)
-    return buffer
+    return Buffer(f"%{name}", data, "global", kind.role != "out", ops)
 
 
 def _places(kind: TensorType) -> Any:
@@ -108,7 +113,7 @@ def _hand_back(arg: Value, tensor: Tensor, arrays: Mapping[str, Array]) -> None:
     if kind.role == "out" and not written.all():
         first = tuple(int(i[0]) for i in np.nonzero(~written))
         raise NotWrittenFault(
-            f"{written.size - int(written.sum())} of {written.size} elements of %{arg.name}, an `out` argument, were never "
+            f"{written.size - int(written.sum())} of {written.size} elements of %{arg.name}, an output, were never "
             f"written; the first is {first}"
         )
     target = arrays[arg.name or ""]

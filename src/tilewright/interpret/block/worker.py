@@ -8,7 +8,7 @@ the program is stuck, and the report says who waits for what.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Steps = Iterator["Waiting | None"]
+Steps = Generator["Waiting | None", None, Any]
 Handle = Any  # Tensor | View | Registers | Channel
 
 
@@ -63,7 +63,14 @@ class Agent:
     """One wave (or the deferred part of one): where it is, what its names mean, what it knows."""
 
     def __init__(self, worker: Worker, number: int, group: Group, wave: int, role: str, clock: Clock):
-        self.worker, self.number, self.group, self.wave, self.role, self.clock = worker, number, group, wave, role, clock
+        self.worker, self.number, self.group, self.wave, self.role, self.clock = (
+            worker,
+            number,
+            group,
+            wave,
+            role,
+            clock,
+        )
         self.handles: dict[Value, Handle] = {}
         self.values: dict[str, int] = {}
         self.steps: Steps | None = None
@@ -82,7 +89,7 @@ class Agent:
             if steps is not None:
                 yield from steps
 
-    def meet(self, op: Op, payload: Any) -> Iterator[Any]:
+    def meet(self, op: Op, payload: Any) -> Steps:
         """Meets the other waves of the group at an operation; gives what each brought, by wave."""
         count = self.group.counts.get((id(op), self.wave), 0)
         self.group.counts[id(op), self.wave] = count + 1
@@ -146,7 +153,8 @@ class Worker:
         self.next_slot = 0
         group = Group("all", total)
         place = 0
-        for count, role in zip(counts, roles or [None], strict=True):
+        parts: list[Op | None] = [*roles] or [None]
+        for count, role in zip(counts, parts, strict=True):
             for wave in range(count):
                 agent = Agent(self, place, group, place, "", Clock(place))
                 agent.handles = dict(self.arguments)
@@ -172,6 +180,7 @@ class Worker:
                 everyone, place = agent.group, agent.wave
                 agent.group = self.group((id(op),), count)
                 agent.wave, agent.role = wave, op.attrs["name"]
+                agent.values |= {s.name: wave for s in op.attrs.get("over", ())}
                 yield from agent.run(op.blocks[0])
                 agent.group, agent.wave, agent.role = everyone, place, ""
 
@@ -273,13 +282,16 @@ class Worker:
         lanes = self.lanes(spread.threads, agent)
         if lanes * agent.group.waves != spread.threads:
             raise ProgramError(
-                f"{at_line(op)} is spread over {spread.threads} threads; {agent.group.waves} waves of {lanes} lanes run it",
+                f"{at_line(op)} is spread over {spread.threads} threads; {agent.group.waves} waves of {lanes} run it",
                 op.loc,
             )
         part = slice(agent.wave * lanes, (agent.wave + 1) * lanes)
         elements = spread.elements[part]
-        ids = np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape) if spread.shape \
+        ids = (
+            np.ravel_multi_index(np.unravel_index(elements, spread.shape, order="F"), spread.shape)
+            if spread.shape
             else elements
+        )
         shape = elements.shape
         name = op.results[0].name or "register"
         data = np.zeros(shape, kind.dtype.numpy)

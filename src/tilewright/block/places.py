@@ -1,0 +1,67 @@
+"""Where the elements of a view lie, followed through the operations that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr_use import evaluate
+from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.tensors import TensorType, numbers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Places:
+    """The chain from a value to the allocation, argument or stage that it is a view of."""
+
+    def __init__(self, program: Program, made: Mapping[Value, Op]):
+        self.made = made
+        self.values: dict[str, int] = {}  # the first value of each loop variable: where a box is looked at
+        for op in program.walk():
+            for loop in op.attrs.get("ranges", ()):
+                self.values[loop.symbol.name] = int(evaluate(loop.lo, self.values))
+
+    def root(self, value: Value) -> Value:
+        """The value at the bottom of views and bitcasts."""
+        op = self.made.get(value)
+        while op is not None and op.name in ("view", "bitcast"):
+            value = op.operands[0]
+            op = self.made.get(value)
+        return value
+
+    def in_stage(self, value: Value) -> bool:
+        """Whether a tensor is, or lies in, a stage of a channel."""
+        op = self.made.get(self.root(value))
+        return op is not None and op.name in ("acquire", "wait")
+
+    def may_lie_outside(self, value: Value) -> bool:
+        """Whether a coordinate on the way is marked with ?."""
+        op = self.made.get(value)
+        while op is not None and op.name in ("view", "bitcast"):
+            if op.name == "view" and any(loose for _, loose in op.attrs["at"]):
+                return True
+            op = self.made.get(op.operands[0])
+        return False
+
+    def offsets(self, value: Value, coordinates: tuple[Any, ...]) -> tuple[TensorType, Array]:
+        """(the tensor at the bottom, offsets in it before its swizzle), in the first round of all loops."""
+        op = self.made.get(value)
+        if op is not None and op.name == "bitcast":
+            return self.offsets(op.operands[0], coordinates)
+        if op is not None and op.name == "view":
+            names = [s.name for s in op.attrs["over"]]
+            values = {**self.values, **dict(zip(names, coordinates, strict=True))}
+            found = tuple(evaluate(e, values) for e, _ in op.attrs["at"])
+            return self.offsets(op.operands[0], found)
+        kind: TensorType = value.type
+        if op is not None and op.name in ("acquire", "wait"):
+            channel = self.made[op.operands[0]]
+            whole: TensorType = channel.operands[op.results.index(value)].type
+            kind = TensorType(whole.space, whole.dtype, whole.shape[1:], whole.steps[1:], whole.swizzle)
+        offset: Any = 0
+        for coordinate, step in zip(coordinates, numbers(kind.steps, str(kind)), strict=True):
+            offset = offset + coordinate * step
+        return kind, np.broadcast_to(np.asarray(offset), np.broadcast_shapes(*(np.shape(c) for c in coordinates)))

@@ -1,0 +1,168 @@
+"""`compile_text`: programs of the block, loop and host levels, from their text to what can be called.
+
+Here the targets are interpreters: they define what a program means and report what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.block.check import check
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.interpret import loop as loop_interpreter
+from tilewright.interpret.block.run import HANDLERS, interpret
+from tilewright.interpret.host import HostRun
+from tilewright.ir.binding import bind, parameters
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Op, Program
+from tilewright.ir.host import HOST
+from tilewright.ir.loop import LOOP
+from tilewright.ir.parser import parse_programs
+from tilewright.ir.verifier import verify
+from tilewright.machine import Machine
+from tilewright.targets.registry import machine as machine_named
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
+TARGETS = ("interpreter",)
+
+
+def compile_text(
+    text: str,
+    target: str = "interpreter",
+    params: Mapping[str, int] | None = None,
+    *,
+    workers: int = 2,
+    seed: int = 0,
+) -> TextExecutable:
+    """What the text becomes for a target: call it with arrays, in the order of the first program's arguments.
+
+    The text holds one block or loop program, or a host program and those it launches. `params` binds the first
+    program's parameters. On the interpreter, `workers` is how many workgroups share the tasks, and `seed` chooses the
+    schedule; the same results must come out for all.
+
+    >>> import numpy as np
+    >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
+    ...   param M = 4, N = 16
+    ... {
+    ...   tasks m in 0..M {
+    ...     %row = view %x (j N) -> [m, j]
+    ...     %to = view %y (j N) -> [m, j]
+    ...     map %to = %row + %row
+    ...   }
+    ... }''', params={"M": 2, "N": 3})
+    >>> double(np.arange(6, dtype=np.float32).reshape(2, 3))
+    array([[ 0.,  2.,  4.],
+           [ 6.,  8., 10.]], dtype=float32)
+    """
+    if target not in TARGETS:
+        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
+    try:
+        programs = parse_programs(text, LEVELS)
+        return TextExecutable(programs, dict(params or {}), workers, seed)
+    except ProgramError as fault:
+        raise fault.with_traceback(None) from None
+
+
+def machine_of(program: Program) -> Machine | None:
+    """The machine that a program's header names."""
+    record = program.record("machine")
+    if record is None:
+        return None
+    try:
+        return machine_named(record.attrs["name"])
+    except LookupError as fault:
+        raise ProgramError(str(fault), record.loc) from None
+
+
+class TextExecutable:
+    """A compiled text: call it with arrays. Outputs that are left out are made and returned."""
+
+    def __init__(self, programs: list[Program], params: dict[str, int], workers: int, seed: int):
+        self.workers, self.seed = workers, seed
+        self.programs = {p.name: p for p in programs}
+        if len(self.programs) != len(programs):
+            raise ProgramError("two programs of one text have the same name")
+        self.main = self._ready(programs[0], params)
+        self.logs: list[tuple[str, Array]] = []
+        self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Program] = {}
+        for op in self.main.walk():
+            if op.name == "launch" and op.attrs["program"] not in self.programs:
+                raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
+
+    def _ready(self, program: Program, params: Mapping[str, int]) -> Program:
+        """The program with its parameters bound, and checked."""
+        verify(program)
+        bound = bind(program, params)
+        if program.level is BLOCK:
+            check(bound, machine_of(program))
+        else:
+            verify(bound)
+        return bound
+
+    @property
+    def name(self) -> str:
+        """The first program's name."""
+        return self.main.name
+
+    def text(self, level: str | None = None) -> str:
+        """The programs of a level, parameters bound in the first; None: all."""
+        programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
+        return "\n".join(str(p) for p in programs if level in (None, p.level.name))
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the program; see `logs` for what debug_log kept."""
+        names = [a.name or "" for a in self.main.args]
+        if len(args) > len(names):
+            raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
+        arrays = dict(zip(names, (np.asarray(a) for a in args), strict=False))
+        made = [a for a in self.main.args if a.name not in arrays]
+        for arg in made:
+            if arg.type.role != "out":
+                raise ArgumentError(f"{self.name}: the argument {arg.name} is missing")
+            shape = tuple(_number(e, arg.name) for e in arg.type.shape)
+            arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
+        try:
+            self._run(arrays)
+        except ProgramError as fault:
+            raise fault.with_traceback(None) from None
+        found = [arrays[a.name or ""] for a in made]
+        return found[0] if len(found) == 1 else tuple(found) or None
+
+    def _run(self, arrays: dict[str, Array]) -> None:
+        if self.main.level is HOST:
+            HostRun(self.main, arrays, self._launch).launch()
+        else:
+            self._interpret(self.main, arrays, self.workers)
+
+    def _launch(self, name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op) -> None:
+        program = self.programs[name]
+        if len(arrays) != len(program.args):
+            raise ProgramError(f"launch: {name} takes {len(program.args)} arguments, not {len(arrays)}", op.loc)
+        key = (name, tuple(sorted(settings.items())))
+        if key not in self._known:
+            self._known[key] = self._ready(program, settings)
+        bound = self._known[key]
+        named = {a.name or "": array for a, array in zip(bound.args, arrays, strict=True)}
+        self._interpret(bound, named, workers)
+
+    def _interpret(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
+        handlers = HANDLERS if program.level is BLOCK else loop_interpreter.HANDLERS
+        self.logs += interpret(program, arrays, machine_of(program), workers=workers, seed=self.seed, handlers=handlers)
+
+    def parameters(self) -> dict[str, int | None]:
+        """The parameters of the first program, and their defaults."""
+        return {s.name: n for s, n in parameters(self.programs[self.main.name]).items()}
+
+    def __repr__(self) -> str:
+        return f"<executable {self.name} on the interpreter>"
+
+
+def _number(e: Any, name: str | None) -> int:
+    try:
+        return int(e)
+    except (TypeError, ValueError) as fault:
+        raise ArgumentError(f"{name} has the size {e}, which only its array can tell: pass it") from fault

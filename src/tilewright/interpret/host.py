@@ -1,0 +1,103 @@
+"""The interpreter of host programs: sizes from shapes, workspaces, tables, launches in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Symbol
+from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.interpret.block.memory import at_line
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.core import Block, Op, Program, Value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Launch = Callable[[str, list[Array], int, dict[str, int], Op], None]
+
+
+class HostRun:
+    """A host program bound to arrays: what was done once is kept, `launch` does the rest."""
+
+    def __init__(self, program: Program, arrays: Mapping[str, Array], launch: Launch):
+        self.program, self.launcher = program, launch
+        self.values = sizes_of(program, arrays)
+        self.arrays: dict[Value, Array] = {a: arrays[a.name or ""] for a in program.args}
+        self.ended = False
+        for op in program.body.ops:
+            if op.name in ("bind", "let", "if") and not self.ended:
+                self._run(op, binding=True)
+
+    def launch(self) -> None:
+        """What is done at every launch."""
+        self.ended = False
+        for op in self.program.body.ops:
+            if op.name != "bind" and not self.ended:
+                self._run(op, binding=False)
+
+    def _run(self, op: Op, binding: bool) -> None:
+        match op.name:
+            case "let":
+                pass
+            case "if":
+                if evaluated(op.attrs["when"], self.values):
+                    self._block(op.blocks[0], binding)
+                elif len(op.blocks) == 2:
+                    self._block(op.blocks[1], binding)
+            case "bind":
+                self._block(op.blocks[0], binding=False)
+            case "return":
+                self.ended = True
+            case _ if not binding:
+                self._work(op)
+
+    def _block(self, block: Block, binding: bool) -> None:
+        for op in block.ops:
+            if not self.ended:
+                self._run(op, binding)
+
+    def _work(self, op: Op) -> None:
+        match op.name:
+            case "workspace":
+                kind = op.attrs["type"]
+                shape = tuple(int(evaluated(e, self.values)) for e in kind.shape)
+                if kind.strides is not None:
+                    raise ExecutionError(f"{at_line(op)}: a workspace is packed", op.loc)
+                self.arrays[op.results[0]] = _poisoned(shape, kind.dtype.numpy)
+            case "table":
+                target = self.arrays[op.operands[0]]
+                over = np.indices(target.shape)
+                names = dict(zip((s.name for s in op.attrs["over"]), over, strict=True))
+                target[...] = evaluated(op.attrs["value"], {**self.values, **names})
+            case "launch":
+                settings = {name: int(evaluated(e, self.values)) for name, e in op.attrs.get("settings", ())}
+                workers = int(evaluated(op.attrs["workers"], self.values))
+                self.launcher(op.attrs["program"], [self.arrays[v] for v in op.operands], workers, settings, op)
+
+
+def _poisoned(shape: tuple[int, ...], form: np.dtype[Any]) -> Array:
+    """Memory with values that show when they are used."""
+    return np.full(shape, np.nan if form.kind in "fV" else 85).astype(form)
+
+
+def sizes_of(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes that the arrays' shapes give; raises where they contradict each other or the program."""
+    found: dict[str, int] = {}
+    wanted = {s for r in program.records if r.name == "size" for s in r.attrs["sizes"]}
+    for arg in program.args:
+        name = arg.name or ""
+        if name not in arrays:
+            raise ArgumentError(f"the argument {name} is missing")
+        array = arrays[name]
+        if array.ndim != len(arg.type.shape) or array.dtype != arg.type.dtype.numpy:
+            raise ArgumentError(f"{name} is {array.dtype} of shape {array.shape}; the program takes {arg.type}")
+        for e, n in zip(arg.type.shape, array.shape, strict=True):
+            if isinstance(e, Symbol) and e in wanted and found.setdefault(e.name, n) != n:
+                raise ArgumentError(f"{name}: {e.name} is {n} here and {found[e.name]} in an argument before")
+    for arg in program.args:
+        for dim, (e, n) in enumerate(zip(arg.type.shape, arrays[arg.name or ""].shape, strict=True)):
+            value = e.value if isinstance(e, Const) else int(evaluated(e, found))
+            if value != n:
+                raise ArgumentError(f"{arg.name}: dimension {dim}, {e}, must be {value}, not {n}")
+    return found

@@ -1,0 +1,203 @@
+"""The interpreter of loop programs: the block interpreter's agents, with vectors instead of distributed tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import OutOfBoundsFault, ProgramError, UninitialisedFault
+from tilewright.interpret.block import control, moving
+from tilewright.interpret.block.formulas import compute as compute_formula
+from tilewright.interpret.block.memory import Tensor, at_line, grid
+from tilewright.interpret.block.worker import Agent, Steps
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.core import Op
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop import VectorType
+from tilewright.ir.tensors import numbers
+from tilewright.machine import RegisterOperand
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(eq=False)
+class Vector:
+    """A register of one wave, and whether it was ever written."""
+
+    data: Array
+    name: str
+    initialised: bool = False
+
+    def read(self, op: Op) -> Array:
+        """Its lanes."""
+        if not self.initialised:
+            raise UninitialisedFault(f"{at_line(op)} reads %{self.name}, which nothing wrote", op.loc)
+        return self.data
+
+    def write(self, values: Any) -> None:
+        """Its lanes become the values."""
+        self.data[...] = values
+        self.initialised = True
+
+    def snapshot(self) -> Vector:
+        """A copy, for a part that is deferred."""
+        return Vector(self.data.copy(), self.name, self.initialised)
+
+
+def alloc(agent: Agent, op: Op) -> Steps | None:
+    """A register, or flat memory."""
+    kind = op.attrs["type"]
+    if not isinstance(kind, VectorType):
+        return moving.alloc(agent, op)
+    data = np.zeros(numbers(kind.shape, str(kind)), kind.dtype.numpy)
+    agent.handles[op.results[0]] = Vector(data, op.results[0].name or "vector")
+    return None
+
+
+def _places(agent: Agent, op: Op, memory: Tensor) -> tuple[Array, Array]:
+    """(places, which lanes are active) of a load or store."""
+    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
+    lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    values = {**agent.values, **lanes}
+    place = np.broadcast_to(np.asarray(evaluated(op.attrs["at"][0], values)), shape)
+    active = np.ones(shape, bool)
+    if "when" in op.attrs:
+        active = np.broadcast_to(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
+    size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
+    outside = active & ((place < 0) | (place >= size))
+    if outside.any():
+        raise OutOfBoundsFault(
+            f"{at_line(op)} touches element {int(place[outside][0])} of {memory.buffer.name}, which has {size}", op.loc
+        )
+    memory.check(op)
+    place = place + memory.offset
+    return (memory.swizzle(place) if memory.swizzle is not None else place), active
+
+
+def load(agent: Agent, op: Op) -> Steps:
+    """Each lane loads its element; lanes left out become the `else` number."""
+    yield None
+    target, memory = (agent.handles[v] for v in op.operands)
+    places, active = _places(agent, op, memory)
+    values = np.full(places.shape, op.attrs.get("otherwise", 0), target.data.dtype)
+    values[active] = memory.buffer.read(places[active], agent.clock, op)
+    target.write(values)
+
+
+def store(agent: Agent, op: Op) -> Steps:
+    """Each active lane stores its element."""
+    yield None
+    source, memory = (agent.handles[v] for v in op.operands)
+    places, active = _places(agent, op, memory)
+    moving.across_workers(memory, places[active], op, agent)
+    memory.buffer.write(places[active], source.read(op)[active], agent.clock, op)
+
+
+def prefetch(agent: Agent, op: Op) -> Steps | None:
+    """A hint."""
+    return None
+
+
+def compute(agent: Agent, op: Op) -> Steps | None:
+    """Element by element."""
+    target = agent.handles[op.operands[0]]
+
+    def leaf(f: Formula) -> Any:
+        return agent.handles[op.operands[f.value]].read(op), op.operands[f.value].type.dtype
+
+    lanes = dict(zip((s.name for s in op.attrs.get("over", ())), grid(target.data.shape), strict=False))
+    target.write(compute_formula(op.attrs["formula"], leaf, op.operands[0].type.dtype, {**agent.values, **lanes}))
+    return None
+
+
+def shuffle(agent: Agent, op: Op) -> Steps | None:
+    """Each lane takes another lane's element."""
+    target, source = (agent.handles[v] for v in op.operands)
+    shape = target.data.shape
+    lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    place = np.broadcast_to(np.asarray(evaluated(op.attrs["at"][0], {**agent.values, **lanes})), shape)
+    flat = source.read(op).reshape(-1)
+    if place.min() < 0 or place.max() >= flat.size:
+        raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(place.max())} of {flat.size}", op.loc)
+    target.write(flat[place])
+    return None
+
+
+def reduce(agent: Agent, op: Op) -> Steps | None:
+    """All lanes combined into one number."""
+    source, target = (agent.handles[v] for v in op.operands)
+    kind = op.operands[0].type.dtype
+    how = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
+    wide = kind.accumulator.numpy if op.attrs["with"] in ("sum", "prod") else kind.numpy
+    with np.errstate(all="ignore"):
+        target.write(how.reduce(source.read(op).reshape(-1).astype(wide)).astype(kind.numpy))
+    return None
+
+
+def atom(agent: Agent, op: Op) -> Steps | None:
+    """The multiplication atom, through its operands' layouts."""
+    machine = agent.worker.machine
+    if machine is None:
+        raise ProgramError(f"{at_line(op)}: the program names no machine", op.loc)
+    found = machine.multiply_atom(op.attrs["atom"])
+    c, a, b = (agent.handles[v] for v in op.operands)
+    parts: list[Array] = []
+    for vector, operand in ((a, found.a), (b, found.b), (c, found.c)):
+        if not isinstance(operand, RegisterOperand):
+            raise ProgramError(f"{at_line(op)}: {found.name} reads memory itself; this form is not interpreted", op.loc)
+        data = vector.read(op)
+        shape = (operand.lanes, operand.values)
+        if data.size == operand.values and operand.lanes != 1 and data.ndim <= 1 and data.size != np.prod(shape):
+            data = np.broadcast_to(data.reshape(1, -1), shape)  # one number for all lanes
+        parts.append(data.reshape(shape))
+    c.write(found.run(*parts).reshape(c.data.shape))
+    return None
+
+
+def fill(agent: Agent, op: Op) -> Steps | None:
+    """Every lane becomes the number."""
+    agent.handles[op.operands[0]].write(op.attrs["value"])
+    return None
+
+
+def read(agent: Agent, op: Op) -> Steps | None:
+    """A number in a register becomes a value for addresses."""
+    agent.values[op.attrs["symbol"].name] = int(agent.handles[op.operands[0]].read(op))
+    return None
+
+
+def while_(agent: Agent, op: Op) -> Steps:
+    """The body as long as the number is not zero."""
+    for _ in range(1_000_000):
+        if not agent.handles[op.operands[0]].read(op):
+            return
+        yield from agent.run(op.blocks[0])
+    raise ProgramError(f"{at_line(op)} has run a million times", op.loc)
+
+
+HANDLERS: dict[str, Any] = {
+    "alloc": alloc,
+    "load": load,
+    "store": store,
+    "prefetch": prefetch,
+    "compute": compute,
+    "shuffle": shuffle,
+    "reduce": reduce,
+    "atom": atom,
+    "fill": fill,
+    "read": read,
+    "while": while_,
+    "let": moving.let,
+    "for": control.for_,
+    "if": control.if_,
+    "tasks": control.tasks,
+    "role": control.role,
+    "barrier": control.barrier,
+    "channel": control.channel,
+    "acquire": control.acquire,
+    "commit": control.commit,
+    "wait": control.wait,
+    "release": control.release,
+}

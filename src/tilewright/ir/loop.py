@@ -1,0 +1,243 @@
+"""The loop level: what one wave of one role executes, with loops, addresses, vectors, predicates and atoms.
+
+Memory is flat: a place is one number of elements from the start of a buffer. A register is a vector of lanes, a tile of
+rows, or a single number. An address, and a predicate, are expressions of the loop variables and of the lane:
+
+| operation | means |
+|---|---|
+| `%v = alloc vector f32 (16)` | a register, not initialised; `alloc shared f32 (1024)`: flat memory |
+| `load %v (l 16) = %x[64*i + l]` | each lane loads its element; `if` leaves lanes out, which become the `else` number |
+| `store %v (l 16) -> %x[64*i + l]` | each lane stores its element; `stream` past the caches |
+| `prefetch %x[64*i]` | a hint: the element will be read, or written |
+| `compute %v = %a*2 + %b` | element by element |
+| `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
+| `reduce %v -> %s with sum` | all lanes combined into one number |
+| `atom amx.bf16 %c += %a * %b` | a multiplication atom on its registers |
+| `fill %v 0` | every lane becomes the number |
+| `read i = %s` | a number in a register becomes a value for addresses |
+
+Loops, branches, tasks, roles, channels and barriers are those of the block level; `role consumer waves 8 (w 8)` names
+the wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.ir import block as block_level
+from tilewright.ir.block import COMBINE, shape_text
+from tilewright.ir.core import Level, Op, OpSpec, Program
+from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.parser import Reader, parse_program
+from tilewright.ir.tensors import Images, TensorType
+from tilewright.ir.tensors import read_type as read_tensor_type
+
+
+@dataclass(frozen=True)
+class VectorType:
+    """A register: a vector of lanes, a tile of rows, or without dimensions a single number."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        return self.shape
+
+    def mapped(self, images: Images) -> VectorType:
+        """The type with every expression replaced by its image."""
+        return VectorType(self.dtype, tuple(map(images, self.shape)))
+
+    def __str__(self) -> str:
+        return f"vector {self.dtype} {shape_text(self.shape)}"
+
+    __repr__ = __str__
+
+
+def read_type(reader: Reader) -> VectorType | Any:
+    """The type that stands next in the text."""
+    if reader.peek_word() != "vector":
+        return read_tensor_type(reader)
+    reader.word()
+    reader.skip()
+    start = reader.at
+    try:
+        element = dtype(reader.word("an element type"))
+    except ProgramError as fault:
+        raise reader.fail(str(fault), start) from None
+    reader.expect("(")
+    start = reader.at
+    return VectorType(element, reader.exprs(reader.enclosed(")"), start))
+
+
+def _vector(op: Op, place: int) -> VectorType:
+    found = op.operands[place].type
+    if not isinstance(found, VectorType):
+        raise ProgramError(f"operand {place} of {op.name} is {found}, not a register")
+    return found
+
+
+def _memory(op: Op, place: int) -> TensorType:
+    found = op.operands[place].type
+    if not isinstance(found, TensorType):
+        raise ProgramError(f"operand {place} of {op.name} is {found}, not memory")
+    return found
+
+
+def _alloc(op: Op) -> tuple[Any, ...]:
+    found = op.attrs["type"]
+    if isinstance(found, TensorType) and (found.space != "shared" or found.role is not None):
+        raise ProgramError("alloc makes shared memory or registers")
+    if not isinstance(found, TensorType | VectorType):
+        raise ProgramError(f"alloc of {found}: registers of the loop level are vectors")
+    return (found,)
+
+
+def _moves(op: Op) -> tuple[Any, ...]:
+    vector, memory = _vector(op, 0), _memory(op, 1)
+    _over(op, vector)
+    if vector.dtype is not memory.dtype:
+        raise DtypeMismatch(f"{op.name}: {vector.dtype} and {memory.dtype} differ")
+    if op.name == "store" and memory.role == "in":
+        raise ProgramError("store to an argument that is declared `in`")
+    if op.name == "load" and ("when" in op.attrs) != ("otherwise" in op.attrs):
+        raise ProgramError("load: `if` and `else` come together")
+    return ()
+
+
+def _over(op: Op, vector: VectorType) -> None:
+    over = tuple(s.upper + 1 for s in op.attrs["over"])
+    if over != vector.shape:
+        raise DimensionMismatch(
+            f"{op.name}: {shape_text(over)} does not run over the register's {shape_text(vector.shape)}"
+        )
+    if len(op.attrs["at"]) != 1:
+        raise DimensionMismatch(f"{op.name}: memory is flat here, a place is one number, not {len(op.attrs['at'])}")
+
+
+def _prefetch(op: Op) -> tuple[Any, ...]:
+    _memory(op, 0)
+    return ()
+
+
+def _compute(op: Op) -> tuple[Any, ...]:
+    target = _vector(op, 0)
+    for place in range(1, len(op.operands)):
+        if _vector(op, place).shape not in (target.shape, ()):
+            raise DimensionMismatch(f"compute: {_vector(op, place)} and {target} differ")
+    found = op.attrs["formula"].dtype(lambda leaf: _vector(op, leaf.value).dtype)
+    if found is not None and found is not target.dtype:
+        raise DtypeMismatch(f"compute: the formula gives {found}, the register holds {target.dtype}")
+    return ()
+
+
+def _shuffle(op: Op) -> tuple[Any, ...]:
+    target, source = _vector(op, 0), _vector(op, 1)
+    _over(op, target)
+    if target.dtype is not source.dtype:
+        raise DtypeMismatch(f"shuffle: {target.dtype} and {source.dtype} differ")
+    return ()
+
+
+def _reduce(op: Op) -> tuple[Any, ...]:
+    source, target = _vector(op, 0), _vector(op, 1)
+    if target.shape or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
+        raise ProgramError(f"reduce of {source} to {target}: to one number of the same type, with {', '.join(COMBINE)}")
+    return ()
+
+
+def _atom(op: Op) -> tuple[Any, ...]:
+    for place in range(3):
+        _vector(op, place)
+    return ()
+
+
+def _fill(op: Op) -> tuple[Any, ...]:
+    _vector(op, 0)
+    return ()
+
+
+def _read(op: Op) -> tuple[Any, ...]:
+    found = _vector(op, 0)
+    if found.shape or found.dtype.is_float:
+        raise ProgramError(f"read of {found}: a single integer")
+    return ()
+
+
+def _while(op: Op) -> tuple[Any, ...]:
+    return _read(op)
+
+
+def _nothing(op: Op) -> tuple[Any, ...]:
+    return ()
+
+
+_SPECS = (
+    OpSpec("alloc", {"type": "type"}, result_types=_alloc, notation="alloc {type}"),
+    OpSpec(
+        "load",
+        {"over": "axes", "at": "exprs", "when": "expr?", "otherwise": "number?", "by": "dotted?"},
+        result_types=_moves,
+        notation="load $0 {over} = $1{at}[ if {when}][ else {otherwise}][ by {by}]",
+    ),
+    OpSpec(
+        "store",
+        {"over": "axes", "at": "exprs", "when": "expr?", "stream": "bool?", "by": "dotted?"},
+        result_types=_moves,
+        notation="store $0 {over} -> $1{at}[ if {when}][ ?stream][ by {by}]",
+    ),
+    OpSpec("prefetch", {"at": "exprs", "write": "bool?"}, result_types=_prefetch, notation="prefetch $0{at}[ ?write]"),
+    OpSpec(
+        "compute",
+        {"over": "axes?", "formula": "formula"},
+        result_types=_compute,
+        notation="compute[ over {over}] $0 = {formula}",
+    ),
+    OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
+    OpSpec("reduce", {"with": "name"}, result_types=_reduce, notation="reduce $0 -> $1 with {with}"),
+    OpSpec("atom", {"atom": "dotted"}, result_types=_atom, notation="atom {atom} $0 += $1 * $2"),
+    OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
+    OpSpec("read", {"symbol": "fetched"}, result_types=_read, notation="read {symbol} = $0"),
+    OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
+    OpSpec(
+        "role",
+        {"name": "name", "waves": "count", "over": "axes?", "registers": "int?"},
+        blocks=1,
+        result_types=_nothing,
+        notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",
+    ),
+)
+_SHARED = ("let", "for", "tasks", "if", "channel", "acquire", "commit", "wait", "release", "barrier")
+
+LOOP = Level(
+    "loop",
+    {spec.name: spec for spec in _SPECS} | {name: block_level.BLOCK.ops[name] for name in _SHARED},
+    block_level.BLOCK.records,
+    read_type=read_type,
+    declares_symbols=False,
+    after_ranges=block_level.BLOCK.after_ranges,
+)
+
+
+def parse_loop(text: str) -> Program:
+    """The loop program that the text prints.
+
+    >>> text = '''loop double(%x: in global f32 (N), %y: out global f32 (N))
+    ...   param N = 40
+    ... {
+    ...   %v = alloc vector f32 (16)
+    ...   for i in 0..N step 16 {
+    ...     load %v (l 16) = %x[i + l] if (i + l < N) else 0
+    ...     compute %v = %v + %v
+    ...     store %v (l 16) -> %y[i + l] if (i + l < N)
+    ...   }
+    ... }
+    ... '''
+    >>> str(parse_loop(text)) == text
+    True
+    """
+    return parse_program(text, {"loop": LOOP})
