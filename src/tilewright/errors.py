@@ -143,3 +143,11 @@ class ProtocolFault(InterpreterFault):
 
 class NotWrittenFault(InterpreterFault):
     """An output was not written completely."""
+
+
+class CodeGenerationError(TilewrightError, RuntimeError):
+    """Machine code could not be generated; the message says what LLVM said."""
+
+
+class MissingAtomWarning(UserWarning):
+    """An atom that this machine lacks became loops with its meaning."""

@@ -261,7 +261,9 @@ class _Checker:
         for value, op in self.made.items():
             if op.name != "channel":
                 continue
-            found = used.get(value, set())
+            found = used.get(value)
+            if found is None:
+                continue  # the loops that would use it never run
             for needed, why in (
                 ("acquire", "nobody fills it"),
                 ("commit", "what is acquired is never handed on"),

@@ -27,7 +27,7 @@ from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
-TARGETS = ("interpreter",)
+TARGETS = ("interpreter", "x86")
 
 
 def compile_text(
@@ -35,14 +35,14 @@ def compile_text(
     target: str = "interpreter",
     params: Mapping[str, int] | None = None,
     *,
-    workers: int = 2,
+    workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
     """What the text becomes for a target: call it with arrays, in the order of the first program's arguments.
 
     The text holds one block or loop program, or a host program and those it launches. `params` binds the first
-    program's parameters. On the interpreter, `workers` is how many workgroups share the tasks, and `seed` chooses the
-    schedule; the same results must come out for all.
+    program's parameters. `workers` is how many workgroups share the tasks: two on the interpreter, one for each core on
+    x86, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out for all.
 
     >>> import numpy as np
     >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
@@ -62,7 +62,7 @@ def compile_text(
         raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
     try:
         programs = parse_programs(text, LEVELS)
-        return TextExecutable(programs, dict(params or {}), workers, seed)
+        return TextExecutable(programs, dict(params or {}), target, workers, seed)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
@@ -81,14 +81,17 @@ def machine_of(program: Program) -> Machine | None:
 class TextExecutable:
     """A compiled text: call it with arrays. Outputs that are left out are made and returned."""
 
-    def __init__(self, programs: list[Program], params: dict[str, int], workers: int, seed: int):
-        self.workers, self.seed = workers, seed
+    def __init__(self, programs: list[Program], params: dict[str, int], target: str, workers: int | None, seed: int):
+        self.target, self.workers, self.seed = target, workers, seed
         self.programs = {p.name: p for p in programs}
         if len(self.programs) != len(programs):
             raise ProgramError("two programs of one text have the same name")
         self.main = self._ready(programs[0], params)
         self.logs: list[tuple[str, Array]] = []
-        self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Program] = {}
+        self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
+        self._kernel: Any = None
+        if target == "x86" and self.main.level is not HOST:
+            self._kernel = _native(self.main)
         for op in self.main.walk():
             if op.name == "launch" and op.attrs["program"] not in self.programs:
                 raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
@@ -109,12 +112,28 @@ class TextExecutable:
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
-        """The programs of a level, parameters bound in the first; None: all."""
+        """The programs of a level, parameters bound in the first; None: all. On x86 also "loop", "llvm" and "asm"."""
+        if self._kernel is not None and level in ("loop", "llvm", "asm") and level != self.main.level.name:
+            return {"loop": lambda: str(self._kernel.loop), "llvm": lambda: str(self._kernel.llvm),
+                    "asm": lambda: str(self._kernel.assembly)}[level]()
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         return "\n".join(str(p) for p in programs if level in (None, p.level.name))
 
     def __call__(self, *args: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept."""
+        arrays, made = self._arguments(args)
+        self._bound(arrays)()
+        found = [arrays[name] for name in made]
+        return found[0] if len(found) == 1 else tuple(found) or None
+
+    def bind(self, *args: Any) -> Any:
+        """The program bound to arrays: what is done once is done now; a call of the result launches it."""
+        arrays, made = self._arguments(args)
+        if made:
+            raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
+        return self._bound(arrays)
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[dict[str, Array], list[str]]:
         names = [a.name or "" for a in self.main.args]
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
@@ -125,18 +144,17 @@ class TextExecutable:
                 raise ArgumentError(f"{self.name}: the argument {arg.name} is missing")
             shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
+        return arrays, [a.name or "" for a in made]
+
+    def _bound(self, arrays: dict[str, Array]) -> Any:
         try:
-            self._run(arrays)
+            if self.main.level is HOST:
+                return _shown(HostRun(self.main, arrays, self._launch).launch)
+            if self._kernel is not None:
+                return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
-        found = [arrays[a.name or ""] for a in made]
-        return found[0] if len(found) == 1 else tuple(found) or None
-
-    def _run(self, arrays: dict[str, Array]) -> None:
-        if self.main.level is HOST:
-            HostRun(self.main, arrays, self._launch).launch()
-        else:
-            self._interpret(self.main, arrays, self.workers)
+        return _shown(lambda: self._interpret(self.main, arrays, self.workers or 2))
 
     def _launch(self, name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op) -> None:
         program = self.programs[name]
@@ -144,7 +162,11 @@ class TextExecutable:
             raise ProgramError(f"launch: {name} takes {len(program.args)} arguments, not {len(arrays)}", op.loc)
         key = (name, tuple(sorted(settings.items())))
         if key not in self._known:
-            self._known[key] = self._ready(program, settings)
+            bound = self._ready(program, settings)
+            self._known[key] = _native(bound) if self.target == "x86" else bound
+        if self.target == "x86":
+            self._known[key].launch(arrays, workers)()
+            return
         bound = self._known[key]
         named = {a.name or "": array for a, array in zip(bound.args, arrays, strict=True)}
         self._interpret(bound, named, workers)
@@ -158,7 +180,29 @@ class TextExecutable:
         return {s.name: n for s, n in parameters(self.programs[self.main.name]).items()}
 
     def __repr__(self) -> str:
-        return f"<executable {self.name} on the interpreter>"
+        return f"<executable {self.name} on {self.target}>"
+
+
+def _native(program: Program) -> Any:
+    """Machine code for this CPU."""
+    from tilewright.runtime.dump import Dump
+    from tilewright.targets.x86.native import Kernel
+
+    dump = Dump.of(program.name)
+    dump.write("bind", program.level.name, lambda: str(program))
+    return Kernel(program, machine_of(program), dump)
+
+
+def _shown(action: Any) -> Any:
+    """The action, its faults without the frames of the interpreter."""
+
+    def run() -> None:
+        try:
+            action()
+        except ProgramError as fault:
+            raise fault.with_traceback(None) from None
+
+    return run
 
 
 def _number(e: Any, name: str | None) -> int:

@@ -44,7 +44,7 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         names: set[str] = set()
         source = _source(e, names)
         ordered = tuple(sorted(names))
-        arguments = ", ".join(ordered)
+        arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
         function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max})
         found = _made[e] = (function, ordered)
     function, ordered = found
@@ -79,7 +79,7 @@ def _source(e: Expr, names: set[str]) -> str:
         if e.definition is not None:
             return _source(e.definition, names)
         names.add(e.name)
-        return e.name
+        return f"s_{e.name}"
     if isinstance(e, Sum):
         terms = [f"{c}*{_source(t, names)}" if c != 1 else _source(t, names) for t, c in e.terms]
         return "(" + " + ".join([*terms, *([str(e.constant)] if e.constant else [])]) + ")"

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.errors import OutOfBoundsFault, ProgramError, UninitialisedFault
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
-from tilewright.interpret.block.memory import Tensor, at_line, grid
+from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
 from tilewright.interpret.block.worker import Agent, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -91,8 +91,7 @@ def store(agent: Agent, op: Op) -> Steps:
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
     places, active = _places(agent, op, memory)
-    moving.across_workers(memory, places[active], op, agent)
-    memory.buffer.write(places[active], source.read(op)[active], agent.clock, op)
+    memory.buffer.write(places[active], source.read(op)[active], agent.clock, op, memory.staged)
 
 
 def prefetch(agent: Agent, op: Op) -> Steps | None:
@@ -156,6 +155,20 @@ def atom(agent: Agent, op: Op) -> Steps | None:
     return None
 
 
+def atomic(agent: Agent, op: Op) -> Steps:
+    """One number combined into memory."""
+    yield None
+    source, memory = (agent.handles[v] for v in op.operands)
+    if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
+        return
+    place = int(evaluated(op.attrs["at"][0], agent.values))
+    buffer = memory.buffer
+    if not 0 <= place < buffer.data.size:
+        raise OutOfBoundsFault(f"{at_line(op)} touches element {place} of {buffer.name}", op.loc)
+    how = {"add": np.add, "min": np.minimum, "max": np.maximum}[op.attrs["how"]]
+    buffer.data[place] = how(buffer.data[place], source.read(op))
+
+
 def fill(agent: Agent, op: Op) -> Steps | None:
     """Every lane becomes the number."""
     agent.handles[op.operands[0]].write(op.attrs["value"])
@@ -165,6 +178,28 @@ def fill(agent: Agent, op: Op) -> Steps | None:
 def read(agent: Agent, op: Op) -> Steps | None:
     """A number in a register becomes a value for addresses."""
     agent.values[op.attrs["symbol"].name] = int(agent.handles[op.operands[0]].read(op))
+    return None
+
+
+def constant(agent: Agent, op: Op) -> Steps | None:
+    """A table of integers."""
+    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
+    names = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
+    data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
+    name = f"%{op.results[0].name or 'constant'}"
+    buffer = Buffer(name, data, "constant", True, agent.worker.ops)
+    agent.handles[op.results[0]] = Tensor.whole(buffer, op.results[0].type)
+    return None
+
+
+def fetch(agent: Agent, op: Op) -> Steps | None:
+    """A number in memory becomes a value for addresses."""
+    memory = agent.handles[op.operands[0]]
+    place = int(evaluated(op.attrs["at"][0], agent.values))
+    if not 0 <= place < memory.buffer.data.size:
+        raise OutOfBoundsFault(f"{at_line(op)} reads element {place} of {memory.buffer.name}", op.loc)
+    agent.values[op.attrs["symbol"].name] = int(memory.buffer.read(np.asarray([place]), agent.clock, op)[0])
     return None
 
 
@@ -187,7 +222,11 @@ HANDLERS: dict[str, Any] = {
     "reduce": reduce,
     "atom": atom,
     "fill": fill,
+    "atomic": atomic,
     "read": read,
+    "constant": constant,
+    "fetch": fetch,
+    "bitcast": moving.bitcast,
     "while": while_,
     "let": moving.let,
     "for": control.for_,

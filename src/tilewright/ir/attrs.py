@@ -25,7 +25,7 @@
 | fetches   | tuple of (symbol, expressions)               | d0 = %index[i, j]            |
 | parameters| tuple of (symbol, default or None)           | BM = 128, BN                 |
 | sizes     | tuple of symbols                             | M, N                         |
-| fetched   | a symbol                                     | i                            |
+| fetched   | a symbol, perhaps with limits                | i, i in 0..50                |
 | settings  | tuple of (name, expression)                  | BM = 64, N = M//2            |
 
 Axes, ranges and fetches *bind* their symbols for the rest of their operation and its blocks; the other kinds that bind
@@ -320,6 +320,12 @@ class _Table(Kind):
         return tuple((images(k), images(v)) for k, v in value)
 
 
+def axis(name: str, extent: Expr) -> Symbol:
+    """A coordinate that runs over 0, ..., extent - 1; where that is nothing, there is nothing to know of it."""
+    empty = isinstance(extent, Const) and extent.value == 0
+    return symbol(name, None, -1) if empty else index(name, extent)
+
+
 class _Axes(Kind):
     allowed = tuple
     binds = True
@@ -335,7 +341,7 @@ class _Axes(Kind):
             name = reader.word("an axis such as i 16")
             extent = reader.until(",)")
             try:
-                found.append(reader.bind(index(name, extent), start))
+                found.append(reader.bind(axis(name, extent), start))
             except TilewrightError as fault:
                 raise reader.fail(str(fault), start) from None
             if not reader.peek(")"):
@@ -349,7 +355,7 @@ class _Axes(Kind):
         return [s.upper for s in value]
 
     def mapped(self, value: Any, images: Images) -> Any:
-        return tuple(index(s.name, images(s.upper + 1)) for s in value)
+        return tuple(axis(s.name, images(s.upper + 1)) for s in value)
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
         return tuple(value)
@@ -567,12 +573,24 @@ class _Fetched(Kind):
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        return str(value.name)
+        return str(value.name) if value.upper is None else f"{value.name} in {value.lower}..{value.upper + 1}"
 
     def read(self, reader: Reader, operands: list[Value]) -> Symbol:
         reader.skip()
         start = reader.at
-        return reader.bind(symbol(reader.word("a name")), start)
+        name = reader.word("a name")
+        if reader.peek_word() != "in":
+            return reader.bind(symbol(name), start)
+        reader.word()
+        lo = reader.until("..")
+        reader.expect("..")
+        return reader.bind(symbol(name, lo, reader.until("=") - 1), start)
+
+    def expressions(self, value: Any) -> Iterable[Expr]:
+        return () if value.upper is None else (value.lower, value.upper)
+
+    def mapped(self, value: Any, images: Images) -> Any:
+        return value if value.upper is None else symbol(value.name, images(value.lower), images(value.upper))
 
     def bound(self, value: Any) -> tuple[Symbol, ...]:
         return (value,)

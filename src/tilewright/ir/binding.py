@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import kind_of
@@ -62,7 +62,7 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
 
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """The program with symbols replaced everywhere; records that only bound them go."""
-    images = Substitution(bound)
+    images = _Binding(bound)
     records = []
     for record in program.records:
         if record.name == "param" or (record.name == "let" and isinstance(images(record.attrs["symbol"]), Const)):
@@ -72,6 +72,17 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     values: dict[Value, Value] = dict(zip(program.args, args, strict=True))
     body = _block(program.body, images, values)
     return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
+
+
+class _Binding(Substitution):
+    """Parameters replaced; of a coordinate that then runs over nothing, nothing is known but that."""
+
+    def _symbol(self, s: Symbol) -> Expr:
+        if s not in self.by_symbol and s.lower is not None and s.upper is not None and s.definition is None:
+            lower, upper = self(s.lower), self(s.upper)
+            if isinstance(lower, Const) and isinstance(upper, Const) and upper.value == lower.value - 1:
+                return symbol(s.name, None, upper)
+        return super()._symbol(s)
 
 
 def _mapped(op: Op, images: Substitution) -> dict[str, Any]:

@@ -13,8 +13,11 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
 | `reduce %v -> %s with sum` | all lanes combined into one number |
 | `atom amx.bf16 %c += %a * %b` | a multiplication atom on its registers |
+| `atomic add %s -> %x[i]` | one number is combined into memory as one step |
 | `fill %v 0` | every lane becomes the number |
-| `read i = %s` | a number in a register becomes a value for addresses |
+| `read i in 0..9 = %s` | a number in a register becomes a value for addresses |
+| `%t = constant i32 (u 100) = (u//7)` | a table that is worked out when the program is compiled |
+| `fetch i in 0..9 = %t[u]` | a number in memory becomes a value for addresses |
 
 Loops, branches, tasks, roles, channels and barriers are those of the block level; `role consumer waves 8 (w 8)` names
 the wave.
@@ -29,7 +32,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import block as block_level
-from tilewright.ir.block import COMBINE, shape_text
+from tilewright.ir.block import ATOMICS, COMBINE, shape_text
 from tilewright.ir.core import Level, Op, OpSpec, Program
 from tilewright.ir.dtypes import DType, dtype
 from tilewright.ir.parser import Reader, parse_program
@@ -135,6 +138,13 @@ def _compute(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _atomic(op: Op) -> tuple[Any, ...]:
+    value, memory = _vector(op, 0), _memory(op, 1)
+    if value.shape or value.dtype is not memory.dtype or len(op.attrs["at"]) != 1 or op.attrs["how"] not in ATOMICS:
+        raise ProgramError(f"atomic: one {memory.dtype} with {', '.join(ATOMICS)}, not {value} with {op.attrs['how']}")
+    return ()
+
+
 def _shuffle(op: Op) -> tuple[Any, ...]:
     target, source = _vector(op, 0), _vector(op, 1)
     _over(op, target)
@@ -168,6 +178,18 @@ def _read(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _constant(op: Op) -> tuple[Any, ...]:
+    if op.attrs["dtype"].is_float:
+        raise ProgramError("constant: a table holds integers")
+    return (TensorType("global", op.attrs["dtype"], tuple(s.upper + 1 for s in op.attrs["over"]), role="in"),)
+
+
+def _fetch(op: Op) -> tuple[Any, ...]:
+    if _memory(op, 0).dtype.is_float or len(op.attrs["at"]) != 1:
+        raise ProgramError(f"fetch takes one integer from memory, not from {op.operands[0].type}")
+    return ()
+
+
 def _while(op: Op) -> tuple[Any, ...]:
     return _read(op)
 
@@ -180,15 +202,15 @@ _SPECS = (
     OpSpec("alloc", {"type": "type"}, result_types=_alloc, notation="alloc {type}"),
     OpSpec(
         "load",
-        {"over": "axes", "at": "exprs", "when": "expr?", "otherwise": "number?", "by": "dotted?"},
+        {"over": "axes", "at": "exprs", "when": "expr?", "otherwise": "number?", "stream": "bool?"},
         result_types=_moves,
-        notation="load $0 {over} = $1{at}[ if {when}][ else {otherwise}][ by {by}]",
+        notation="load $0 {over} = $1{at}[ if {when}][ else {otherwise}][ ?stream]",
     ),
     OpSpec(
         "store",
-        {"over": "axes", "at": "exprs", "when": "expr?", "stream": "bool?", "by": "dotted?"},
+        {"over": "axes", "at": "exprs", "when": "expr?", "stream": "bool?"},
         result_types=_moves,
-        notation="store $0 {over} -> $1{at}[ if {when}][ ?stream][ by {by}]",
+        notation="store $0 {over} -> $1{at}[ if {when}][ ?stream]",
     ),
     OpSpec("prefetch", {"at": "exprs", "write": "bool?"}, result_types=_prefetch, notation="prefetch $0{at}[ ?write]"),
     OpSpec(
@@ -198,10 +220,23 @@ _SPECS = (
         notation="compute[ over {over}] $0 = {formula}",
     ),
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
+    OpSpec(
+        "atomic",
+        {"how": "name", "at": "exprs", "when": "expr?"},
+        result_types=_atomic,
+        notation="atomic {how} $0 -> $1{at}[ if {when}]",
+    ),
     OpSpec("reduce", {"with": "name"}, result_types=_reduce, notation="reduce $0 -> $1 with {with}"),
     OpSpec("atom", {"atom": "dotted"}, result_types=_atom, notation="atom {atom} $0 += $1 * $2"),
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
     OpSpec("read", {"symbol": "fetched"}, result_types=_read, notation="read {symbol} = $0"),
+    OpSpec(
+        "constant",
+        {"dtype": "dtype", "over": "axes", "value": "expr"},
+        result_types=_constant,
+        notation="constant {dtype} {over} = {value}",
+    ),
+    OpSpec("fetch", {"symbol": "fetched", "at": "exprs"}, result_types=_fetch, notation="fetch {symbol} = $0{at}"),
     OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
     OpSpec(
         "role",
@@ -211,7 +246,7 @@ _SPECS = (
         notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",
     ),
 )
-_SHARED = ("let", "for", "tasks", "if", "channel", "acquire", "commit", "wait", "release", "barrier")
+_SHARED = ("bitcast", "let", "for", "tasks", "if", "channel", "acquire", "commit", "wait", "release", "barrier")
 
 LOOP = Level(
     "loop",

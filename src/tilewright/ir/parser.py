@@ -418,7 +418,7 @@ class Reader:
                         self.block(inner, level, keep=spec.chained)
                         blocks.append(inner)
 
-        values = dict(self.values) if spec.chained else self.values
+        values = dict(self.values) if spec.blocks else self.values
         read(pieces(spec.notation))
         if not spec.keeps:
             self.values = values

@@ -45,12 +45,14 @@ class Space:
 class Limits:
     """What a planner counts. None: the row does not say, because it differs between machines of this kind.
 
-    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `cores` run workgroups at the
+    `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of
+    a vector register, where there are any; `cores` run workgroups at the
     same time; the caches are those of one core, and the one behind it.
     """
 
     registers: int
     tile_registers: int = 0
+    vector_bytes: int | None = None
     l1_bytes: int | None = None
     l2_bytes: int | None = None
     cores: int | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ProtocolFault
-from tilewright.interpret.block.memory import Tensor, at_line
+from tilewright.interpret.block.memory import Tensor, at_line, grid
 from tilewright.ir.core import Op
 
 if TYPE_CHECKING:
@@ -82,6 +82,15 @@ class Channel:
         """The stage's tensors."""
         return tuple(t.stage(number % self.stages, hold) for t in self.tensors)
 
+    def forget(self, number: int) -> None:
+        """What fills before wrote into the stage counts as not written; what was written around them stays."""
+        for tensor in self.tensors:
+            written = tensor.buffer.staged
+            if written is not None:
+                _, places, _ = tensor.locate((number % self.stages, *grid(tensor.shape[1:])), self.op)
+                places = np.asarray(places)
+                tensor.buffer.initialised[places] &= ~written[places]
+
     def check_end(self) -> None:
         """That nothing was left half done."""
         for fill in self.fills:
@@ -95,6 +104,13 @@ class Channel:
                     raise ProtocolFault(
                         f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never released", op.loc
                     )
+            if fill.leaving and len(fill.released) != fill.consumers:
+                op = fill.leaving[0].op
+                raise ProtocolFault(
+                    f"{at_line(op)} is under way when the program ends: fill {fill.number} of %{self.name}, which it "
+                    "reads, is never released",
+                    op.loc,
+                )
             if fill.committed and not fill.waited:
                 raise ProtocolFault(
                     f"fill {fill.number} of %{self.name} was committed, but nobody waited for it ({at_line(self.op)})",

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.errors import ProgramError
 from tilewright.interpret.block.formulas import compute
 from tilewright.interpret.block.memory import at_line
-from tilewright.interpret.block.moving import load, share, store
+from tilewright.interpret.block.moving import idle, load, share, store
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
 from tilewright.ir.core import Op
@@ -68,8 +68,12 @@ def map_(agent: Agent, op: Op) -> Steps:
             at = holder.coordinates(chosen)
             lanes, _ = np.nonzero(chosen)
             ids = holder.ids[chosen]
+            shape = ids.shape
+        elif idle(agent, target.shape):
+            return
         else:
             at = share(agent, target.shape)
+            shape = np.broadcast_shapes(*(np.shape(c) for c in at))
             lanes = ids = np.zeros(0, np.int64)
 
     found: dict[int, Any] = {}
@@ -89,8 +93,7 @@ def map_(agent: Agent, op: Op) -> Steps:
     if isinstance(target, Registers):
         target.write(chosen, np.broadcast_to(values, ids.shape))
     else:
-        shape = np.broadcast_shapes(*(np.shape(c) for c in at))
-        store(target, at, np.broadcast_to(values, shape), op, agent.clock, agent)
+        store(target, at, np.broadcast_to(values, shape), op, agent.clock)
 
 
 # -- along a dimension ----------------------------------------------------------------------------------
@@ -117,9 +120,9 @@ def _put(agent: Agent, op: Op, target: Any, values: Array) -> None:
     if isinstance(target, Registers):
         chosen = target.mine
         target.write(chosen, values[target.coordinates(chosen)] if target.shape else values)
-    else:
+    elif not idle(agent, target.shape):
         at = share(agent, target.shape)
-        store(target, at, values[at] if target.shape else values, op, agent.clock, agent)
+        store(target, at, values[at] if target.shape else values, op, agent.clock)
 
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -160,18 +163,25 @@ def reduce(agent: Agent, op: Op) -> Steps:
         for i in range(1, arrays[0].shape[0]):
             total = _combine(op, total, tuple(v[i] for v in arrays))
         if op.attrs.get("accumulate"):
-            before = [_before(agent, op, agent.handles[value]) for value in op.operands[half:]]
+            before = []
+            for value in op.operands[half:]:
+                before.append((yield from _before(agent, op, agent.handles[value])))
             total = _combine(op, tuple(_carried(op, before)), total)
     for value, result in zip(op.operands[half:], total, strict=True):
         _put(agent, op, agent.handles[value], np.asarray(result).astype(value.type.dtype.numpy))
 
 
-def _before(agent: Agent, op: Op, target: Any) -> Array:
-    """The target's values before the operation, wherever this wave holds them."""
-    if not isinstance(target, Registers):
-        return load(target, tuple(np.indices(target.shape)), op, agent.clock)
-    values, _ = target.table(op)
-    return values.reshape(target.shape)
+def _before(agent: Agent, op: Op, target: Any) -> Steps:
+    """The target's values before the operation: of memory, those that this wave will write."""
+    if isinstance(target, Registers):
+        return (yield from _whole(agent, op, target))
+    if idle(agent, target.shape):
+        return np.zeros((), op.operands[0].type.dtype.numpy)
+    at = share(agent, target.shape)
+    found = load(target, at, op, agent.clock)
+    values = np.zeros(target.shape, found.dtype)
+    values[at] = found
+    return values
 
 
 def scan(agent: Agent, op: Op) -> Steps:
@@ -225,7 +235,7 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     at = share(agent, target.shape)
     inner = at[:along] + at[along + 1 :]
     shape = np.broadcast_shapes(*(np.shape(c) for c in at))
-    store(target, at, np.broadcast_to(load(source, inner, op, agent.clock), shape), op, agent.clock, agent)
+    store(target, at, np.broadcast_to(load(source, inner, op, agent.clock), shape), op, agent.clock)
 
 
 def convert_layout(agent: Agent, op: Op) -> Steps:

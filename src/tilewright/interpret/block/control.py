@@ -63,7 +63,7 @@ def _defer(agent: Agent, block: Block) -> Agent:
     """The end of a round as an agent of its own: it runs beside the next round, on a copy of the registers."""
     worker = agent.worker
     number = agent.number + worker.first_copy // 2
-    clock = Clock(number, agent.clock.now())
+    clock = Clock(number, agent.clock.now(), agent.clock.task)
     previous = worker.shared.get(("deferred", agent.number))
     if previous is not None:
         clock.known[number] = max(clock.known[number], previous.clock.known[number] + 1)
@@ -135,14 +135,22 @@ def tasks(agent: Agent, op: Op) -> Steps:
     every = list(product(*(range(r.lo.value, r.hi.value, r.step) for r in ranges)))
     worker = agent.worker
     mine = share_of(worker.number, worker.workers, len(every), op.attrs.get("schedule", "strided"), worker.seed)
-    found = [dict(zip(names, every[t], strict=True)) for t in mine]
+    found = [(t, dict(zip(names, every[t], strict=True))) for t in mine]
+    outside = agent.clock.task
     if op.attrs.get("overlap") == "pingpong":
         yield from _pingpong(agent, op, found)
-        return
-    yield from _rounds(agent, op, found)
+    else:
+        yield from _rounds(agent, op, (_at_task(agent, op, t, point) for t, point in found))
+    agent.clock.task = outside
 
 
-def _pingpong(agent: Agent, op: Op, found: list[dict[str, int]]) -> Steps:
+def _at_task(agent: Agent, op: Op, number: int, point: dict[str, int]) -> dict[str, int]:
+    """The agent comes to a task; gives its point."""
+    agent.clock.task = (agent.worker.number, agent.worker.loops[id(op)], number)
+    return point
+
+
+def _pingpong(agent: Agent, op: Op, found: list[tuple[int, dict[str, int]]]) -> Steps:
     """Two halves of the role's waves take tasks in turn; bodies run in order of tasks, ends beside the next body."""
     worker, whole = agent.worker, agent.group
     if whole.waves % 2:
@@ -152,10 +160,10 @@ def _pingpong(agent: Agent, op: Op, found: list[dict[str, int]]) -> Steps:
     done: list[list[np.ndarray[Any, Any]]] = worker.turns.setdefault(id(op), [[] for _ in found])
     before = agent.wave
     agent.group, agent.wave = worker.group((whole.key, id(op), side), half), place
-    for number, point in enumerate(found):
+    for number, (t, point) in enumerate(found):
         if number % 2 != side:
             continue
-        agent.values |= point
+        agent.values |= _at_task(agent, op, t, point)
         if number:
             last = done[number - 1]
             yield Waiting(lambda last=last: len(last) == half, lambda: "waits for its turn", op)  # type: ignore[misc]
@@ -205,6 +213,8 @@ def acquire(agent: Agent, op: Op) -> Steps:
     if number >= found.stages:
         for known in found.fill(number - found.stages).freed:
             agent.clock.meet(known)
+    if not fill.acquired:
+        found.forget(number)
     fill.acquired[agent.wave] = op
     fill.producers = agent.group.waves
     found.take("producer", agent)

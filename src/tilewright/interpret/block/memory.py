@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
-from tilewright.interpret.block.clocks import Clock, Watch
+from tilewright.interpret.block.clocks import Clock, Sharing, Watch
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -34,24 +34,70 @@ class Buffer:
         self.name, self.data, self.space, self.ops = name, data, space, ops
         self.initialised = np.full(data.size, initialised)
         self.watch: Watch | None = None
-        self.worker = np.full(data.size, -1, np.int32) if space == "global" else None
+        self.sharing: Sharing | None = None
+        self.staged: Array | None = None  # what was written as part of a channel's stage
+
+    def alike(self, **changes: Any) -> Buffer:
+        """The same memory, seen otherwise: as another element type, or with nothing of it initialised."""
+        other = object.__new__(Buffer)
+        other.__dict__ = {**self.__dict__, **changes}
+        return other
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
         """The elements at these places."""
         if not self.initialised[places].all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
+        self._share("reads", places, clock, op)
         if self.watch is not None:
             self._race(self.watch.read(places, clock, self._number(op)), op, "reads")
         found: Array = self.data[places]
         return found
 
-    def write(self, places: Array, values: Any, clock: Clock, op: Op) -> None:
-        """These elements become the values."""
+    def write(
+        self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
+    ) -> None:
+        """These elements become the values: each one value, unless they are written in order and the last stays."""
+        self._share("writes", places, clock, op)
         if self.watch is not None:
             self._race(self.watch.write(places, clock, self._number(op)), op, "writes")
         self.data[places] = values
         self.initialised[places] = True
+        if staged and self.staged is None:
+            self.staged = np.zeros(self.data.size, bool)
+        if self.staged is not None:
+            self.staged[places] = staged
+        if not in_order:
+            self._check_once(places, values, op)
+
+    def combine(self, places: Array, values: Array, how: Any, clock: Clock, op: Op) -> None:
+        """Each element, and each value for it, become one by the function, step by step."""
+        if not self.initialised[places].all():
+            self.read(places, clock, op)  # which raises
+        self._share("combines", places, clock, op)
+        if self.watch is not None:
+            self._race(self.watch.combine(places, clock, self._number(op)), op, "changes")
+        for place, value in zip(places, values, strict=True):
+            self.data[place] = how(self.data[place], value)
+
+    def _share(self, what: str, places: Array, clock: Clock, op: Op) -> None:
+        found = None if self.sharing is None else self.sharing.note(what, np.asarray(places), clock.task)
+        if found is not None:
+            place, before = found
+            raise RaceFault(
+                f"{at_line(op)} {what} element {place} of {self.name}, which another task, or another worker, "
+                f"{before}: nothing orders them",
+                op.loc,
+            )
+
+    def _check_once(self, places: Array, values: Any, op: Op) -> None:
+        """That no element was given two values."""
+        stored = self.data[places]
+        given = np.broadcast_to(np.asarray(values).astype(stored.dtype), stored.shape)
+        bad = (stored != given) & ((stored == stored) | (given == given))
+        if bad.any():
+            place = int(np.broadcast_to(places, bad.shape)[bad][0])
+            raise RaceFault(f"{at_line(op)} writes two values to element {place} of {self.name}", op.loc)
 
     def _number(self, op: Op) -> int:
         self.ops.append(op) if op not in self.ops[-64:] else None
@@ -77,6 +123,7 @@ class Tensor:
     swizzle: Any = None
     offset: int = 0
     hold: Hold | None = None
+    staged: bool = False
 
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> Tensor:
@@ -86,7 +133,7 @@ class Tensor:
     def stage(self, number: int, hold: Hold) -> Tensor:
         """One entry of the first dimension, held."""
         offset = self.offset + number * self.strides[0]
-        return Tensor(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold)
+        return Tensor(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[Tensor, Any, Any]:
         """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""

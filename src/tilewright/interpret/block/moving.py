@@ -6,11 +6,12 @@ of the group; which wave does which element is not said, so a program may not re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault
+from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.memory import Tensor, View, at_line, grid, spread
 from tilewright.interpret.block.registers import Registers
@@ -46,10 +47,8 @@ def bitcast(agent: Agent, op: Op) -> Steps | None:
         return None
     if isinstance(base, View):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it", op.loc)
-    buffer = base.buffer
-    other = object.__new__(type(buffer))
-    other.__dict__ = {**buffer.__dict__, "data": buffer.data.view(form)}
-    agent.handles[op.results[0]] = Tensor(other, base.shape, base.strides, base.swizzle, base.offset, base.hold)
+    other = base.buffer.alike(data=base.buffer.data.view(form))
+    agent.handles[op.results[0]] = replace(base, buffer=other)
     return None
 
 
@@ -76,28 +75,27 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
     return found
 
 
-def store(memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clock: Clock, agent: Agent) -> None:
+def store(
+    memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clock: Clock, in_order: bool = False
+) -> None:
     """These elements become the values; those outside are dropped."""
     memory.check(op)
+    if not coordinates:  # a single element; no value for it: another wave holds it
+        values = np.asarray(values).reshape(-1)[:1]
+        if not values.size:
+            return
+        values = values[0]
     bottom, places, inside = memory.locate(coordinates, op)
     shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates), np.shape(places))
     places, mask = spread(places, inside, shape)
-    across_workers(bottom, places[mask], op, agent)
-    bottom.buffer.write(places[mask], np.broadcast_to(values, shape)[mask], clock, op)
+    given = np.broadcast_to(values, shape)[mask]
+    bottom.buffer.write(places[mask], given, clock, op, bottom.staged, in_order)
 
 
-def across_workers(bottom: Tensor, places: Array, op: Op, agent: Agent) -> None:
-    """Workers are not ordered: no two may write one element of global memory."""
-    by = bottom.buffer.worker
-    if by is None:
-        return
-    bad = (by[places] >= 0) & (by[places] != agent.worker.number)
-    if bad.any():
-        place = int(places[bad][0])
-        raise RaceFault(
-            f"{at_line(op)} writes element {place} of {bottom.buffer.name}, which another worker wrote", op.loc
-        )
-    by[places] = agent.worker.number
+def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
+    """Whether the wave has no part in a collective operation on memory: a single element is one wave's to do."""
+    waves = agent.group.waves
+    return not shape and waves > 1 and (agent.wave + agent.worker.seed) % waves != 0
 
 
 def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
@@ -121,7 +119,9 @@ def fill(agent: Agent, op: Op) -> Steps | None:
     if isinstance(target, Registers):
         target.write(target.mine, np.asarray(value).astype(target.data.dtype))
         return None
-    return _stepped(lambda: store(target, share(agent, target.shape), value, op, agent.clock, agent))
+    if idle(agent, target.shape):
+        return None
+    return _stepped(lambda: store(target, share(agent, target.shape), value, op, agent.clock))
 
 
 def _stepped(action: Any) -> Steps:
@@ -156,10 +156,10 @@ def _copy(agent: Agent, op: Op) -> None:
         target.write(chosen, values)
     elif isinstance(source, Registers):
         chosen = source.mine & source.first
-        store(target, source.coordinates(chosen), source.read(chosen, op), op, agent.clock, agent)
-    else:
+        store(target, source.coordinates(chosen), source.read(chosen, op), op, agent.clock)
+    elif not idle(agent, source.shape):
         at = share(agent, source.shape)
-        store(target, at, load(source, at, op, agent.clock, otherwise), op, agent.clock, agent)
+        store(target, at, load(source, at, op, agent.clock, otherwise), op, agent.clock)
 
 
 def _from_registers(source: Registers, target: Registers, op: Op) -> Array:
@@ -181,12 +181,12 @@ def _start(agent: Agent, op: Op) -> Steps:
     source.check(op)
     target.check(op)
     worker = agent.worker
-    clock = Clock(worker.copy_slot(), agent.clock.now())
+    clock = worker.copy_clock(agent)
     otherwise = op.attrs.get("otherwise")
     at = grid(source.shape)
 
     def finish() -> None:
-        store(target, at, load(_bare(source), at, op, clock, otherwise), op, clock, agent)
+        store(target, at, load(_bare(source), at, op, clock, otherwise), op, clock)
 
     held, keeping = target.hold, source.hold
     target = _bare(target)
@@ -206,7 +206,7 @@ def _bare(memory: Memory) -> Memory:
     """The same memory without the hold: checked when the copy started."""
     if isinstance(memory, View):
         return View(_bare(memory.base), memory.op, memory.values, memory.shape)
-    return Tensor(memory.buffer, memory.shape, memory.strides, memory.swizzle, memory.offset)
+    return replace(memory, hold=None)
 
 
 # -- places that are data -----------------------------------------------------------------------------------
@@ -249,6 +249,8 @@ def gather(agent: Agent, op: Op) -> Steps:
     """Elements at places that are data; outside, `else`."""
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
+    if not isinstance(tile, Registers) and idle(agent, tile.shape):
+        return
     chosen = tile.mine if isinstance(tile, Registers) else None
     at = tile.coordinates(chosen) if chosen is not None else share(agent, tile.shape)
     places, inside = _places(agent, op, at)
@@ -263,32 +265,38 @@ def gather(agent: Agent, op: Op) -> Steps:
     if isinstance(tile, Registers):
         tile.write(tile.mine, values)
     else:
-        store(tile, at, values, op, agent.clock, agent)
+        store(tile, at, values, op, agent.clock)
 
 
 def scatter(agent: Agent, op: Op) -> Steps:
     """Elements to places that are data; the last of several at one place stays."""
     yield None
+    if _leaves_out(agent, op):
+        return
     at, values = _tile(agent, op)
     places, mask = _targets(agent, op, at, values)
-    store(agent.handles[op.operands[1]], places, values[mask], op, agent.clock, agent)
+    store(agent.handles[op.operands[1]], places, values[mask], op, agent.clock, in_order=True)
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
     """Elements combined into places that are data, each as one step."""
     yield None
+    if _leaves_out(agent, op):
+        return
     at, values = _tile(agent, op)
     places, mask = _targets(agent, op, at, values)
     memory = agent.handles[op.operands[1]]
     memory.check(op)
     bottom, flat, _ = memory.locate(places, op)
-    buffer = bottom.buffer
     flat = np.broadcast_to(np.asarray(flat), values[mask].shape).reshape(-1)
-    if not buffer.initialised[flat].all():
-        buffer.read(flat, agent.clock, op)
     how = {"add": np.add, "min": np.minimum, "max": np.maximum}[op.attrs["how"]]
-    for place, value in zip(flat, values[mask].reshape(-1), strict=True):
-        buffer.data[place] = how(buffer.data[place], value)
+    bottom.buffer.combine(flat, values[mask].reshape(-1), how, agent.clock, op)
+
+
+def _leaves_out(agent: Agent, op: Op) -> bool:
+    """Whether the tile is one element in memory that another wave sees to."""
+    tile = agent.handles[op.operands[0]]
+    return not isinstance(tile, Registers) and idle(agent, tile.shape)
 
 
 def _tile(agent: Agent, op: Op) -> tuple[tuple[Any, ...], Array]:

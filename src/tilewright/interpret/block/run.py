@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, NotWrittenFault
 from tilewright.interpret.block import computing, control, moving
+from tilewright.interpret.block.clocks import Sharing
 from tilewright.interpret.block.memory import Buffer, Tensor
 from tilewright.interpret.block.worker import Worker
 from tilewright.ir.core import Op, Program, Value
@@ -93,7 +94,10 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], ops: list[Op]) -> Buffer:
         )
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
     data[_places(kind)] = array
-    return Buffer(f"%{name}", data, "global", kind.role != "out", ops)
+    buffer = Buffer(f"%{name}", data, "global", kind.role != "out", ops)
+    if kind.role != "in":
+        buffer.sharing = Sharing(data.size)
+    return buffer
 
 
 def _places(kind: TensorType) -> Any:

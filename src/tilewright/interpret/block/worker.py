@@ -130,6 +130,9 @@ class Worker:
         self.copies: list[Copying] = []
         self.agents: list[Agent] = []
         self.next_slot = 0
+        self.slot_times: dict[int, int] = {}
+        self.visits: dict[Any, int] = {}
+        self.loops = {id(op): i for i, op in enumerate(o for o in program.walk() if o.name == "tasks")}
         self.turns: dict[Any, Any] = {}
         self.logs: list[tuple[str, Array]] = []
         self.watching = False
@@ -156,7 +159,7 @@ class Worker:
         parts: list[Op | None] = [*roles] or [None]
         for count, role in zip(counts, parts, strict=True):
             for wave in range(count):
-                agent = Agent(self, place, group, place, "", Clock(place))
+                agent = Agent(self, place, group, place, "", Clock(place, task=(self.number, -1, -1)))
                 agent.handles = dict(self.arguments)
                 agent.steps = self._wave(agent, role, count, wave)
                 self.agents.append(agent)
@@ -233,10 +236,13 @@ class Worker:
         """A further agent, which the scheduler takes up."""
         self.agents.append(agent)
 
-    def copy_slot(self) -> int:
-        """A place among the clocks for a copy that is under way."""
+    def copy_clock(self, agent: Agent) -> Clock:
+        """The clock of a copy that an agent starts: places among the clocks are used again, their times are not."""
         self.next_slot = (self.next_slot + 1) % (AGENTS - self.first_copy)
-        return self.first_copy + self.next_slot
+        slot = self.first_copy + self.next_slot
+        clock = Clock(slot, agent.clock.now(), agent.clock.task)
+        clock.known[slot] = self.slot_times[slot] = self.slot_times.get(slot, 0) + 1
+        return clock
 
     def _stuck(self, live: list[Agent]) -> DeadlockFault:
         lines = []
@@ -262,19 +268,26 @@ class Worker:
     # -- making things --------------------------------------------------------------------------------
 
     def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> Tensor:
-        """The shared memory of an alloc: one for the worker, or for the group of a role."""
+        """The shared memory of an alloc: one for the worker, or for the group of a role.
+
+        Each time it is come to, the same memory is taken, and nothing of it is initialised.
+        """
         key = ("alloc", id(op), agent.group.key)
-        found = self.shared.get(key)
+        visit = self.visits[key, agent.number] = self.visits.get((key, agent.number), 0) + 1
+        found: Tensor | None = self.shared.get((key, visit))
         if found is None:
-            size = kind.cosize()
-            name = f"%{op.results[0].name or 'shared'}"
-            buffer = Buffer(name, np.zeros(size, kind.dtype.numpy), "shared", False, self.ops)
-            buffer.watch = Watch(size) if self.watching else None
-            found = self.shared[key] = Tensor.whole(buffer, kind)
-        elif len(self.agents) == 1:
-            found.buffer.initialised[:] = False  # a new task starts with memory that nothing wrote
-        tensor: Tensor = found
-        return tensor
+            memory = self.shared.get(key)
+            if memory is None:
+                name = f"%{op.results[0].name or 'shared'}"
+                memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False, self.ops)
+                memory.watch = Watch(memory.data.size) if self.watching else None
+                self.shared[key] = memory
+            fresh = memory.alike(initialised=np.zeros(memory.data.size, bool), staged=None)
+            found = self.shared[key, visit] = Tensor.whole(fresh, kind)
+        came = self.visits[key, visit, "all"] = self.visits.get((key, visit, "all"), 0) + 1
+        if came == agent.group.waves:
+            del self.shared[key, visit]
+        return found
 
     def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
         """A wave's part of a register tensor."""

@@ -1,0 +1,15 @@
+"""From level to level, a plain list of passes: one pass, one file. No pass names a machine.
+
+| file        | subject                                                                              |
+|-------------|--------------------------------------------------------------------------------------|
+| lower       | block to loop: the walk over a program, and what each operation becomes              |
+| places      | views as flat places: an offset and conditions, as expressions of coordinates        |
+| storage     | what a register tensor becomes: vectors, tiles or memory                             |
+| elementwise | copy, fill, map, broadcast: loops over elements, vectors along one axis              |
+| products    | mma: atoms on registers, or loops with the same meaning                              |
+| along       | reduce and scan                                                                      |
+| indirect    | gather, scatter, atomic                                                              |
+| control     | for, tasks, if, while; unrolling, peeling, channels of one role                      |
+| defer       | the end of a round, woven into the beginning of the next                             |
+| tabulate    | places that need division, decoded into tables                                       |
+"""

@@ -1,0 +1,192 @@
+"""For, tasks, if, while; unrolling and peeling; channels where one worker is producer and consumer."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op
+from tilewright.ir.dtypes import i64
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import numbers
+from tilewright.passes.defer import can_defer, deferred
+from tilewright.passes.elementwise import in_memory, load
+from tilewright.passes.places import Memory
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+MOST = 4096
+"""Rounds that `unroll` may write out."""
+
+
+def for_(low: Lowering, op: Op) -> None:
+    """A loop: kept, unrolled or peeled."""
+    if op.attrs.get("overlap") == "defer" and can_defer(low, op):
+        deferred(low, op)
+        return
+    ranges = op.attrs["ranges"]
+    if op.attrs.get("unroll"):
+        _unrolled(low, op, ranges)
+        return
+    peel = tuple(int(low.expr(e)) for e in op.attrs.get("peel", ()))
+    _nested(low, op, list(ranges), peel)
+
+
+def body(low: Lowering, op: Op) -> None:
+    """Both parts of a round, one after the other."""
+    before = low.meaning
+    for block in op.blocks:
+        low.block(block)
+    low.meaning = before
+
+
+def _unrolled(low: Lowering, op: Op, ranges: tuple[Range, ...]) -> None:
+    limits = []
+    for r in ranges:
+        lo, hi = low.expr(r.lo), low.expr(r.hi)
+        if not isinstance(lo, Const) or not isinstance(hi, Const):
+            raise ProgramError(f"unroll: the limits of {r.symbol.name} are not numbers here ({lo}..{hi})")
+        limits.append(range(lo.value, hi.value, r.step))
+    rounds = list(product(*limits))
+    if len(rounds) > MOST:
+        raise ProgramError(f"unroll: {len(rounds)} rounds are more than {MOST}")
+    for point in rounds:
+        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, point, strict=True)}):
+            body(low, op)
+
+
+def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
+    """The loops one in another; the innermost one may have rounds peeled off its ends."""
+    if not ranges:
+        body(low, op)
+        return
+    r, rest = ranges[0], ranges[1:]
+    lo, hi = low.expr(r.lo), low.expr(r.hi)
+    if peel and not rest and isinstance(lo, Const) and isinstance(hi, Const):
+        values = list(range(lo.value, hi.value, r.step))
+        first, last = peel[0], peel[1] if len(peel) > 1 else 0
+        head = values[: min(first, len(values))]
+        tail = values[max(len(values) - last, len(head)) :]
+        middle = values[len(head) : len(values) - len(tail)]
+        for v in head:
+            _round(low, op, r.symbol, as_expr(v), rest)
+        if middle:
+            _loop(low, op, r, as_expr(middle[0]), as_expr(middle[-1] + 1), rest, ())
+        for v in tail:
+            _round(low, op, r.symbol, as_expr(v), rest)
+        return
+    _loop(low, op, r, lo, hi, rest, peel)
+
+
+def _round(low: Lowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+    with low.means({variable: value}):
+        _nested(low, op, rest, ())
+
+
+def _loop(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
+    if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
+        return
+    with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
+        _nested(low, op, rest, peel)
+
+
+def tasks(low: Lowering, op: Op) -> None:
+    """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is."""
+    if op.attrs.get("overlap") == "pingpong":
+        raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
+    ranges = tuple(
+        Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
+    )
+    inner = Block(())
+    meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
+    with low.writing(inner), low.means(meanings):
+        body(low, op)
+    low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,))
+
+
+def if_(low: Lowering, op: Op) -> None:
+    """A branch; one whose condition is known is none."""
+    when = low.expr(op.attrs["when"])
+    before = low.meaning
+    if isinstance(when, Const):
+        chosen = op.blocks[:1] if when.value else op.blocks[1:]
+        for block in chosen:
+            low.block(block)
+        low.meaning = before
+        return
+    blocks = []
+    for block in op.blocks:
+        inner = Block(())
+        with low.writing(inner):
+            low.block(block)
+        low.meaning = before
+        blocks.append(inner)
+    low.emit("if", when=when, blocks=tuple(blocks))
+
+
+def while_(low: Lowering, op: Op) -> None:
+    """A loop as long as a number in a register is not zero."""
+    flag = low.handles[op.operands[0]]
+    register = low.register(i64)
+
+    def look() -> None:
+        raw = low.register(flag.dtype)
+        load(low, raw, (), in_memory(low, flag).at(()), 0)
+        low.emit("compute", (register, raw), formula=Formula.cast(i64, Formula.operand(1)))
+
+    look()
+    inner = Block(())
+    before = low.meaning
+    with low.writing(inner):
+        low.block(op.blocks[0])
+        look()
+    low.meaning = before
+    low.emit("while", (register,), blocks=(inner,))
+
+
+def barrier(low: Lowering, op: Op) -> None:
+    """Operations are done for all threads one after another: nothing to wait for."""
+
+
+# -- channels of one role: stages taken in turn -----------------------------------------------------------------
+
+
+def channel(low: Lowering, op: Op) -> None:
+    """Two counters: the next fill to acquire, the next to wait for."""
+    counters = {}
+    for side in ("acquire", "wait"):
+        counters[side] = low.register(i64, name=side)
+        low.emit("fill", (counters[side],), value=0)
+    low.handles[op.results[0]] = (op, counters)
+
+
+def _taken(low: Lowering, op: Op, side: str) -> None:
+    found: Any = low.handles[op.operands[0]]
+    declared, counters = found
+    stages = numbers((declared.attrs["stages"],), "stages")[0]
+    number = low.symbol("fill", 0, 1 << 40)
+    low.emit("read", (counters[side],), symbol=number)
+    one = Formula("add", (Formula.operand(1), Formula.number(1)))
+    low.emit("compute", (counters[side], counters[side]), formula=one)
+    for value, tensor in zip(op.results, declared.operands, strict=True):
+        whole: Memory = low.handles[tensor]
+        start = whole.start + whole.strides[0] * (number % stages)
+        low.handles[value] = Memory(whole.buffer, whole.dtype, whole.shape[1:], whole.strides[1:], whole.swizzle, start)
+
+
+def acquire(low: Lowering, op: Op) -> None:
+    """The stage of the next fill."""
+    _taken(low, op, "acquire")
+
+
+def wait(low: Lowering, op: Op) -> None:
+    """The stage of the next fill."""
+    _taken(low, op, "wait")
+
+
+def handed(low: Lowering, op: Op) -> None:
+    """Commit and release: one worker does things in order, so what it committed is there."""

@@ -1,0 +1,198 @@
+"""The end of a round, woven into the beginning of the next.
+
+A round of a loop with `overlap defer` has a body and an end. The loop becomes: for each round, the body, and between its
+operations the end of the round before; after the last round, its end. In the first round there is no end to do:
+its stores find no place (a flag says so), so that no second copy of the body is needed.
+
+What the end reads from registers that the body overwrites, it reads before: each operation of the body that writes
+such a register is held back until the end has read it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Const, Symbol, as_expr, symbol
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.dtypes import i64
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop import VectorType
+from tilewright.ir.tensors import RegisterType
+from tilewright.passes.storage import Tiles, Vectors
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+SHARE = 0.75
+"""The part of the body over which the end is spread."""
+
+
+def deferred(low: Lowering, op: Op) -> None:
+    """A loop whose rounds overlap."""
+    from tilewright.passes import control
+
+    ranges: tuple[Range, ...] = op.attrs["ranges"]
+    limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
+    memory = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}
+    flag = low.register(i64, name="begun")
+    low.emit("fill", (flag,), value=0)
+    for register, (lo, _) in zip(memory.values(), limits, strict=True):
+        low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), lo)))
+    for value in _captured(low, op):
+        low.emit("fill", (value,), value=0)  # the end of no round reads them once
+    last = {
+        r.symbol: symbol(low.fresh(f"last_{r.symbol.name}"), _least(lo), _most(hi) - 1)
+        for r, (lo, hi) in zip(ranges, limits, strict=True)
+    }
+    begun = symbol(low.fresh("begun"), 0, 1)
+
+    def nest(rest: list[tuple[Range, tuple[object, object]]], known: dict[Symbol, object]) -> None:
+        if rest:
+            r, _ = rest[0]
+            with low.means(known):  # type: ignore[arg-type]
+                lo, hi = low.expr(r.lo), low.expr(r.hi)
+                with low.loop(r.symbol.name, lo, hi, r.step) as value:
+                    nest(rest[1:], {**known, r.symbol: value})
+            return
+        for variable, register in memory.items():
+            low.emit("read", (register,), symbol=last[variable])
+        low.emit("read", (flag,), symbol=begun)
+        main, end = Block(()), Block(())
+        before = low.meaning
+        with low.writing(main), low.means(known):  # type: ignore[arg-type]
+            low.block(op.blocks[0])
+            inner = low.meaning
+        low.meaning = {**inner, **before}
+        low.straight += 1
+        with low.writing(end), low.means({r.symbol: last[r.symbol] for r in ranges}):
+            low.block(op.blocks[1])
+        low.straight -= 1
+        low.meaning = before
+        _only_if(end, begun)
+        woven(low.blocks[-1], main, end)
+        for variable, register in memory.items():
+            low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
+        low.emit("fill", (flag,), value=1)
+
+    nest(list(zip(ranges, limits, strict=True)), {})
+    for variable, register in memory.items():
+        again = symbol(low.fresh(f"last_{variable.name}"), last[variable].lower, last[variable].upper)
+        low.emit("read", (register,), symbol=again)
+        last[variable] = again
+    low.straight += 1
+    with low.means({r.symbol: last[r.symbol] for r in ranges}):
+        low.block(op.blocks[1])
+    low.straight -= 1
+    assert control is not None
+
+
+def can_defer(low: Lowering, op: Op) -> bool:
+    """Whether the registers that the end looks at are registers: of those in memory it would need a copy."""
+    own = {r for inner in _within(op.blocks[1]) for r in inner.results}
+    for inner in _within(op.blocks[1]):
+        for value in inner.operands:
+            root = low.chain.root(value)
+            if root in own or not isinstance(root.type, RegisterType):
+                continue
+            made = low.handles.get(root)
+            if made is None or not isinstance(made, Tiles | Vectors):
+                return False
+    return True
+
+
+def _least(e: object) -> int:
+    return int(e.lo)  # type: ignore[attr-defined]
+
+
+def _most(e: object) -> int:
+    return int(e.hi)  # type: ignore[attr-defined]
+
+
+def _captured(low: Lowering, op: Op) -> list[Value]:
+    """The registers, made outside, that the end looks at."""
+    inside = {r for block in op.blocks for inner in _within(block) for r in inner.results}
+    found: dict[Value, None] = {}
+    for inner in _within(op.blocks[1]):
+        for value in inner.operands:
+            handle = low.handles.get(value)
+            if value not in inside and isinstance(handle, Tiles | Vectors):
+                found |= dict.fromkeys(handle.registers.values())
+    return list(found)
+
+
+def _within(block: Block) -> list[Op]:
+    return [op for outer in block.ops for op in (outer, *(o for b in outer.blocks for o in _within(b)))]
+
+
+def _only_if(end: Block, begun: Symbol) -> None:
+    """Stores of the end happen only where there was a round before; it writes nothing else that counts."""
+    from tilewright.algebra.expr_rules import all_of
+
+    for op in _within(end):
+        if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
+            condition = begun >= 1
+            op.attrs["when"] = all_of(condition, op.attrs["when"]) if "when" in op.attrs else condition
+
+
+def woven(target: Block, main: Block, end: Block) -> None:
+    """Appends the body's operations with the end's between them, spread over the first part of the body."""
+    sunk = _sink_fills(main.ops)
+    reads: dict[Value, int] = {}
+    for place, op in enumerate(end.ops):
+        for value in _registers_read(op):
+            reads[value] = place
+    flat = all(not op.blocks for op in sunk)
+    done = 0
+    total = len(end.ops)
+    span = max(1, int(len(sunk) * SHARE))
+    for place, op in enumerate(sunk):
+        needed = max((reads[v] + 1 for v in _registers_written(op) if v in reads), default=0)
+        wanted = needed
+        if not flat and op.blocks:
+            wanted = total  # a loop: what is left of the end goes before it
+        elif flat:
+            wanted = max(wanted, min(total, -(-total * max(0, place - span // 12) // span)))
+        while done < min(wanted, total):
+            target.ops.append(end.ops[done])
+            done += 1
+        target.ops.append(op)
+    target.ops += end.ops[done:]
+
+
+def _registers_read(op: Op) -> list[Value]:
+    match op.name:
+        case "store":
+            found = op.operands[:1]
+        case "compute":
+            found = op.operands[1:]
+        case "shuffle" | "load":
+            found = op.operands[1:]
+        case _:
+            found = op.operands
+    return [v for v in found if isinstance(v.type, VectorType)]
+
+
+def _registers_written(op: Op) -> list[Value]:
+    if op.name in ("load", "compute", "shuffle", "atom", "fill"):
+        return [op.operands[0]]
+    return [v for b in op.blocks for inner in _within(b) for v in _registers_written(inner)]
+
+
+def _sink_fills(ops: list[Op]) -> list[Op]:
+    """Fills right before the first operation that looks at what they fill: the end has time to read it before."""
+    waiting: dict[Value, Op] = {}
+    found: list[Op] = []
+    for op in ops:
+        if op.name == "fill":
+            waiting[op.operands[0]] = op
+            continue
+        touched = [*op.operands, *(v for b in op.blocks for inner in _within(b) for v in inner.operands)]
+        for value in dict.fromkeys(touched):
+            if value in waiting:
+                found.append(waiting.pop(value))
+        found.append(op)
+    return [*found, *waiting.values()]
+
+
+__all__ = ["Const", "as_expr", "deferred", "woven"]

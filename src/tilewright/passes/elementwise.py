@@ -1,0 +1,498 @@
+"""Copy, fill, map, broadcast: loops over elements, with vectors along one axis.
+
+Conditions of a view that are linear in a loop's variable become limits of the loop: the padded edge of an image costs
+no test where the image is. What is left becomes a predicate of the single load or store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import AtLeastZero, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_conditions import conjuncts
+from tilewright.algebra.expr_rules import all_of, maximum, minimum
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.passes.places import Memory, MemoryView, Where, linear_step
+from tilewright.passes.storage import Tiles, Vectors
+from tilewright.passes.tabulate import tabulated
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+At = Callable[[tuple[Expr, ...]], Where]
+
+
+@dataclass
+class Job:
+    """Element-by-element work: target = formula of sources, over a shape.
+
+    A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is what a
+    source is read as outside its tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    target: At | Vectors
+    formula: Formula
+    sources: dict[int, At | Vectors]
+    types: dict[int, DType]
+    otherwise: float | None = None
+    over: tuple[Symbol, ...] = ()
+    stream: bool = False
+    assumed: frozenset[Expr] = frozenset()
+    """Conditions, over the job's own axes, that the limits of the loops around see to."""
+    identity: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.identity = self.formula.name == "operand"
+
+
+# -- the operations ---------------------------------------------------------------------------------------
+
+
+def fill(low: Lowering, op: Op) -> None:
+    """Every element becomes the number."""
+    target = low.handles[op.operands[0]]
+    if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
+        image = low.scratch(target.dtype, target.shape, "tile")
+        run(low, Job(image.shape, image.dtype, image.at, Formula.number(op.attrs["value"]), {}, {}))
+        _copy_tiles(low, image, target, None, False)
+        return
+    if isinstance(target, Tiles | Vectors):
+        for value in target.registers.values():
+            low.emit("fill", (value,), value=op.attrs["value"])
+        return
+    dtype = target.dtype
+    run(low, Job(target.shape, dtype, target.at, Formula.number(op.attrs["value"]), {}, {}))
+
+
+def copy(low: Lowering, op: Op) -> None:
+    """Elements from one tensor to another."""
+    source, target = (low.handles[v] for v in op.operands)
+    stream = op.attrs.get("stream")
+    streams = stream is not None and bool(int(low.expr(stream)))
+    otherwise = op.attrs.get("otherwise")
+    if isinstance(target, Tiles) or isinstance(source, Tiles):
+        _copy_tiles(low, source, target, otherwise, streams)
+        return
+    job = Job(
+        source.shape,
+        source.dtype,
+        _side(target),
+        Formula.operand(1),
+        {1: _side(source)},
+        {1: source.dtype},
+        otherwise,
+        stream=streams,
+    )
+    run(low, job)
+
+
+def map_(low: Lowering, op: Op) -> None:
+    """A formula, element by element."""
+    handles = [_unpacked(low, low.handles[v]) for v in op.operands]
+    target = low.handles[op.operands[0]]
+    job = Job(
+        handles[0].shape,
+        handles[0].dtype,
+        _side(handles[0]),
+        op.attrs["formula"].mapped(low.expr),
+        {i: _side(h) for i, h in enumerate(handles) if i},
+        {i: h.dtype for i, h in enumerate(handles)},
+        over=op.attrs.get("over", ()),
+        stream=bool(op.attrs.get("stream") is not None and int(low.expr(op.attrs["stream"]))),
+    )
+    run(low, job)
+    if isinstance(target, Tiles):
+        _copy_tiles(low, handles[0], target, None, False)
+
+
+def broadcast(low: Lowering, op: Op) -> None:
+    """Repeats along a dimension."""
+    source, target = (_unpacked(low, low.handles[v]) for v in op.operands)
+    along = op.attrs["along"]
+    held = in_memory(low, source)
+
+    def at(coordinates: tuple[Expr, ...]) -> Where:
+        return held.at(coordinates[:along] + coordinates[along + 1 :])
+
+    job = Job(target.shape, target.dtype, _side(target), Formula.operand(1), {1: at}, {1: source.dtype})
+    run(low, job)
+    if isinstance(low.handles[op.operands[1]], Tiles):
+        _copy_tiles(low, target, low.handles[op.operands[1]], None, False)
+
+
+def _side(handle: Any) -> At | Vectors:
+    return handle if isinstance(handle, Vectors) else handle.at
+
+
+def _unpacked(low: Lowering, handle: Any) -> Any:
+    """Tiles as memory: only whole-tile operations reach them."""
+    if not isinstance(handle, Tiles):
+        return handle
+    made = low.scratch(handle.dtype, handle.shape, "tile")
+    if any(True for _ in handle.registers):
+        _copy_tiles(low, handle, made, None, False)
+    return made
+
+
+def in_memory(low: Lowering, handle: Any) -> Memory | MemoryView:
+    """A tensor's elements in memory: where they are, or a copy of registers."""
+    if isinstance(handle, Memory | MemoryView):
+        return handle
+    if isinstance(handle, Tiles):
+        found: Memory = _unpacked(low, handle)
+        return found
+    made = low.scratch(handle.dtype, handle.shape, "spill")
+    run(low, Job(handle.shape, handle.dtype, made.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
+    return made
+
+
+def from_memory(low: Lowering, held: Memory | MemoryView, target: Any) -> None:
+    """Puts what was worked out in memory where it belongs."""
+    if held is target:
+        return
+    if isinstance(target, Tiles):
+        _copy_tiles(low, held, target, None, False)
+        return
+    run(low, Job(held.shape, held.dtype, _side(target), Formula.operand(1), {1: held.at}, {1: held.dtype}))
+
+
+# -- tiles ------------------------------------------------------------------------------------------------
+
+
+def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
+    """Whole tiles to or from memory, where rows lie at a constant stride; through memory of our own otherwise."""
+    tiles: Tiles = target if isinstance(target, Tiles) else source
+    memory = source if isinstance(target, Tiles) else target
+    if isinstance(memory, Tiles):
+        between = _unpacked(low, source)
+        _copy_tiles(low, between, target, None, False)
+        return
+    if isinstance(memory, Vectors):
+        between = low.scratch(tiles.dtype, tiles.shape, "tile")
+        if isinstance(target, Tiles):
+            from_memory(low, in_memory(low, source), between)
+            _copy_tiles(low, between, target, None, False)
+        else:
+            _copy_tiles(low, source, between, None, False)
+            from_memory(low, between, target)
+        return
+    rows, elements = tiles.register_shape
+    plain = all(
+        _tile_where(low, tiles, memory, key, rows, elements) is not None for key in tiles.registers
+    )
+    if not plain:
+        between = low.scratch(tiles.dtype, tiles.shape, "tile")
+        if isinstance(target, Tiles):
+            run(low, Job(memory.shape, memory.dtype, between.at, Formula.operand(1), {1: memory.at}, {1: memory.dtype},
+                         otherwise))
+            _copy_packed(low, between, target, True)
+        else:
+            _copy_packed(low, between, source, False)
+            run(low, Job(memory.shape, memory.dtype, memory.at, Formula.operand(1), {1: between.at}, {1: memory.dtype}))
+        return
+    for key, value in tiles.registers.items():
+        found = _tile_where(low, tiles, memory, key, rows, elements)
+        assert found is not None
+        (row, element), where = found
+        if isinstance(target, Tiles):
+            low.emit("load", (value, where.buffer), over=(row, element), at=(where.offset,), stream=stream or None)
+        else:
+            low.emit("store", (value, where.buffer), over=(row, element), at=(where.offset,))
+
+
+def _copy_packed(low: Lowering, memory: Memory, tiles: Tiles, load: bool) -> None:
+    """Between packed memory and tiles whose rows do not lie there: element by element through a tile-shaped buffer."""
+    rows, elements = tiles.register_shape
+    for key, value in tiles.registers.items():
+        image = low.scratch(tiles.dtype, (rows, elements), "image")
+
+        def at(coordinates: tuple[Expr, ...], key: tuple[int, int] = key) -> Where:
+            return memory.at(tiles.coordinates(key, coordinates[0], coordinates[1]))
+
+        row, element = low.axis("row", rows), low.axis("e", elements)
+        where = image.at((row, element))
+        if load:
+            run(low, Job(image.shape, image.dtype, image.at, Formula.operand(1), {1: at}, {1: image.dtype}))
+            low.emit("load", (value, where.buffer), over=(row, element), at=(where.offset,))
+        else:
+            low.emit("store", (value, where.buffer), over=(row, element), at=(where.offset,))
+            run(low, Job(image.shape, image.dtype, at, Formula.operand(1), {1: image.at}, {1: image.dtype}))
+
+
+def _tile_where(
+    low: Lowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
+) -> tuple[tuple[Symbol, Symbol], Where] | None:
+    """((row, element), place) where a tile's rows lie at a constant stride and its elements side by side."""
+    row, element = low.axis("row", rows), low.axis("e", elements)
+    where = memory.at(tiles.coordinates(key, row, element))
+    if where.conditions or linear_step(where.offset, row) is None or linear_step(where.offset, element) != 1:
+        return None
+    return (row, element), where
+
+
+# -- the loops --------------------------------------------------------------------------------------------
+
+
+def run(low: Lowering, job: Job) -> None:
+    """Writes the loops of a job."""
+    holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
+    if holders and not all(h.alike(holders[0]) for h in holders[1:]):
+        _through_memory(low, job)
+    elif holders:
+        _by_registers(low, job, holders[0])
+    else:
+        _by_loops(low, job)
+
+
+def _through_memory(low: Lowering, job: Job) -> None:
+    """Registers of different shapes meet in memory."""
+    sources: dict[int, At | Vectors] = {
+        i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
+    }
+    target = job.target
+    if isinstance(target, Vectors):
+        made = low.scratch(job.dtype, job.shape, "spill")
+        run(low, Job(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over))
+        from_memory(low, made, target)
+        return
+    run(low, Job(job.shape, job.dtype, target, job.formula, sources, job.types, job.otherwise, job.over, job.stream))
+
+
+def _by_registers(low: Lowering, job: Job, holder: Vectors) -> None:
+    """One step for each register of the holder."""
+    for key in holder.registers:
+        lane = low.axis("l", holder.lanes)
+        coordinates = holder.coordinates(key, lane)
+        places = {n: side(coordinates) for n, side in _sides(job).items()}
+        _leaf(low, job, coordinates, places, lane, holder.lanes, key)
+
+
+def _sides(job: Job) -> dict[int, At]:
+    """The operands in memory, by number; 0 is the target."""
+    used = {f.value for f in job.formula.walk() if f.name == "operand"}
+    found = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
+    return {n: side for n, side in found.items() if not isinstance(side, Vectors)}
+
+
+class _Loops:
+    """Loops over all axes of a job but one, vectors along that one."""
+
+    def __init__(self, low: Lowering, job: Job):
+        self.low, self.shape = low, job.shape
+        self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
+        self.places = {n: side(self.axes) for n, side in _sides(job).items()}
+        self.lanes = max(1, low.vector_bytes // job.dtype.numpy.itemsize)
+        self.vector = self._vector_axis()
+
+    def _vector_axis(self) -> int | None:
+        """The axis along which the target lies side by side; best, every source too, or in one place."""
+        best = None
+        for n in reversed(range(len(self.axes))):
+            if self.shape[n] == 1:
+                continue
+            steps = {place: linear_step(w.offset, self.axes[n]) for place, w in self.places.items()}
+            if steps[0] == 1 and all(s in (0, 1) for s in steps.values()):
+                return n
+            if best is None and steps[0] == 1 and None not in steps.values():
+                best = n
+        return best
+
+    def run(self, job: Job, rest: list[int], known: dict[Symbol, Expr]) -> None:
+        """The loops over the axes in `rest`; `known` are those outside."""
+        if not rest:
+            self._innermost(job, known)
+            return
+        n, inner = rest[0], rest[1:]
+        axis, size = self.axes[n], self.shape[n]
+        later = {self.axes[m] for m in inner}
+        if self.vector is not None:
+            later.add(self.axes[self.vector])
+        target = self._span(0, job, axis, later, known, size)
+        source = self._span(1, job, axis, later, known, size) if job.identity and target is None else None
+        steps = 1
+        for m in inner:
+            steps *= self.shape[m]
+        if self.vector is not None:
+            steps *= -(-self.shape[self.vector] // self.lanes)
+        spread = bool(self.low.straight) or (size * steps <= 8 and target is None and source is None)
+
+        def rounds(lo: Expr, hi: Expr, what: Job) -> None:
+            count = hi - lo
+            if isinstance(count, Const) and count.value <= 0:
+                return
+            if spread and isinstance(lo, Const) and isinstance(hi, Const):
+                for i in range(lo.value, hi.value):
+                    self.run(what, inner, {**known, axis: as_expr(i)})
+                return
+            with self.low.loop(f"i{n}", lo, hi) as i:
+                self.run(what, inner, {**known, axis: i})
+
+        if target is not None:  # where the target is not, there is nothing to do
+            lo, hi, seen = target
+            rounds(lo, hi, replace(job, assumed=job.assumed | seen))
+        elif source is not None:
+            lo, hi, seen = source
+            empty = replace(job, formula=Formula.number(job.otherwise or 0), sources={}, otherwise=None)
+            rounds(as_expr(0), lo, empty)
+            rounds(lo, hi, replace(job, assumed=job.assumed | seen))
+            rounds(hi, as_expr(size), empty)
+        else:
+            rounds(as_expr(0), as_expr(size), job)
+
+    def _span(
+        self, place: int, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: int
+    ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
+        """Where along an axis an operand is there: (from, to, the conditions that says); None: nothing to cut.
+
+        Only an identity can be cut at the edge of its source: elsewhere the number read outside enters a formula.
+        """
+        where = self.places.get(place)
+        if where is None:
+            return None
+        images = Substitution(known)
+        lo: Expr = as_expr(0)
+        hi: Expr = as_expr(size)
+        seen = []
+        for condition in where.conditions:
+            c = images(condition)
+            if axis not in c.symbols or c.symbols & later or not isinstance(c, AtLeastZero):
+                continue
+            form = linear_form(c.operand, [axis])
+            factor = None if form is None else form[0].get(axis)
+            if form is None or not isinstance(factor, Const):
+                continue
+            seen.append(condition)
+            if factor.value > 0:
+                lo = maximum(lo, minimum(-(form[1] // factor.value), size))
+            else:
+                hi = minimum(hi, maximum(form[1] // -factor.value + 1, 0))
+        return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
+
+    def _innermost(self, job: Job, known: dict[Symbol, Expr]) -> None:
+        """Vectors along the vector axis: full ones in a loop, then what is left."""
+        if self.vector is None:
+            self._step(job, known, None, 1)
+            return
+        axis, size = self.axes[self.vector], self.shape[self.vector]
+        full, tail = divmod(size, self.lanes)
+
+        def step(start: Expr, count: int) -> None:
+            lane = self.low.axis("l", count)
+            self._step(job, {**known, axis: start + lane}, lane, count)
+
+        if self.low.straight or full <= 4:
+            for i in range(full):
+                step(as_expr(i * self.lanes), self.lanes)
+        elif full:
+            with self.low.loop("v", 0, full) as i:
+                step(self.lanes * i, self.lanes)
+        if tail:
+            step(as_expr(full * self.lanes), tail)
+
+    def _step(self, job: Job, known: dict[Symbol, Expr], lane: Symbol | None, lanes: int) -> None:
+        images = Substitution(known)
+        places = {}
+        for n, where in self.places.items():
+            kept = [images(c) for c in where.conditions if c not in job.assumed]
+            places[n] = Where(where.buffer, images(where.offset), conjuncts(kept))
+        coordinates = tuple(known.get(a, as_expr(0)) for a in self.axes)
+        _leaf(self.low, job, coordinates, places, lane, lanes, None)
+
+
+def _by_loops(low: Lowering, job: Job) -> None:
+    """Loops over all axes but one, vectors along that one."""
+    if 0 in job.shape:
+        return
+    loops = _Loops(low, job)
+    loops.run(job, [n for n in range(len(job.shape)) if n != loops.vector], {})
+
+
+def _leaf(
+    low: Lowering,
+    job: Job,
+    coordinates: tuple[Expr, ...],
+    places: dict[int, Where],
+    lane: Symbol | None,
+    lanes: int,
+    key: tuple[int, ...] | None,
+) -> None:
+    """One step: loads, a computation, a store."""
+    over = () if lane is None else (lane,)
+    shape = () if lane is None else (lanes,)
+    target = job.target
+    kept = target.registers[key] if isinstance(target, Vectors) and key is not None else None
+    goal = None if kept is not None else tabulated(low, places[0], lane)
+    if goal is not None and never(goal):
+        return
+    registers: dict[int, Value] = {}
+    for n in sorted({f.value for f in job.formula.walk() if f.name == "operand"}):
+        source = job.sources[n]
+        if isinstance(source, Vectors):
+            assert key is not None
+            registers[n] = source.registers[key]
+            continue
+        into = kept if job.identity and kept is not None else low.register(job.types[n], *shape)
+        registers[n] = into
+        load(low, into, over, tabulated(low, places[n], lane), job.otherwise)
+    result = registers[1] if job.identity else _computed(low, job, coordinates, registers, kept, over, shape)
+    if goal is not None:
+        store(low, result, over, goal, job.stream)
+    elif kept is not None and result is not kept:
+        low.emit("compute", (kept, result), formula=Formula.operand(1))
+
+
+def _computed(
+    low: Lowering,
+    job: Job,
+    coordinates: tuple[Expr, ...],
+    registers: dict[int, Value],
+    kept: Value | None,
+    over: tuple[Symbol, ...],
+    shape: tuple[int, ...],
+) -> Value:
+    """The formula's value, in the target's register or a new one."""
+    result = kept if kept is not None else low.register(job.dtype, *shape)
+    if job.formula.name == "number":
+        low.emit("fill", (result,), value=job.formula.value)
+        return result
+    order = {n: i + 1 for i, n in enumerate(registers)}
+    meanings = dict(zip(job.over, coordinates, strict=False))
+    formula = _renumbered(job.formula, order).mapped(Substitution(meanings) if meanings else lambda e: e)
+    indexed = over if over and any(True for _ in formula.expressions()) else None
+    low.emit("compute", (result, *registers.values()), formula=formula, over=indexed)
+    return result
+
+
+def never(where: Where) -> bool:
+    """Whether nothing is there, ever."""
+    return any(isinstance(c, Const) and not c.value for c in where.conditions)
+
+
+def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
+    value = order[formula.value] if formula.name == "operand" else formula.value
+    return Formula(formula.name, tuple(_renumbered(p, order) for p in formula.parts), value)
+
+
+def load(low: Lowering, register: Value, over: tuple[Symbol, ...], where: Where, otherwise: float | None) -> None:
+    """A load of what is there; elsewhere the `otherwise` number."""
+    if never(where):
+        low.emit("fill", (register,), value=otherwise or 0)
+        return
+    when = all_of(*where.conditions) if where.conditions else None
+    number = (otherwise or 0) if when is not None else None
+    low.emit("load", (register, where.buffer), over=over, at=(where.offset,), when=when, otherwise=number)
+
+
+def store(low: Lowering, register: Value, over: tuple[Symbol, ...], where: Where, stream: bool) -> None:
+    """A store to where there is something."""
+    if never(where):
+        return
+    when = all_of(*where.conditions) if where.conditions else None
+    low.emit("store", (register, where.buffer), over=over, at=(where.offset,), when=when, stream=stream or None)

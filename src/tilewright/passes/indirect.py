@@ -1,0 +1,91 @@
+"""Gather, scatter, atomic: places that are data, one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_rules import all_of
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.passes.elementwise import from_memory, in_memory, load, store
+from tilewright.passes.places import Where
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+
+def _elements(low: Lowering, op: Op, body: Callable[[tuple[Expr, ...], Where], None]) -> None:
+    """Runs the body for each element of the tile, with its coordinates and the place that the data give."""
+    memory = in_memory(low, low.handles[op.operands[1]])
+    indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
+    over = op.attrs["over"]
+    shape = tuple(int(s.upper + 1) for s in over)
+
+    def nest(known: tuple[Expr, ...]) -> None:
+        if len(known) < len(shape):
+            with low.loop("i", 0, shape[len(known)]) as i:
+                nest((*known, i))
+            return
+        meanings: dict[Symbol, Expr] = dict(zip(over, known, strict=True))
+        for (name, at), source in zip(op.attrs.get("where", ()), indices, strict=True):
+            images = Substitution({**low.meaning, **meanings})
+            where = source.at(tuple(images(e) for e in at))
+            found = low.unlimited("d")
+            low.emit("fetch", (where.buffer,), symbol=found, at=(where.offset,))
+            meanings[name] = found
+        images = Substitution({**low.meaning, **meanings})
+        coordinates, conditions = [], []
+        for (e, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+            c = images(e)
+            if loose:
+                conditions += [c >= 0, c < size]
+            coordinates.append(c)
+        inner = memory.at(tuple(coordinates))
+        body(known, Where(inner.buffer, inner.offset, (*conditions, *inner.conditions)))
+
+    nest(())
+
+
+def gather(low: Lowering, op: Op) -> None:
+    """Elements at places that are data; outside, the `else` number."""
+    goal = low.handles[op.operands[0]]
+    held = in_memory(low, goal)
+    value: Value = low.register(held.dtype)
+
+    def body(known: tuple[Expr, ...], where: Where) -> None:
+        load(low, value, (), where, op.attrs.get("otherwise", 0))
+        store(low, value, (), held.at(known), False)
+
+    _elements(low, op, body)
+    from_memory(low, held, goal)
+
+
+def scatter(low: Lowering, op: Op) -> None:
+    """Elements to places that are data."""
+    held = in_memory(low, low.handles[op.operands[0]])
+    value: Value = low.register(held.dtype)
+
+    def body(known: tuple[Expr, ...], where: Where) -> None:
+        load(low, value, (), held.at(known), 0)
+        store(low, value, (), where, False)
+
+    _elements(low, op, body)
+
+
+def atomic(low: Lowering, op: Op) -> None:
+    """Elements combined into places that are data: other workers may do the same at the same time."""
+    held = in_memory(low, low.handles[op.operands[0]])
+    value: Value = low.register(held.dtype)
+
+    def body(known: tuple[Expr, ...], where: Where) -> None:
+        load(low, value, (), held.at(known), 0)
+        when = all_of(*where.conditions) if where.conditions else None
+        low.emit("atomic", (value, where.buffer), how=op.attrs["how"], at=(where.offset,), when=when)
+
+    _elements(low, op, body)
+
+
+__all__ = ["Formula", "atomic", "gather", "scatter"]

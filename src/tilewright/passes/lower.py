@@ -1,0 +1,322 @@
+"""Block to loop: what one worker executes, from what a workgroup does.
+
+A program with one role is taken, whatever its number of waves: collective operations are done one after another, each
+for all threads, which is one of the orders its meaning allows. Several roles are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, index, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.block.distribution import placement
+from tilewright.block.places import Places
+from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.loop import LOOP, VectorType
+from tilewright.ir.printer import op_text
+from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes import along, control, elementwise, indirect, products
+from tilewright.passes.places import Memory, MemoryView
+from tilewright.passes.storage import Tiles, Vectors, as_vectors, tile_operand
+
+Handle = Memory | MemoryView | Vectors | Tiles
+
+
+def lower(program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]) -> Lowered:
+    """The loop program of a block program whose parameters are bound.
+
+    `available` says which atoms the machine at hand has; products on others become loops with the same meaning, and
+    are named in `missing`.
+    """
+    return Lowering(program, machine, available).run()
+
+
+class Lowered:
+    """A loop program, and the atoms that became loops."""
+
+    def __init__(self, program: Program, missing: tuple[str, ...]):
+        self.program, self.missing = program, missing
+
+
+class Lowering:
+    """One walk over a program: what names mean, what values became, and the block that is being written."""
+
+    def __init__(self, program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]):
+        self.program, self.machine, self.available = program, machine, available
+        self.vector_bytes = 32 if machine is None else (machine.limits.vector_bytes or 32)
+        self.made = {r: op for op in program.walk() for r in op.results}
+        self.chain = Places(program, self.made)
+        self.handles: dict[Value, Any] = {}
+        self.meaning: dict[Symbol, Expr] = {}
+        self.blocks: list[Block] = []
+        self.count = 0
+        self.missing: dict[str, None] = {}
+        self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
+        self.straight = 0  # above zero: no loops, the operations are to be woven into others
+        self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
+
+    def run(self) -> Lowered:
+        """The loop program."""
+        roles = [op for op in self.program.body.ops if op.name == "role"]
+        if len(roles) > 1:
+            names = ", ".join(op.attrs["name"] for op in roles)
+            raise ProgramError(f"{self.program.name} has several roles ({names}); this machine runs one", roles[1].loc)
+        args = tuple(Value(_flat(a.type), a.name) for a in self.program.args)
+        for old, new in zip(self.program.args, args, strict=True):
+            self.handles[old] = _memory_of(new, old.type)
+        body = Block(())
+        self.blocks.append(body)
+        for op in self.program.body.ops:
+            if op.name == "role":
+                self.block(op.blocks[0])
+            else:
+                self.op(op)
+        records = [r for r in self.program.records if r.name == "machine"]
+        lowered = Program(LOOP, self.program.name, args, body, records)
+        return Lowered(lowered, tuple(self.missing))
+
+    # -- the walk -----------------------------------------------------------------------------------------
+
+    def block(self, block: Block) -> None:
+        """Every operation of a block."""
+        for op in block.ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        """One operation."""
+        rule = RULES.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op_text(op)}: {op.name} runs on the interpreter only", op.loc)
+        try:
+            rule(self, op)
+        except ProgramError as fault:
+            raise type(fault)(fault.what, fault.location or op.loc) from None
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
+        """A loop operation at the end of the open block."""
+        spec = LOOP.ops[name]
+        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks)
+        types = () if spec.result_types is None else spec.result_types(op)
+        op.results = tuple(Value(t) for t in types)
+        self.blocks[-1].ops.append(op)
+        return op
+
+    @contextmanager
+    def writing(self, block: Block) -> Iterator[None]:
+        """Within it, operations are appended to this block."""
+        self.blocks.append(block)
+        try:
+            yield
+        finally:
+            self.blocks.pop()
+
+    def fresh(self, name: str) -> str:
+        """A name that no symbol has."""
+        self.count += 1
+        return f"{name}_{self.count}"
+
+    def axis(self, name: str, extent: int) -> Symbol:
+        """A fresh symbol that runs from 0."""
+        return index(self.fresh(name), extent)
+
+    def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
+        """A fresh register."""
+        kind = VectorType(dtype, tuple(as_expr(n) for n in shape))
+        value = self.emit("alloc", type=kind).results[0]
+        value.name = None if name is None else self.fresh(name)
+        return value
+
+    def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> Memory:
+        """Fresh memory of the worker's own."""
+        exprs = tuple(as_expr(n) for n in shape)
+        size = 1
+        for n in shape:
+            size *= n
+        value = self.emit("alloc", type=TensorType("shared", dtype, (as_expr(size),))).results[0]
+        value.name = self.fresh(name)
+        return Memory(value, dtype, shape, numbers(packed(exprs), name))
+
+    def table(self, entry: Expr, over: Symbol, dtype: DType) -> Value:
+        """A constant table at the beginning of the program; the same one for the same entries."""
+        key = (entry, over, dtype)
+        found = self.tables.get(key)
+        if found is None:
+            spec = LOOP.ops["constant"]
+            op = Op(spec, (), {"dtype": dtype, "over": (over,), "value": entry})
+            assert spec.result_types is not None
+            found = Value(spec.result_types(op)[0], self.fresh("table"))
+            op.results = (found,)
+            self.blocks[0].ops.insert(0, op)
+            self.tables[key] = found
+        return found
+
+    @contextmanager
+    def loop(self, name: str, lo: Expr | int, hi: Expr | int, step: int = 1) -> Iterator[Expr]:
+        """A loop; gives its variable. A loop of one round is written without one."""
+        lo, hi = as_expr(lo), as_expr(hi)
+        one = hi - lo
+        if one is as_expr(1):
+            yield lo
+            return
+        found = Range.of(self.fresh(name), lo, hi, step)
+        inner = Block(())
+        with self.writing(inner):
+            yield found.symbol
+        self.emit("for", ranges=(found,), blocks=(inner,))
+
+    @contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """What is written within happens only under a condition."""
+        inner = Block(())
+        with self.writing(inner):
+            yield
+        self.emit("if", when=condition, blocks=(inner,))
+
+    # -- meaning --------------------------------------------------------------------------------------------
+
+    def expr(self, e: Expr) -> Expr:
+        """The expression in terms of the loop program's variables."""
+        return Substitution(self.meaning)(e) if self.meaning else e
+
+    @contextmanager
+    def means(self, meanings: Mapping[Symbol, Expr]) -> Iterator[None]:
+        """Within it, these symbols stand for expressions."""
+        before = self.meaning
+        self.meaning = {**before, **meanings}
+        try:
+            yield
+        finally:
+            self.meaning = before
+
+    def memory(self, value: Value) -> Memory | MemoryView:
+        """A value that is in memory by now."""
+        found = self.handles[value]
+        if isinstance(found, Memory | MemoryView):
+            return found
+        raise AssertionError(f"{value.name} is not in memory")
+
+    def number(self, name: str) -> Value:
+        """A fresh integer variable."""
+        from tilewright.ir.dtypes import i64
+
+        return self.register(i64, name=name)
+
+    def unlimited(self, name: str) -> Symbol:
+        """A fresh symbol of which nothing is known."""
+        return symbol(self.fresh(name))
+
+    def symbol(self, name: str, lo: int, hi: int) -> Symbol:
+        """A fresh symbol with limits, for a number that is read at run time."""
+        return symbol(self.fresh(name), lo, hi)
+
+
+# -- allocations and views ------------------------------------------------------------------------------------
+
+
+def _flat(kind: TensorType) -> TensorType:
+    return TensorType(kind.space, kind.dtype, (as_expr(kind.cosize()),), role=kind.role)
+
+
+def _memory_of(buffer: Value, kind: TensorType) -> Memory:
+    return Memory(buffer, kind.dtype, numbers(kind.shape, "shape"), numbers(kind.steps, "strides"), kind.swizzle)
+
+
+def _alloc(low: Lowering, op: Op) -> None:
+    kind, result = op.attrs["type"], op.results[0]
+    if isinstance(kind, TensorType):
+        value = low.emit("alloc", type=TensorType("shared", kind.dtype, (as_expr(kind.cosize()),))).results[0]
+        value.name = result.name
+        low.handles[result] = _memory_of(value, kind)
+        return
+    low.handles[result] = _registers(low, kind, result)
+
+
+def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
+    """Vectors or tiles where the distribution is one of these, and nothing looks at parts of it; otherwise memory."""
+    spread = placement(kind, low.machine)
+    operand = kind.distribution.operand if kind.distribution is not None else None
+    name = result.name or "register"
+    if result not in low.viewed:
+        if operand is not None and low.machine is not None:
+            atom_name, _, which = operand.rpartition(".")
+            atom = low.machine.multiply_atom(atom_name)
+            tile = tile_operand(atom, which)
+            if tile is not None:
+                if not low.available(atom):
+                    return low.scratch(kind.dtype, spread.shape, name)
+                return _tiles(low, kind, tile, spread.shape, name)
+        found = as_vectors(spread)
+        if found is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:
+            lanes, keys = found
+            made = {key: low.register(kind.dtype, lanes, name=name) for key in sorted(keys)}
+            return Vectors(kind.dtype, spread.shape, lanes, made)
+    return low.scratch(kind.dtype, spread.shape, name)
+
+
+def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
+    rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
+    made = {
+        (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name) for i in range(rows) for j in range(columns)
+    }
+    return Tiles(kind.dtype, (shape[0], shape[1]), tile, made)
+
+
+def _view(low: Lowering, op: Op) -> None:
+    base = low.memory(op.operands[0])
+    over = tuple(low.axis(s.name, numbers((s.upper + 1,), "view")[0]) for s in op.attrs["over"])
+    with low.means(dict(zip(op.attrs["over"], over, strict=True))):
+        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+    shape = numbers(op.results[0].type.shape, "view")
+    low.handles[op.results[0]] = MemoryView(base, base.dtype, shape, over, places)
+
+
+def _bitcast(low: Lowering, op: Op) -> None:
+    base = low.memory(op.operands[0])
+    if isinstance(base, MemoryView):
+        raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
+    value = low.emit("bitcast", (base.buffer,), dtype=op.attrs["dtype"]).results[0]
+    value.name = op.results[0].name
+    low.handles[op.results[0]] = Memory(value, op.attrs["dtype"], base.shape, base.strides, base.swizzle, base.start)
+
+
+def _let(low: Lowering, op: Op) -> None:
+    found = op.attrs["symbol"]
+    low.meaning = {**low.meaning, found: low.expr(found.definition)}
+
+
+RULES: dict[str, Callable[[Lowering, Op], None]] = {
+    "alloc": _alloc,
+    "view": _view,
+    "bitcast": _bitcast,
+    "let": _let,
+    "fill": elementwise.fill,
+    "copy": elementwise.copy,
+    "map": elementwise.map_,
+    "broadcast": elementwise.broadcast,
+    "convert_layout": elementwise.copy,
+    "mma": products.mma,
+    "reduce": along.reduce,
+    "scan": along.scan,
+    "gather": indirect.gather,
+    "scatter": indirect.scatter,
+    "atomic": indirect.atomic,
+    "for": control.for_,
+    "tasks": control.tasks,
+    "while": control.while_,
+    "if": control.if_,
+    "barrier": control.barrier,
+    "channel": control.channel,
+    "acquire": control.acquire,
+    "commit": control.handed,
+    "wait": control.wait,
+    "release": control.handed,
+}

@@ -1,0 +1,109 @@
+"""Views as flat places: where an element lies, as an expression of its coordinates, and when it lies there at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.algebra import Swizzle
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import weighted_sum, xor
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+
+Coordinates = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Where:
+    """An element's place in its buffer, and the conditions under which it is there; none: always."""
+
+    buffer: Value
+    offset: Expr
+    conditions: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tensor in a flat buffer."""
+
+    buffer: Value
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    swizzle: Swizzle | None = None
+    start: Expr = as_expr(0)
+
+    def at(self, coordinates: Coordinates) -> Where:
+        """Where the element at these coordinates lies."""
+        parts = [(c, s) for c, s in zip(coordinates, self.strides, strict=True)]
+        offset = weighted_sum(0, [*parts, (self.start, 1)])
+        return Where(self.buffer, swizzled(self.swizzle, offset), ())
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """A view: coordinates of another tensor as expressions of its own."""
+
+    base: Memory | MemoryView
+    dtype: DType
+    shape: tuple[int, ...]
+    over: tuple[Symbol, ...]
+    places: tuple[tuple[Expr, bool], ...]
+
+    @property
+    def root(self) -> Memory:
+        """The tensor at the bottom."""
+        return self.base if isinstance(self.base, Memory) else self.base.root
+
+    def at(self, coordinates: Coordinates) -> Where:
+        """Where the element at these coordinates lies."""
+        images = Substitution(dict(zip(self.over, coordinates, strict=True)))
+        found, conditions = [], []
+        for (e, loose), size in zip(self.places, self.base.shape, strict=True):
+            c = images(e)
+            if loose:
+                conditions += [c >= 0, c < size]
+            found.append(c)
+        never = next((c for c in conditions if isinstance(c, Const) and not c.value), None)
+        if never is not None:
+            return Where(self.root.buffer, as_expr(0), (never,))
+        inner = self.base.at(tuple(found))
+        kept = dict.fromkeys(c for c in (*conditions, *inner.conditions) if not (isinstance(c, Const) and c.value))
+        return Where(inner.buffer, inner.offset, tuple(kept))
+
+
+def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
+    """The offset after a swizzle, as an expression.
+
+    >>> from tilewright.algebra.expr import index
+    >>> o = index("o", 64)
+    >>> print(swizzled(Swizzle(2, 0, 3), o))
+    (o//8)%4 ^ o
+    """
+    if swizzle is None or swizzle.bits == 0:
+        return offset
+    low, shift = swizzle.base + max(0, swizzle.shift), swizzle.shift
+    picked = (offset // (1 << low)) % (1 << swizzle.bits)
+    moved = picked * (1 << (low - shift))
+    return xor(offset, moved)
+
+
+def linear_step(e: Expr, axis: Symbol) -> int | None:
+    """How far e moves when the axis does by one; None if that is no constant.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i, j = index("i", 8), index("j", 8)
+    >>> linear_step(3 * i + j, i), linear_step(i // 2, i), linear_step(i * j, i)
+    (3, None, None)
+    """
+    if axis not in e.symbols:
+        return 0
+    from tilewright.algebra.expr_use import linear_form
+
+    form = linear_form(e, [axis])
+    if form is None:
+        return None
+    factor: Any = form[0].get(axis, as_expr(0))
+    return factor.value if isinstance(factor, Const) else None

@@ -1,0 +1,126 @@
+"""Mma: atoms on registers, or loops with the same meaning where the machine lacks the atom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.algebra.expr_rules import all_of
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.machine import MultiplyAtom, RegisterOperand
+from tilewright.passes.elementwise import from_memory, in_memory, load
+from tilewright.passes.places import Memory, MemoryView, Where
+from tilewright.passes.storage import Tiles, Vectors
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+
+def mma(low: Lowering, op: Op) -> None:
+    """The product of matrices is added."""
+    assert low.machine is not None
+    atom = low.machine.multiply_atom(op.attrs["atom"])
+    c, a, b = (low.handles[v] for v in op.operands)
+    skip = bool(op.attrs.get("skip"))
+    here = low.available(atom)
+    if not here:
+        low.missing[atom.name] = None
+    if here and isinstance(c, Tiles) and isinstance(a, Tiles) and isinstance(b, Tiles):
+        _tiles(low, atom, c, a, b)
+    elif here and isinstance(c, Vectors) and _is_vector_atom(atom, c):
+        _vectors(low, atom, c, in_memory(low, a), in_memory(low, b), skip)
+    else:
+        _loops(low, c, in_memory(low, a), in_memory(low, b), skip)
+
+
+def _tiles(low: Lowering, atom: MultiplyAtom, c: Tiles, a: Tiles, b: Tiles) -> None:
+    depth = max(k for _, k in a.registers) + 1
+    for k in range(depth):
+        for (i, j), value in c.registers.items():
+            low.emit("atom", (value, a.registers[i, k], b.registers[k, j]), atom=atom.name)
+
+
+def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
+    """One row times a few rows of a vector: A is the same in all lanes."""
+    return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
+
+
+def _vectors(
+    low: Lowering, atom: MultiplyAtom, c: Vectors, a: Memory | MemoryView, b: Memory | MemoryView, skip: bool
+) -> None:
+    """For each step of k: vectors of B once, then each number of A times all of them."""
+    depth, lanes = atom.shape[2], c.lanes
+    rows = sorted({key[0] for key in c.registers})
+    blocks = sorted({key[1] for key in c.registers})
+    for k in range(0, a.shape[1], depth):
+        factors: list[tuple[int, Value, Expr | None]] = []
+        for i in rows:
+            wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
+            conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
+            if any(isinstance(x, Const) and not x.value for x in conditions):
+                continue  # outside: nothing to multiply
+            when = all_of(*conditions) if conditions else None
+            factors.append((i, _number(low, atom, wheres, when), when))
+        if not factors:
+            continue
+        columns = {}
+        for j in blocks:
+            lane = low.axis("l", lanes * depth)
+            where = b.at((k + lane % depth, lanes * j + lane // depth))
+            columns[j] = low.register(b.dtype, lanes * depth)
+            load(low, columns[j], (lane,), where, 0)
+        for i, number, when in factors:
+            if when is not None and skip:
+                with low.when(when):
+                    _row(low, atom, c, i, blocks, number, columns)
+            else:
+                _row(low, atom, c, i, blocks, number, columns)
+
+
+def _row(
+    low: Lowering, atom: MultiplyAtom, c: Vectors, i: int, blocks: list[int], number: Value, columns: dict[int, Value]
+) -> None:
+    for j in blocks:
+        low.emit("atom", (c.registers[i, j], number, columns[j]), atom=atom.name)
+
+
+def _number(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
+    """The number (or pair, or four) of A that all lanes share."""
+    depth = len(wheres)
+    value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
+    if depth == 1:
+        load(low, value, (), wheres[0], 0)
+        return value
+    lane = low.axis("d", depth)
+    step = wheres[1].offset - wheres[0].offset
+    if any((w.offset - wheres[0].offset) is not d * step for d, w in enumerate(wheres)):
+        raise AssertionError("the factors of one step lie at no constant stride")
+    where = Where(wheres[0].buffer, wheres[0].offset + step * lane, wheres[0].conditions if when is not None else ())
+    load(low, value, (lane,), where, 0)
+    return value
+
+
+def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView, skip: bool) -> None:
+    """C += A * B by loops: rows, vectors of columns, k."""
+    held = in_memory(low, c)
+    kind = held.dtype
+    rows, columns = held.shape
+    lanes = max(1, low.vector_bytes // kind.numpy.itemsize)
+    with low.loop("i", 0, rows) as i:
+        for start in range(0, columns, lanes):
+            count = min(lanes, columns - start)
+            lane = low.axis("l", count)
+            total, left, right = (low.register(t, count) for t in (kind, a.dtype, b.dtype))
+            where = held.at((i, start + lane))
+            load(low, total, (lane,), where, 0)
+            with low.loop("k", 0, a.shape[1]) as k:
+                load(low, left, (lane,), a.at((i, k)), 0)
+                load(low, right, (lane,), b.at((k, start + lane)), 0)
+                product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
+                formula = Formula("add", (Formula.operand(1), product))
+                low.emit("compute", (total, total, left, right), formula=formula)
+            low.emit("store", (total, where.buffer), over=(lane,), at=(where.offset,))
+    from_memory(low, held, c)
+    assert skip in (True, False) and dtypes is not None

@@ -1,0 +1,92 @@
+"""What a register tensor becomes: vectors, tiles, or plain memory where neither fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.block.distribution import Placement
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.machine import MultiplyAtom, OpaqueOperand
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A tensor as vectors along its last dimension: register `keys[outer..., block]` has `lanes` neighbours."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    lanes: int
+    registers: dict[tuple[int, ...], Value]
+
+    def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
+        """The coordinates of a lane's element."""
+        return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
+
+    def alike(self, other: Vectors) -> bool:
+        """Whether element-by-element work pairs the registers of both."""
+        return (self.shape, self.lanes) == (other.shape, other.lanes)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A matrix as tile registers: `registers[i, j]` is the tile of row i and column j of tiles.
+
+    `place` sends (row of the register, element of the row) to coordinates within the tile's part of the matrix.
+    """
+
+    dtype: DType
+    shape: tuple[int, int]
+    operand: OpaqueOperand
+    registers: dict[tuple[int, int], Value]
+
+    @property
+    def register_shape(self) -> tuple[int, int]:
+        """(rows, elements of a row) of a register."""
+        return self.operand.lanes, self.operand.values
+
+    def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
+        """The coordinates of the matrix element that lies at a place of a register."""
+        number = _layout_expr(self.operand, row, element)
+        r, c = number % self.operand.rows, number // self.operand.rows
+        return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
+
+
+def _layout_expr(operand: OpaqueOperand, row: Expr, element: Expr) -> Expr:
+    """The operand's layout as an expression."""
+    total: Expr = as_expr(0)
+    for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
+        rest: Expr = coordinate
+        shape = mode.shape if isinstance(mode.shape, tuple) else (mode.shape,)
+        stride = mode.stride if isinstance(mode.stride, tuple) else (mode.stride,)
+        for i, (n, s) in enumerate(zip(shape, stride, strict=True)):
+            digit = rest if i == len(shape) - 1 else rest % n
+            total = total + s * digit
+            rest = rest // n
+    return total
+
+
+def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
+    """(lanes, keys by value) if every value of the threads is a run along the last dimension; None if not."""
+    if not spread.shape or spread.threads > 64:
+        return None
+    coordinates = np.unravel_index(spread.elements, spread.shape, order="F")
+    last = coordinates[-1]
+    run = np.arange(spread.threads)[:, None]
+    if np.any(last - last[:1] != run) or np.any(last[:1] % spread.threads):
+        return None
+    if any(np.any(c != c[:1]) for c in coordinates[:-1]):
+        return None
+    keys = [
+        (*(int(c[0, v]) for c in coordinates[:-1]), int(last[0, v]) // spread.threads) for v in range(spread.values)
+    ]
+    return (spread.threads, keys) if len(set(keys)) == len(keys) else None
+
+
+def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
+    """The operand, if it is a tile register."""
+    found = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    return found if isinstance(found, OpaqueOperand) else None

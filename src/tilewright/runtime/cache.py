@@ -1,0 +1,108 @@
+"""Compiled programs on disk: found by a hash of what they were made from, and checked by one of what they are.
+
+Entries are written beside their place and moved there in one step, so several processes, and ones that are killed, leave
+only whole entries. A damaged one counts as not there, and is replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from tilewright.runtime import environment
+
+_MARK = b"tilewright-1\n"
+
+
+def key_of(*parts: str) -> str:
+    """The name of an entry: a hash of everything that it depends on.
+
+    >>> key_of("program", "features") == key_of("program", "features"), key_of("ab", "c") == key_of("a", "bc")
+    (True, False)
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.hexdigest()
+
+
+def load(key: str) -> bytes | None:
+    """The entry, if it is there and whole."""
+    folder = environment.cache_folder()
+    if folder is None:
+        return None
+    path = folder / key[:2] / key
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if not data.startswith(_MARK) or len(data) < len(_MARK) + 32:
+        return None
+    digest, payload = data[len(_MARK) : len(_MARK) + 32], data[len(_MARK) + 32 :]
+    if hashlib.sha256(payload).digest() != digest:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # what is used stays longest
+    return payload
+
+
+def store(key: str, payload: bytes) -> None:
+    """Keeps an entry; a disk that is full or read-only is no reason to fail."""
+    folder = environment.cache_folder()
+    if folder is None:
+        return
+    try:
+        place = folder / key[:2]
+        place.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=place, prefix=".new-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MARK + hashlib.sha256(payload).digest() + payload)
+            os.replace(name, place / key)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError:
+        return
+    _keep_within(folder, environment.cache_bytes())
+
+
+def entries(folder: Path) -> list[tuple[float, int, Path]]:
+    """(last use, bytes, path) of every entry, those left behind by killed processes included."""
+    found = []
+    for path in folder.glob("??/*"):
+        with suppress(OSError):
+            state = path.stat()
+            found.append((state.st_mtime, state.st_size, path))
+    return found
+
+
+def _keep_within(folder: Path, most: int) -> None:
+    """Removes what was not used for longest until the rest fits."""
+    found = entries(folder)
+    total = sum(size for _, size, _ in found)
+    if total <= most:
+        return
+    for _, size, path in sorted(found, key=lambda entry: entry[0]):
+        with suppress(OSError):
+            path.unlink()
+        total -= size
+        if total <= 0.9 * most:
+            return
+
+
+def clear() -> int:
+    """Removes every entry; gives how many there were."""
+    folder = environment.cache_folder()
+    if folder is None or not folder.exists():
+        return 0
+    found = entries(folder)
+    for _, _, path in found:
+        with suppress(OSError):
+            path.unlink()
+    return len(found)

@@ -1,0 +1,66 @@
+"""What the CPU at hand offers."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from functools import cache
+
+from tilewright.machine import Machine, MultiplyAtom
+
+_REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
+_ASKED_FOR = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "avx512vnni", "avx512fp16",
+              "amx-tile", "amx-bf16", "amx-int8")
+
+
+@cache
+def features() -> frozenset[str]:
+    """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
+    import llvmlite.binding as llvm
+
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    found = {name for name, there in llvm.get_host_cpu_features().items() if there}
+    if "amx-tile" in found and not _tiles_granted():
+        found -= {"amx-tile", "amx-bf16", "amx-int8"}
+    return frozenset(name for name in _ASKED_FOR if name in found)
+
+
+@cache
+def _tiles_granted() -> bool:
+    """Whether the system lets this process use tile registers; asked once, before worker threads start."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
+@cache
+def name() -> str:
+    """The CPU's name, as LLVM says it."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_host_cpu_name())
+
+
+def llvm_features() -> str:
+    """The features as LLVM takes them: those we ask for, on or off as the CPU has them."""
+    found = features()
+    flags = [("+" if f in found else "-") + f for f in _ASKED_FOR]
+    return ",".join([*flags, "+prefer-no-gather"])
+
+
+def has(atom: MultiplyAtom) -> bool:
+    """Whether this CPU has an atom."""
+    return features().issuperset(atom.features)
+
+
+def machine() -> Machine:
+    """The row that describes this CPU best."""
+    from tilewright.targets.x86.machine import MACHINES
+
+    best = None
+    for row in MACHINES.values():
+        if features().issuperset(row.features):
+            best = row
+    return best if best is not None else MACHINES["x86.avx2"]

@@ -1,0 +1,590 @@
+"""From a loop program to LLVM IR text for x86: one function that a worker calls.
+
+`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch memory
+(a piece for each worker), then that of the tile configuration. Vector registers are LLVM values; tile registers are
+numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir import dtypes
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop import VectorType
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.passes.places import linear_step
+from tilewright.targets.llvm_formula import FormulaWriter
+from tilewright.targets.llvm_text import Writer, element, literal, vector
+
+LINE = 64
+PAGE = 4096
+SPARE = 512
+"""Bytes at the start of a worker's scratch memory: where stores go whose condition does not hold."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A function's text, and what the caller must provide."""
+
+    text: str
+    name: str
+    arguments: tuple[str, ...]
+    scratch_bytes: int
+    uses_tiles: bool
+
+
+def emit(program: Program) -> Emitted:
+    """The LLVM IR of a loop program."""
+    return _Emitter(program).run()
+
+
+class _Emitter:
+    def __init__(self, program: Program):
+        self.program = program
+        self.w = Writer()
+        self.pointers: dict[Value, str] = {}
+        self.registers: dict[Value, str] = {}
+        self.tiles: dict[Value, int] = {}
+        self.scratch = SPARE
+        self.globals: list[str] = []
+        self.uses_tiles = False
+
+    def run(self) -> Emitted:
+        w = self.w
+        count = len(self.program.args)
+        for place, arg in enumerate(self.program.args):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * place}") if place else "%args"
+            self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
+        slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * count}")
+        base = w.value(f"load ptr, ptr {slot}")
+        stride = "STRIDE_OF_SCRATCH"
+        mine = w.value(f"mul i64 %worker, {stride}")
+        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
+        configuration = [w.name("slot"), w.name("config")]
+        place_of_config = len(w.scope.lines)
+        self.block(self.program.body)
+        if self.uses_tiles:
+            w.scopes[0].lines.insert(
+                place_of_config,
+                f"  {configuration[0]} = getelementptr i8, ptr %args, i64 {8 * (count + 1)}\n"
+                f"  {configuration[1]} = load ptr, ptr {configuration[0]}\n"
+                f"  call void @llvm.x86.ldtilecfg(ptr {configuration[1]})",
+            )
+            w.declare("void @llvm.x86.ldtilecfg(ptr)")
+            w.declare("void @llvm.x86.tilerelease()")
+            w.line("call void @llvm.x86.tilerelease()")
+        size = -(-self.scratch // PAGE) * PAGE + 8 * LINE  # workers' pieces do not fall on the same cache sets
+        body = w.text().replace(stride, str(size))
+        name = self.program.name
+        parts = [
+            *self.globals,
+            *w.declared,
+            f"define void @{name}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{\nentry:\n{body}\n"
+            "  ret void\n}",
+            "!0 = !{i32 1}",
+        ]
+        arguments = tuple(a.name or "" for a in self.program.args)
+        return Emitted("\n".join(parts) + "\n", name, arguments, size, self.uses_tiles)
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            getattr(self, f"_{op.name}")(op)
+
+    # -- registers and memory -----------------------------------------------------------------------------------
+
+    def lanes(self, value: Value) -> int | None:
+        shape = numbers(value.type.shape, "register")
+        return shape[0] if shape else None
+
+    def kind(self, value: Value) -> str:
+        return vector(value.type.dtype, self.lanes(value))
+
+    def is_tile(self, value: Value) -> bool:
+        return len(value.type.shape) == 2
+
+    def register(self, value: Value) -> str:
+        found = self.registers.get(value)
+        if found is None:
+            scalar = "0.0" if value.type.dtype.is_float else "0"
+            found = scalar if self.lanes(value) is None else "zeroinitializer"
+            if value.type.dtype in (dtypes.bf16, dtypes.f16) and self.lanes(value) is None:
+                found = literal(0.0, value.type.dtype)
+        return found
+
+    def tile(self, value: Value) -> int:
+        found = self.tiles.get(value)
+        if found is None:
+            found = self.tiles[value] = len(self.tiles)
+            if found >= 8:
+                raise ProgramError("more than eight tile registers are used; the machine has eight")
+            self.uses_tiles = True
+        return found
+
+    def _alloc(self, op: Op) -> None:
+        kind, value = op.attrs["type"], op.results[0]
+        if isinstance(kind, TensorType):
+            size = kind.cosize() * kind.dtype.numpy.itemsize
+            self.pointers[value] = self.w.placed(
+                0, ("scratch", value), f"getelementptr i8, ptr {self.spare}, i64 {self.scratch}"
+            )
+            self.scratch = -(-(self.scratch + size) // LINE) * LINE
+        elif isinstance(kind, VectorType):
+            self.registers.pop(value, None)
+
+    def _bitcast(self, op: Op) -> None:
+        self.pointers[op.results[0]] = self.pointers[op.operands[0]]
+
+    def _constant(self, op: Op) -> None:
+        shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
+        grids = np.ogrid[tuple(slice(0, n) for n in shape)]
+        names = dict(zip((s.name for s in op.attrs["over"]), grids, strict=True))
+        values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape).reshape(-1)
+        kind = element(op.attrs["dtype"])
+        name = f"@table{len(self.globals)}"
+        entries = ", ".join(f"{kind} {v}" for v in values.tolist())
+        self.globals.append(f"{name} = internal constant [{values.size} x {kind}] [{entries}], align 64")
+        self.pointers[op.results[0]] = name
+
+    def where(self, buffer: Value, offset: Expr) -> str:
+        size = buffer.type.dtype.numpy.itemsize
+        return self.w.address(self.pointers[buffer], buffer, offset, size)
+
+    def _fetch(self, op: Op) -> None:
+        kind = op.operands[0].type.dtype
+        pointer = self.where(op.operands[0], op.attrs["at"][0])
+        text = self.w.value(f"load {element(kind)}, ptr {pointer}")
+        if kind.bits < 64:
+            word = "zext" if kind.numpy.kind in "ub" else "sext"
+            text = self.w.value(f"{word} {element(kind)} {text} to i64")
+        self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
+
+    def _read(self, op: Op) -> None:
+        value = op.operands[0]
+        text = self.register(value)
+        kind = value.type.dtype
+        if kind.bits < 64:
+            text = self.w.value(f"sext {element(kind)} {text} to i64")
+        self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
+
+    # -- loads and stores ---------------------------------------------------------------------------------------
+
+    def _load(self, op: Op) -> None:
+        target, buffer = op.operands
+        offset = op.attrs["at"][0]
+        if self.is_tile(target):
+            row, inner = op.attrs["over"]
+            pointer = self.where(buffer, Substitution({row: 0, inner: 0})(offset))
+            stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
+            name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
+            self.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
+            self.w.line(f"call void @llvm.x86.{name}(i8 {self.tile(target)}, ptr {pointer}, i64 {stride})")
+            return
+        self.registers[target] = self._loaded(op, target, buffer, offset)
+
+    def _loaded(self, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+        lanes, kind = self.lanes(target), element(target.type.dtype)
+        lane = op.attrs["over"][0] if op.attrs["over"] else None
+        when = op.attrs.get("when")
+        other = self._splat(op.attrs.get("otherwise", 0), target)
+        align = target.type.dtype.numpy.itemsize
+        if lane is None or lanes is None:
+            pointer = self._guarded(self.where(buffer, offset), when)
+            return self._chosen(self.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
+        step = linear_step(offset, lane)
+        form = f"<{lanes} x {kind}>"
+        if when is not None and lane in when.symbols:
+            return self._masked_load(buffer, offset, lane, lanes, step, when, other, target)
+        if step == 1:
+            pointer = self._guarded(self.where(buffer, Substitution({lane: 0})(offset)), when)
+            return self._chosen(self.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
+        if step == 0:
+            pointer = self._guarded(self.where(buffer, offset), when)
+            one = self.w.value(f"load {kind}, ptr {pointer}, align {align}")
+            return self._chosen(self.w.splat(one, kind, lanes), when, other, form)
+        total = "poison"
+        for i in range(lanes):
+            pointer = self._guarded(self.where(buffer, Substitution({lane: i})(offset)), when)
+            one = self.w.value(f"load {kind}, ptr {pointer}, align {align}")
+            total = self.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
+        return self._chosen(total, when, other, form)
+
+    def _masked_load(
+        self, buffer: Value, offset: Expr, lane: Symbol, lanes: int, step: int | None, when: Expr, other: str, target: Value
+    ) -> str:
+        kind = element(target.type.dtype)
+        form, align = f"<{lanes} x {kind}>", target.type.dtype.numpy.itemsize
+        mask = self.w.lane_conditions(when, lane, lanes)
+        if step == 1:
+            pointer = self.where(buffer, Substitution({lane: 0})(offset))
+            name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
+            self.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
+            return self.w.value(f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})")
+        total = other
+        for i in range(lanes):
+            bit = self.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
+            pointer = self.where(buffer, Substitution({lane: i})(offset))
+            safe = self.w.value(f"select i1 {bit}, ptr {pointer}, ptr {self.spare}")
+            one = self.w.value(f"load {kind}, ptr {safe}, align {align}")
+            full = self.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
+            total = self.w.value(f"select i1 {bit}, {form} {full}, {form} {total}")
+        return total
+
+    def _guarded(self, pointer: str, when: Expr | None) -> str:
+        """The pointer, or that of spare memory where the condition does not hold."""
+        if when is None:
+            return pointer
+        return self.w.value(f"select i1 {self.w.condition(when)}, ptr {pointer}, ptr {self.spare}")
+
+    def _chosen(self, value: str, when: Expr | None, other: str, form: str) -> str:
+        if when is None:
+            return value
+        return self.w.value(f"select i1 {self.w.condition(when)}, {form} {value}, {form} {other}")
+
+    def _splat(self, number: Any, target: Value) -> str:
+        kind, lanes = target.type.dtype, self.lanes(target)
+        if kind.name not in _KNOWN:
+            number = int(np.asarray(number).astype(kind.numpy).view(np.uint8))
+            kind = dtypes.u8
+        text = literal(number, kind)
+        if lanes is None:
+            return text
+        return f"<{', '.join([f'{element(kind)} {text}'] * lanes)}>" if number != 0 else "zeroinitializer"
+
+    def _store(self, op: Op) -> None:
+        source, buffer = op.operands
+        offset, when = op.attrs["at"][0], op.attrs.get("when")
+        if self.is_tile(source):
+            row, inner = op.attrs["over"]
+            pointer = self.where(buffer, Substitution({row: 0, inner: 0})(offset))
+            stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
+            self.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
+            self.w.line(f"call void @llvm.x86.tilestored64(i8 {self.tile(source)}, ptr {pointer}, i64 {stride})")
+            return
+        lanes, kind = self.lanes(source), element(source.type.dtype)
+        lane = op.attrs["over"][0] if op.attrs["over"] else None
+        align = source.type.dtype.numpy.itemsize
+        value = self.register(source)
+        if lane is None or lanes is None:
+            self.w.line(f"store {kind} {value}, ptr {self._guarded(self.where(buffer, offset), when)}, align {align}")
+            return
+        form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
+        masked = when is not None and lane in when.symbols
+        if step == 1 and not masked:
+            pointer = self._guarded(self.where(buffer, Substitution({lane: 0})(offset)), when)
+            full = lanes * align
+            bypass = op.attrs.get("stream") and when is None and full in (16, 32, 64) and _aligned(offset, lane, full // align)
+            hint = f"align {full}, !nontemporal !0" if bypass else f"align {align}"
+            self.w.line(f"store {form} {value}, ptr {pointer}, {hint}")
+            return
+        if step == 1:
+            assert when is not None
+            mask = self.w.lane_conditions(when, lane, lanes)
+            pointer = self.where(buffer, Substitution({lane: 0})(offset))
+            name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
+            self.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
+            self.w.line(f"call void {name}({form} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
+            return
+        for i in range(lanes):
+            images = Substitution({lane: i})
+            one = self.w.value(f"extractelement {form} {value}, i64 {i}")
+            pointer = self._guarded(self.where(buffer, images(offset)), None if when is None else images(when))
+            self.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
+
+    def _prefetch(self, op: Op) -> None:
+        self.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
+        pointer = self.where(op.operands[0], op.attrs["at"][0])
+        self.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
+
+    def _atomic(self, op: Op) -> None:
+        source, buffer = op.operands
+        kind = source.type.dtype
+        pointer = self._guarded(self.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
+        how = op.attrs["how"]
+        if kind.is_float:
+            word = {"add": "fadd", "min": "fmin", "max": "fmax"}[how]
+        else:
+            word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
+        self.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {self.register(source)} monotonic")
+
+    # -- arithmetic -------------------------------------------------------------------------------------------
+
+    def _fill(self, op: Op) -> None:
+        value = op.operands[0]
+        if self.is_tile(value):
+            if op.attrs["value"] != 0:
+                raise ProgramError("a tile register can only be filled with zero")
+            self.w.declare("void @llvm.x86.tilezero(i8 immarg)")
+            self.w.line(f"call void @llvm.x86.tilezero(i8 {self.tile(value)})")
+            return
+        self.registers[value] = self._splat(op.attrs["value"], value)
+
+    def _compute(self, op: Op) -> None:
+        target = op.operands[0]
+        lanes = self.lanes(target)
+        lane = op.attrs["over"][0] if op.attrs.get("over") else None
+
+        def leaf(f: Formula) -> Any:
+            value = op.operands[f.value]
+            text = self.register(value)
+            if lanes is not None and self.lanes(value) is None:
+                text = self.w.splat(text, element(value.type.dtype), lanes)
+            return text, value.type.dtype
+
+        formula: Formula = op.attrs["formula"]
+        if formula.name == "operand":
+            self.registers[target] = leaf(formula)[0]
+            return
+        self.registers[target] = FormulaWriter(self.w, lanes, lane, leaf).write(formula, target.type.dtype)
+
+    def _shuffle(self, op: Op) -> None:
+        target, source = op.operands
+        lanes, width = self.lanes(target), self.lanes(source)
+        assert lanes is not None and width is not None
+        (lane,) = op.attrs["over"]
+        places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
+        kind = element(source.type.dtype)
+        form = f"<{width} x {kind}>"
+        mask = ", ".join(f"i32 {p}" for p in places)
+        self.registers[target] = self.w.value(
+            f"shufflevector {form} {self.register(source)}, {form} poison, <{lanes} x i32> <{mask}>"
+        )
+
+    def _reduce(self, op: Op) -> None:
+        source, target = op.operands
+        lanes = self.lanes(source)
+        assert lanes is not None
+        kind = source.type.dtype
+        total: Any = None
+        name = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op.attrs["with"]]
+        for i in range(lanes):
+            one = self.w.value(f"extractelement {self.kind(source)} {self.register(source)}, i64 {i}")
+            if total is None:
+                total = one
+                continue
+            parts = {1: total, 2: one}
+            writer = FormulaWriter(self.w, None, None, lambda f, parts=parts: (parts[f.value], kind))  # type: ignore[misc]
+            total = writer.write(Formula(name, (Formula.operand(1), Formula.operand(2))), kind)
+        self.registers[target] = total
+
+    def _atom(self, op: Op) -> None:
+        from tilewright.targets.x86.instructions import multiply
+
+        multiply(self, op)
+
+    # -- control ----------------------------------------------------------------------------------------------
+
+    def _let(self, op: Op) -> None:
+        pass
+
+    def _barrier(self, op: Op) -> None:
+        pass
+
+    def _carried(self, blocks: tuple[Block, ...]) -> list[Value]:
+        """The registers made outside that the blocks change."""
+        found: dict[Value, None] = {}
+
+        def walk(block: Block) -> None:
+            for op in block.ops:
+                if op.name in ("load", "compute", "shuffle", "fill", "atom"):
+                    found[op.operands[0]] = None
+                elif op.name == "reduce":
+                    found[op.operands[1]] = None
+                for inner in op.blocks:
+                    walk(inner)
+
+        inside = {r for b in blocks for op in _within(b) for r in op.results}
+        for block in blocks:
+            walk(block)
+        return [v for v in found if v not in inside and not self.is_tile(v)]
+
+    def _for(self, op: Op) -> None:
+        self._nest(op, list(op.attrs["ranges"]))
+
+    def _nest(self, op: Op, ranges: list[Range]) -> None:
+        if not ranges:
+            for block in op.blocks:
+                self.block(block)
+            return
+        loop = ranges[0]
+        lo, hi = self.w.integer(loop.lo), self.w.integer(loop.hi)
+        sure = isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.lo.value < loop.hi.value
+        self._loop(op.blocks, loop.symbol, lo, hi, str(loop.step), sure, lambda: self._nest(op, ranges[1:]))
+
+    def _loop(
+        self, blocks: tuple[Block, ...], variable: Symbol | None, lo: str, hi: str, step: str, sure: bool, body: Any
+    ) -> str:
+        """A loop from lo to below hi; gives the name of its variable."""
+        w = self.w
+        carried = self._carried(blocks)
+        start = {v: self.register(v) for v in carried}
+        w.count += 1
+        head, done = f"loop{w.count}", f"done{w.count}"
+        before = w.scope
+        hoisted_in = w.block
+        inner = w.open()
+        if not sure:
+            guard = w.name("some")
+            before.lines.insert(len(before.lines) - 1, f"  {guard} = icmp slt i64 {lo}, {hi}")
+            before.lines.insert(len(before.lines) - 1, f"  br i1 {guard}, label %{head}, label %{done}")
+        else:
+            before.lines.insert(len(before.lines) - 1, f"  br label %{head}")
+        w.label(head)
+        counter = w.name("i")
+        phis = len(inner.lines)
+        names = {v: w.name("r") for v in carried}
+        if variable is not None:
+            w.symbols[variable] = (counter, inner.depth)
+        inner.lines.append("")
+        self.registers |= names
+        body_out = body(counter)if variable is None else body()
+        assert body_out is None
+        following = w.value(f"add i64 {counter}, {step}")
+        latch = w.block
+        again = w.value(f"icmp slt i64 {following}, {hi}")
+        w.line(f"br i1 {again}, label %{head}, label %{done}")
+        rows = [f"  {counter} = phi i64 [{lo}, %{hoisted_in}], [{following}, %{latch}]"]
+        for v in carried:
+            rows.append(
+                f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{self.register(v)}, %{latch}]"
+            )
+        inner.lines[phis] = "\n".join(rows)
+        ends = {v: self.register(v) for v in carried}
+        w.close()
+        w.label(done)
+        for v in carried:
+            if sure:
+                self.registers[v] = ends[v]
+            else:
+                out = w.name("e")
+                w.line(f"{out} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{ends[v]}, %{latch}]")
+                self.registers[v] = out
+        return counter
+
+    def _tasks(self, op: Op) -> None:
+        w = self.w
+        ranges: tuple[Range, ...] = op.attrs["ranges"]
+        counts = [-(-(_int(r.hi) - _int(r.lo)) // r.step) for r in ranges]
+        total = int(np.prod(counts, dtype=np.int64))
+        schedule = op.attrs.get("schedule", "strided")
+        if schedule == "contiguous":
+            more = w.value(f"add i64 %workers, {total - 1}")
+            part = w.value(f"udiv i64 {more}, %workers")
+            first = w.value(f"mul i64 %worker, {part}")
+            end = w.value(f"add i64 {first}, {part}")
+            w.declare("i64 @llvm.smin.i64(i64, i64)")
+            last = w.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {total})")
+            step = "1"
+        else:
+            first, last, step = "%worker", str(total), "%workers"
+
+        def body(counter: str) -> None:
+            rest = counter
+            for r, count in reversed(list(zip(ranges, counts, strict=True))):
+                outermost = r is ranges[0]
+                digit = rest if outermost else w.value(f"urem i64 {rest}, {count}")
+                if not outermost:
+                    rest = w.value(f"udiv i64 {rest}, {count}")
+                scaled = digit if r.step == 1 else w.value(f"mul i64 {digit}, {r.step}")
+                value = scaled if _int(r.lo) == 0 else w.value(f"add i64 {scaled}, {_int(r.lo)}")
+                w.symbols[r.symbol] = (value, w.scope.depth)
+            self.block(op.blocks[0])
+
+        self._loop(op.blocks, None, first, last, step, False, body)
+
+    def _if(self, op: Op) -> None:
+        w = self.w
+        carried = self._carried(op.blocks)
+        condition = w.condition(op.attrs["when"])
+        w.count += 1
+        number = w.count
+        start = {v: self.register(v) for v in carried}
+        before = w.block
+        names = [f"then{number}", f"else{number}"][: len(op.blocks)]
+        done = f"end{number}"
+        otherwise = names[1] if len(names) == 2 else done
+        ends: list[tuple[str, dict[Value, str]]] = []
+        branch_at: list[Any] = []
+        w.scope.lines.append(branch_at)
+        for name, block in zip(names, op.blocks, strict=True):
+            self.registers |= start
+            w.open()
+            w.label(name)
+            self.block(block)
+            w.line(f"br label %{done}")
+            ends.append((w.block, {v: self.register(v) for v in carried}))
+            hoisted = w.scopes[-2].before_inner
+            w.close()
+            branch_at += hoisted
+            hoisted.clear()
+        branch_at.append(f"  br i1 {condition}, label %{names[0]}, label %{otherwise}")
+        if len(names) == 1:
+            ends.append((before, start))
+        w.label(done)
+        for v in carried:
+            out = w.name("e")
+            arms = ", ".join(f"[{values[v]}, %{label}]" for label, values in ends)
+            w.line(f"{out} = phi {self.kind(v)} {arms}")
+            self.registers[v] = out
+
+    def _while(self, op: Op) -> None:
+        w = self.w
+        flag = op.operands[0]
+        carried = self._carried(op.blocks)
+        start = {v: self.register(v) for v in carried}
+        w.count += 1
+        head, inside, done = f"while{w.count}", f"body{w.count}", f"done{w.count}"
+        before = w.block
+        outer = w.scope
+        inner = w.open()
+        outer.lines.insert(len(outer.lines) - 1, f"  br label %{head}")
+        w.label(head)
+        phis = len(inner.lines)
+        names = {v: w.name("r") for v in carried}
+        inner.lines.append("")
+        self.registers |= names
+        going = w.value(f"icmp ne i64 {self.register(flag)}, 0")
+        w.line(f"br i1 {going}, label %{inside}, label %{done}")
+        w.label(inside)
+        self.block(op.blocks[0])
+        w.line(f"br label %{head}")
+        latch = w.block
+        rows = [
+            f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{before}], [{self.register(v)}, %{latch}]" for v in carried
+        ]
+        inner.lines[phis] = "\n".join(rows)
+        w.close()
+        w.label(done)
+        self.registers |= names
+
+
+_KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
+
+
+def _suffix(kind: str) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)
+
+
+def _int(e: Expr) -> int:
+    if not isinstance(e, Const):
+        raise ProgramError(f"the limit {e} of tasks is not a number")
+    return e.value
+
+
+def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
+    """Whether the place of lane 0 is a multiple of so many elements."""
+    start = Substitution({lane: 0})(offset)
+    return (start % elements) is as_expr(0)
+
+
+def _within(block: Block) -> list[Op]:
+    return [op for outer in block.ops for op in (outer, *(o for b in outer.blocks for o in _within(b)))]

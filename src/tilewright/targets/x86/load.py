@@ -1,0 +1,79 @@
+"""Object code into this process: found in the cache or generated, then linked."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+from tilewright import __version__
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.targets.x86 import cpu
+
+_lock = threading.Lock()
+_count = 0
+
+
+class Code:
+    """Linked machine code; it stays as long as this does."""
+
+    def __init__(self, engine: Any):
+        self.engine = engine
+
+    def address(self, name: str) -> int:
+        """The address of a function."""
+        return int(self.engine[name])
+
+
+def request(form: str = "object") -> dict[str, Any]:
+    """What the helper is asked for: code for this CPU."""
+    return {"cpu": cpu.name(), "features": cpu.llvm_features(), "level": 2, "form": form}
+
+
+def versions() -> str:
+    """What generated code depends on besides its text."""
+    import llvmlite
+
+    return f"{__version__} llvmlite {llvmlite.__version__} {cpu.name()} {cpu.llvm_features()}"
+
+
+def object_of(text: str) -> bytes:
+    """The object code of LLVM IR text."""
+    key = disk.key_of("llvm", text, versions())
+    found = disk.load(key)
+    if found is None:
+        found = HELPER.ask(request(), text)
+        disk.store(key, found)
+    return found
+
+
+@cache
+def _linker() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu.name(), features=cpu.llvm_features(), opt=2, jit=True
+    )
+    return llvm.create_lljit_compiler(machine, use_jit_link=False, suppress_errors=False)
+
+
+def link(data: bytes, names: tuple[str, ...]) -> Code:
+    """Object code, linked; `names` are the functions that are called."""
+    global _count
+    import llvmlite.binding as llvm
+
+    with _lock:
+        _count += 1
+        builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
+        for name in names:
+            builder = builder.export_symbol(name)
+        return Code(builder.link(_linker(), f"tilewright{_count}"))
+
+
+def load_text(text: str) -> Code:
+    """LLVM IR text, generated and linked; all its functions can be called."""
+    names = tuple(line.split("@")[1].split("(")[0] for line in text.splitlines() if line.startswith("define void @"))
+    return link(object_of(text), names)
