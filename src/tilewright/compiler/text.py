@@ -114,8 +114,11 @@ class TextExecutable:
     def text(self, level: str | None = None) -> str:
         """The programs of a level, parameters bound in the first; None: all. On x86 also "loop", "llvm" and "asm"."""
         if self._kernel is not None and level in ("loop", "llvm", "asm") and level != self.main.level.name:
-            return {"loop": lambda: str(self._kernel.loop), "llvm": lambda: str(self._kernel.llvm),
-                    "asm": lambda: str(self._kernel.assembly)}[level]()
+            return {
+                "loop": lambda: str(self._kernel.loop),
+                "llvm": lambda: str(self._kernel.llvm),
+                "asm": lambda: str(self._kernel.assembly),
+            }[level]()
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         return "\n".join(str(p) for p in programs if level in (None, p.level.name))
 

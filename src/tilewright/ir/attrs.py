@@ -81,6 +81,8 @@ class Kind:
 
     allowed: Any = object
     binds = False
+    opens = ""
+    """The sign that its text begins with, where there is one."""
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         """The value as it is printed; `operands` are the names of the operation's operands."""
@@ -329,6 +331,7 @@ def axis(name: str, extent: Expr) -> Symbol:
 class _Axes(Kind):
     allowed = tuple
     binds = True
+    opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         return "(" + ", ".join(f"{s.name} {s.upper + 1}" for s in value) + ")"

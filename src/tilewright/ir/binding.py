@@ -104,9 +104,9 @@ def _block(block: Block, images: Substitution, values: dict[Value, Value]) -> Bl
 
 
 def _op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
-    attrs = _mapped(op, images)
-    if any(_empty(r) for r in attrs.get("ranges", ())):
+    if any(_empty(r, images) for r in op.attrs.get("ranges", ())):
         return None  # a loop that never runs says nothing
+    attrs = _mapped(op, images)
     if op.name == "if" and isinstance(attrs["when"], Const) and not attrs["when"].value and len(op.blocks) == 1:
         return None
     new = Op(op.spec, tuple(values[v] for v in op.operands), attrs, loc=op.loc)
@@ -120,5 +120,6 @@ def _op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
     return new
 
 
-def _empty(loop: Any) -> bool:
-    return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value
+def _empty(loop: Any, images: Substitution) -> bool:
+    lo, hi = images(loop.lo), images(loop.hi)
+    return isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Expr
@@ -63,7 +64,7 @@ class Formula:
     @classmethod
     def number(cls, value: float) -> Formula:
         """A number; it takes the element type of what it is combined with."""
-        return cls("number", (), value)
+        return cls("number", (), value if value == value else nan)  # one NaN, so that equal formulas are equal
 
     @classmethod
     def cast(cls, to: DType, part: Formula) -> Formula:
@@ -125,6 +126,12 @@ class Formula:
         if self.name == "select":
             return _common("select", found[1:])
         common = _common(self.name, found)
+        if common is not None and not common.is_float:
+            for part in self.parts:
+                if part.name == "number" and part.value != part.value // 1:
+                    raise ProgramError(
+                        f"{self.name} of {common} and {part.value!r}, which is no {common}; convert first"
+                    )
         if self.name in COMPARISONS:
             return dtypes.bool_
         if self.name in _FLOAT_ONLY and common is not None and not common.is_float:

@@ -400,7 +400,7 @@ class Reader:
                         else:
                             self.expect(piece.text)
                     case "group":
-                        if self._stands(leading(piece)):
+                        if self._stands(leading(piece), spec):
                             read(piece.inner)
                     case "flag":
                         self.keyword(piece.text)
@@ -437,8 +437,10 @@ class Reader:
         op.results = tuple(Value(t) for t in types)
         return op
 
-    def _stands(self, piece: Piece) -> bool:
+    def _stands(self, piece: Piece, spec: OpSpec) -> bool:
         """Whether an optional group is there: its first word or sign stands next."""
+        if piece.what == "attribute":
+            return self.peek(kind_of(spec.attrs[piece.text]).opens)
         if piece.what in ("literal", "flag") and piece.text.isidentifier():
             return self.peek_word() == piece.text
         return self.peek("{" if piece.what == "block" else piece.text)

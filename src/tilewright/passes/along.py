@@ -146,8 +146,6 @@ class _Reduce(_Walk):
             for target, value in zip(self.targets, before, strict=True):
                 load(self.low, value, over, target.at(outer), 0)
             carried = [self.cast(v, k) for v, k in zip(before, self.carried, strict=True)]
-            if carried == before:  # registers of our own: combining overwrites them
-                pass
             _combined(self.low, self.op, carried, totals)
             totals = carried
         for target, total in zip(self.targets, totals, strict=True):

@@ -1,8 +1,8 @@
 """The end of a round, woven into the beginning of the next.
 
-A round of a loop with `overlap defer` has a body and an end. The loop becomes: for each round, the body, and between its
-operations the end of the round before; after the last round, its end. In the first round there is no end to do:
-its stores find no place (a flag says so), so that no second copy of the body is needed.
+A round of a loop with `overlap defer` has a body and an end. The loop becomes: for each round, the body, and between
+its operations the end of the round before; after the last round, its end. In the first round there is no end to
+do: its stores find no place (a flag says so), so that no second copy of the body is needed.
 
 What the end reads from registers that the body overwrites, it reads before: each operation of the body that writes
 such a register is held back until the end has read it.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Const, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import i64
@@ -30,8 +31,6 @@ SHARE = 0.75
 
 def deferred(low: Lowering, op: Op) -> None:
     """A loop whose rounds overlap."""
-    from tilewright.passes import control
-
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
     memory = {r.symbol: low.register(i64, name=f"last_{r.symbol.name}") for r in ranges}
@@ -42,15 +41,15 @@ def deferred(low: Lowering, op: Op) -> None:
     for value in _captured(low, op):
         low.emit("fill", (value,), value=0)  # the end of no round reads them once
     last = {
-        r.symbol: symbol(low.fresh(f"last_{r.symbol.name}"), _least(lo), _most(hi) - 1)
+        r.symbol: symbol(low.fresh(f"last_{r.symbol.name}"), int(lo.lo), int(hi.hi) - 1)
         for r, (lo, hi) in zip(ranges, limits, strict=True)
     }
     begun = symbol(low.fresh("begun"), 0, 1)
 
-    def nest(rest: list[tuple[Range, tuple[object, object]]], known: dict[Symbol, object]) -> None:
+    def nest(rest: tuple[Range, ...], known: dict[Symbol, Expr]) -> None:
         if rest:
-            r, _ = rest[0]
-            with low.means(known):  # type: ignore[arg-type]
+            r = rest[0]
+            with low.means(known):
                 lo, hi = low.expr(r.lo), low.expr(r.hi)
                 with low.loop(r.symbol.name, lo, hi, r.step) as value:
                     nest(rest[1:], {**known, r.symbol: value})
@@ -60,7 +59,7 @@ def deferred(low: Lowering, op: Op) -> None:
         low.emit("read", (flag,), symbol=begun)
         main, end = Block(()), Block(())
         before = low.meaning
-        with low.writing(main), low.means(known):  # type: ignore[arg-type]
+        with low.writing(main), low.means(known):
             low.block(op.blocks[0])
             inner = low.meaning
         low.meaning = {**inner, **before}
@@ -75,7 +74,7 @@ def deferred(low: Lowering, op: Op) -> None:
             low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
         low.emit("fill", (flag,), value=1)
 
-    nest(list(zip(ranges, limits, strict=True)), {})
+    nest(ranges, {})
     for variable, register in memory.items():
         again = symbol(low.fresh(f"last_{variable.name}"), last[variable].lower, last[variable].upper)
         low.emit("read", (register,), symbol=again)
@@ -84,7 +83,6 @@ def deferred(low: Lowering, op: Op) -> None:
     with low.means({r.symbol: last[r.symbol] for r in ranges}):
         low.block(op.blocks[1])
     low.straight -= 1
-    assert control is not None
 
 
 def can_defer(low: Lowering, op: Op) -> bool:
@@ -99,14 +97,6 @@ def can_defer(low: Lowering, op: Op) -> bool:
             if made is None or not isinstance(made, Tiles | Vectors):
                 return False
     return True
-
-
-def _least(e: object) -> int:
-    return int(e.lo)  # type: ignore[attr-defined]
-
-
-def _most(e: object) -> int:
-    return int(e.hi)  # type: ignore[attr-defined]
 
 
 def _captured(low: Lowering, op: Op) -> list[Value]:
@@ -127,8 +117,6 @@ def _within(block: Block) -> list[Op]:
 
 def _only_if(end: Block, begun: Symbol) -> None:
     """Stores of the end happen only where there was a round before; it writes nothing else that counts."""
-    from tilewright.algebra.expr_rules import all_of
-
     for op in _within(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
             condition = begun >= 1
@@ -193,6 +181,3 @@ def _sink_fills(ops: list[Op]) -> list[Op]:
                 found.append(waiting.pop(value))
         found.append(op)
     return [*found, *waiting.values()]
-
-
-__all__ = ["Const", "as_expr", "deferred", "woven"]

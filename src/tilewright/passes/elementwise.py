@@ -136,8 +136,7 @@ def _unpacked(low: Lowering, handle: Any) -> Any:
     if not isinstance(handle, Tiles):
         return handle
     made = low.scratch(handle.dtype, handle.shape, "tile")
-    if any(True for _ in handle.registers):
-        _copy_tiles(low, handle, made, None, False)
+    _copy_tiles(low, handle, made, None, False)
     return made
 
 
@@ -184,21 +183,29 @@ def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None
             from_memory(low, between, target)
         return
     rows, elements = tiles.register_shape
-    plain = all(
-        _tile_where(low, tiles, memory, key, rows, elements) is not None for key in tiles.registers
-    )
-    if not plain:
+    places = {key: _tile_where(low, tiles, memory, key, rows, elements) for key in tiles.registers}
+    if None in places.values():
         between = low.scratch(tiles.dtype, tiles.shape, "tile")
         if isinstance(target, Tiles):
-            run(low, Job(memory.shape, memory.dtype, between.at, Formula.operand(1), {1: memory.at}, {1: memory.dtype},
-                         otherwise))
+            run(
+                low,
+                Job(
+                    memory.shape,
+                    memory.dtype,
+                    between.at,
+                    Formula.operand(1),
+                    {1: memory.at},
+                    {1: memory.dtype},
+                    otherwise,
+                ),
+            )
             _copy_packed(low, between, target, True)
         else:
             _copy_packed(low, between, source, False)
             run(low, Job(memory.shape, memory.dtype, memory.at, Formula.operand(1), {1: between.at}, {1: memory.dtype}))
         return
     for key, value in tiles.registers.items():
-        found = _tile_where(low, tiles, memory, key, rows, elements)
+        found = places[key]
         assert found is not None
         (row, element), where = found
         if isinstance(target, Tiles):
@@ -328,8 +335,8 @@ class _Loops:
             if isinstance(count, Const) and count.value <= 0:
                 return
             if spread and isinstance(lo, Const) and isinstance(hi, Const):
-                for i in range(lo.value, hi.value):
-                    self.run(what, inner, {**known, axis: as_expr(i)})
+                for value in range(lo.value, hi.value):
+                    self.run(what, inner, {**known, axis: as_expr(value)})
                 return
             with self.low.loop(f"i{n}", lo, hi) as i:
                 self.run(what, inner, {**known, axis: i})
@@ -388,8 +395,8 @@ class _Loops:
             self._step(job, {**known, axis: start + lane}, lane, count)
 
         if self.low.straight or full <= 4:
-            for i in range(full):
-                step(as_expr(i * self.lanes), self.lanes)
+            for block in range(full):
+                step(as_expr(block * self.lanes), self.lanes)
         elif full:
             with self.low.loop("v", 0, full) as i:
                 step(self.lanes * i, self.lanes)

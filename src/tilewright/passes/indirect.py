@@ -9,7 +9,6 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_rules import all_of
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Value
-from tilewright.ir.formula import Formula
 from tilewright.passes.elementwise import from_memory, in_memory, load, store
 from tilewright.passes.places import Where
 
@@ -86,6 +85,3 @@ def atomic(low: Lowering, op: Op) -> None:
         low.emit("atomic", (value, where.buffer), how=op.attrs["how"], at=(where.offset,), when=when)
 
     _elements(low, op, body)
-
-
-__all__ = ["Formula", "atomic", "gather", "scatter"]

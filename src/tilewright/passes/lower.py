@@ -265,7 +265,9 @@ def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
 def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     made = {
-        (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name) for i in range(rows) for j in range(columns)
+        (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
+        for i in range(rows)
+        for j in range(columns)
     }
     return Tiles(kind.dtype, (shape[0], shape[1]), tile, made)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.algebra import Swizzle
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import weighted_sum, xor
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 
@@ -33,7 +33,7 @@ class Memory:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     swizzle: Swizzle | None = None
-    start: Expr = as_expr(0)
+    start: Expr = ZERO
 
     def at(self, coordinates: Coordinates) -> Where:
         """Where the element at these coordinates lies."""
@@ -100,8 +100,6 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
     """
     if axis not in e.symbols:
         return 0
-    from tilewright.algebra.expr_use import linear_form
-
     form = linear_form(e, [axis])
     if form is None:
         return None

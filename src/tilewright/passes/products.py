@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_rules import all_of
-from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import MultiplyAtom, RegisterOperand
@@ -115,12 +116,23 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
             total, left, right = (low.register(t, count) for t in (kind, a.dtype, b.dtype))
             where = held.at((i, start + lane))
             load(low, total, (lane,), where, 0)
+            product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
+            formula = Formula("add", (Formula.operand(1), product))
             with low.loop("k", 0, a.shape[1]) as k:
-                load(low, left, (lane,), a.at((i, k)), 0)
-                load(low, right, (lane,), b.at((k, start + lane)), 0)
-                product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
-                formula = Formula("add", (Formula.operand(1), product))
-                low.emit("compute", (total, total, left, right), formula=formula)
+                factor = a.at((i, k))
+                with _unless_outside(low, factor, skip):
+                    load(low, left, (lane,), factor, 0)
+                    load(low, right, (lane,), b.at((k, start + lane)), 0)
+                    low.emit("compute", (total, total, left, right), formula=formula)
             low.emit("store", (total, where.buffer), over=(lane,), at=(where.offset,))
     from_memory(low, held, c)
-    assert skip in (True, False) and dtypes is not None
+
+
+@contextmanager
+def _unless_outside(low: Lowering, factor: Where, skip: bool) -> Iterator[None]:
+    """What is written within is left out where the factor lies outside, if that was asked for."""
+    if skip and factor.conditions:
+        with low.when(all_of(*factor.conditions)):
+            yield
+    else:
+        yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, FloorDiv, Mod, Symbol, as_expr, index
-from tilewright.algebra.expr_rules import all_of, multiply
+from tilewright.algebra.expr_rules import all_of, linear, multiply, weighted_sum
 from tilewright.algebra.expr_use import Substitution, has_division, linear_form
 from tilewright.ir.dtypes import i32
 from tilewright.passes.places import Where
@@ -35,7 +35,7 @@ def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
         return where
     (u,) = dividends
     lo, hi = u.lo, u.hi
-    if lane in u.symbols or not (0 <= lo and hi < MOST) or not u.symbols:
+    if lane in u.symbols or not (lo >= 0 and hi < MOST) or not u.symbols:
         return where
     variable = min(u.symbols, key=lambda s: (abs(_factor(u, s) or 1 << 40), s.name))
     factor = _factor(u, variable)
@@ -66,8 +66,6 @@ def _factor(u: Expr, variable: Symbol) -> int | None:
 
 def _parted(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
     """(what depends on the running number only, the rest), None if they do not part."""
-    from tilewright.algebra.expr_rules import linear, weighted_sum
-
     constant, terms = linear(offset)
     mine = [(t, c) for t, c in terms if running in t.symbols]
     rest = [(t, c) for t, c in terms if running not in t.symbols]

@@ -1,7 +1,7 @@
 """Compiled programs on disk: found by a hash of what they were made from, and checked by one of what they are.
 
-Entries are written beside their place and moved there in one step, so several processes, and ones that are killed, leave
-only whole entries. A damaged one counts as not there, and is replaced.
+Entries are written beside their place and moved there in one step, so several processes, and ones that are killed,
+leave only whole entries. A damaged one counts as not there, and is replaced.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def store(key: str, payload: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MARK + hashlib.sha256(payload).digest() + payload)
-            os.replace(name, place / key)
+            Path(name).replace(place / key)
         except BaseException:
             with suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
             raise
     except OSError:
         return

@@ -37,7 +37,8 @@ class Helper:
         with self.lock:
             for attempt in (1, 2):
                 self.start()
-                assert self.process is not None and self.process.stdin is not None
+                assert self.process is not None
+                assert self.process.stdin is not None
                 try:
                     write_message(self.process.stdin, request, text.encode())  # type: ignore[arg-type]
                     answer = read_message(self.process.stdout)  # type: ignore[arg-type]

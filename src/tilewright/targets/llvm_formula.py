@@ -86,7 +86,9 @@ class FormulaWriter:
         texts = []
         for value, kind in found:
             number = kind is None
-            texts.append(self.number(float(value) if common.is_float else int(float(value)), common) if number else value)
+            texts.append(
+                self.number(float(value) if common.is_float else int(float(value)), common) if number else value
+            )
         return texts, common
 
     def truth(self, value: str, kind: DType | None) -> str:
@@ -94,8 +96,10 @@ class FormulaWriter:
         if kind is None:
             return self.kind_constant(value)
         if kind.is_float:
-            return self.w.value(f"fcmp une {self.of(kind)} {value}, zeroinitializer") if self.lanes else self.w.value(
-                f"fcmp une {self.of(kind)} {value}, 0.0"
+            return (
+                self.w.value(f"fcmp une {self.of(kind)} {value}, zeroinitializer")
+                if self.lanes
+                else self.w.value(f"fcmp une {self.of(kind)} {value}, 0.0")
             )
         zero = "zeroinitializer" if self.lanes else "0"
         return self.w.value(f"icmp ne {self.of(kind)} {value}, {zero}")

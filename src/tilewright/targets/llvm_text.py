@@ -1,7 +1,7 @@
 """LLVM IR as text: scopes, integer expressions, addresses, formulas. What every target that goes through LLVM shares.
 
-Index arithmetic is placed as far out as its symbols allow: an expression of outer loops' variables is written before the
-inner loop, once. A pointer is a chain of additions, outer terms first, so that neighbours share it and differ by a
+Index arithmetic is placed as far out as its symbols allow: an expression of outer loops' variables is written before
+the inner loop, once. A pointer is a chain of additions, outer terms first, so that neighbours share it and differ by a
 constant.
 """
 
@@ -195,7 +195,7 @@ class Writer:
     def _sum(self, e: Sum, depth: int) -> str:
         """Outer terms first: partial sums are shared by what differs further in."""
         terms = sorted(e.terms, key=lambda t: (self.depth(t[0]), t[0].key))
-        total, done = "", Const
+        total = ""
         partial: Expr | None = None
         for t, c in terms:
             d = self.depth(t)
@@ -208,7 +208,6 @@ class Writer:
             assert partial is not None
             partial = weighted_sum(0, [(partial, 1), (t, c)])
             total = self.placed(self.depth(partial), partial, f"add i64 {total}, {part}")
-        assert done is Const
         if e.constant:
             total = self.placed(depth, e, f"add i64 {total}, {e.constant}")
         return total
@@ -244,9 +243,7 @@ class Writer:
         if isinstance(e, AtLeastZero):
             constant, terms = linear(e.operand)
             if terms:
-                return self.placed(
-                    depth, key, f"icmp sge i64 {self.integer(weighted_sum(0, terms))}, {-constant}"
-                )
+                return self.placed(depth, key, f"icmp sge i64 {self.integer(weighted_sum(0, terms))}, {-constant}")
         if isinstance(e, IsZero):
             return self.placed(depth, key, f"icmp eq i64 {self.integer(e.operand)}, 0")
         if isinstance(e, And | Or):

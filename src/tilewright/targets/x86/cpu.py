@@ -10,8 +10,21 @@ from functools import cache
 from tilewright.machine import Machine, MultiplyAtom
 
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
-_ASKED_FOR = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "avx512vnni", "avx512fp16",
-              "amx-tile", "amx-bf16", "amx-int8")
+_ASKED_FOR = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512bf16",
+    "avx512vnni",
+    "avx512fp16",
+    "amx-tile",
+    "amx-bf16",
+    "amx-int8",
+)
 
 
 @cache

@@ -1,8 +1,8 @@
 """From a loop program to LLVM IR text for x86: one function that a worker calls.
 
-`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch memory
-(a piece for each worker), then that of the tile configuration. Vector registers are LLVM values; tile registers are
-numbers.
+`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch
+memory (a piece for each worker), then that of the tile configuration. Vector registers are LLVM values; tile registers
+are numbers.
 """
 
 from __future__ import annotations
@@ -219,7 +219,15 @@ class _Emitter:
         return self._chosen(total, when, other, form)
 
     def _masked_load(
-        self, buffer: Value, offset: Expr, lane: Symbol, lanes: int, step: int | None, when: Expr, other: str, target: Value
+        self,
+        buffer: Value,
+        offset: Expr,
+        lane: Symbol,
+        lanes: int,
+        step: int | None,
+        when: Expr,
+        other: str,
+        target: Value,
     ) -> str:
         kind = element(target.type.dtype)
         form, align = f"<{lanes} x {kind}>", target.type.dtype.numpy.itemsize
@@ -228,7 +236,9 @@ class _Emitter:
             pointer = self.where(buffer, Substitution({lane: 0})(offset))
             name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
             self.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
-            return self.w.value(f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})")
+            return self.w.value(
+                f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})"
+            )
         total = other
         for i in range(lanes):
             bit = self.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
@@ -282,7 +292,12 @@ class _Emitter:
         if step == 1 and not masked:
             pointer = self._guarded(self.where(buffer, Substitution({lane: 0})(offset)), when)
             full = lanes * align
-            bypass = op.attrs.get("stream") and when is None and full in (16, 32, 64) and _aligned(offset, lane, full // align)
+            bypass = (
+                op.attrs.get("stream")
+                and when is None
+                and full in (16, 32, 64)
+                and _aligned(offset, lane, full // align)
+            )
             hint = f"align {full}, !nontemporal !0" if bypass else f"align {align}"
             self.w.line(f"store {form} {value}, ptr {pointer}, {hint}")
             return
@@ -349,7 +364,8 @@ class _Emitter:
     def _shuffle(self, op: Op) -> None:
         target, source = op.operands
         lanes, width = self.lanes(target), self.lanes(source)
-        assert lanes is not None and width is not None
+        assert lanes is not None
+        assert width is not None
         (lane,) = op.attrs["over"]
         places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
         kind = element(source.type.dtype)
@@ -446,7 +462,7 @@ class _Emitter:
             w.symbols[variable] = (counter, inner.depth)
         inner.lines.append("")
         self.registers |= names
-        body_out = body(counter)if variable is None else body()
+        body_out = body(counter) if variable is None else body()
         assert body_out is None
         following = w.value(f"add i64 {counter}, {step}")
         latch = w.block
@@ -559,7 +575,8 @@ class _Emitter:
         w.line(f"br label %{head}")
         latch = w.block
         rows = [
-            f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{before}], [{self.register(v)}, %{latch}]" for v in carried
+            f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{before}], [{self.register(v)}, %{latch}]"
+            for v in carried
         ]
         inner.lines[phis] = "\n".join(rows)
         w.close()

@@ -42,7 +42,7 @@ class Kernel:
             self.missing = self._lower(dump)
             made = self._emit(dump)
             code = HELPER.ask(request(), made.text)
-            header = {
+            header: dict[str, Any] = {
                 "name": made.name,
                 "scratch": made.scratch_bytes,
                 "tiles": made.uses_tiles,

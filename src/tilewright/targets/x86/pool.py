@@ -1,7 +1,8 @@
 """The worker pool: threads that wait for a launch by looking, and fall asleep after a while.
 
 A launch writes the function and its arguments, counts one up, runs worker 0 itself and waits until the others are done.
-All of it is machine code; a thread of Python only enters it.
+All of it is machine code; a thread of Python only enters it. Whoever waits gives its core away now and then: where two
+threads share a core, the one that has work must get it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from tilewright.runtime import environment
 from tilewright.targets.x86 import cpu
 
-SPINS = 40000
+SPINS = 20000
 """Looks before a worker falls asleep: some hundred microseconds."""
 
 # control block: 0 launches, 64 workers still at work, 128 function, 136 arguments, 144 workers asked for, 192 sleepers
@@ -45,7 +46,14 @@ wait:
   call void @llvm.x86.sse2.pause()
   %n1 = add i64 %n, 1
   %long = icmp ugt i64 %n1, SPINS
-  br i1 %long, label %asleep, label %idle
+  br i1 %long, label %asleep, label %more
+more:
+  %low = and i64 %n1, 255
+  %turn = icmp eq i64 %low, 0
+  br i1 %turn, label %yield, label %idle
+yield:
+  %y = call i64 (i64, ...) @syscall(i64 24)
+  br label %idle
 idle:
   br label %look
 asleep:
@@ -98,11 +106,20 @@ call:
   call void %fn(ptr %arg, i64 0, i64 %many)
   br label %wait
 wait:
+  %n = phi i64 [0, %go], [0, %call], [%n1, %again]
   %left = load atomic i32, ptr %pleft acquire, align 4
   %done = icmp eq i32 %left, 0
-  br i1 %done, label %out, label %again
-again:
+  br i1 %done, label %out, label %pause
+pause:
   call void @llvm.x86.sse2.pause()
+  %n1 = add i64 %n, 1
+  %low = and i64 %n1, 255
+  %turn = icmp eq i64 %low, 0
+  br i1 %turn, label %yield, label %again
+yield:
+  %y = call i64 (i64, ...) @syscall(i64 24)
+  br label %again
+again:
   br label %wait
 out:
   ret void
