@@ -3,13 +3,16 @@
     python benchmarks/against_prototypes.py FOLDER [keys]
 
 FOLDER holds the generators (amxconv.py, f32conv.py, jit.py). Ours and theirs run in turn, with a probe of the peak
-before each sample; a sample counts where the probe after it is near the best seen. Ratios are theirs / ours: above 1,
+before each sample; a sample counts where the probe after it is near the best seen. All threads are pinned, as the
+generators want it. Ratios are theirs / ours: above 1,
 ours is faster. Keys: a, b, c for bf16, A, B for fp32.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright
-from tilewright.targets.x86.pool import aligned
+from tilewright.targets.x86.pool import aligned, pool
 
 BF16 = ml_dtypes.bfloat16
 BLOCK = Path(__file__).parent.parent / "examples" / "block"
@@ -60,13 +63,15 @@ def timed(run, least=0.004):
 
 def cases(keys):
     """(key, flops, theirs, ours, kind) for each key."""
-    import os
-
     from amxconv import AmxConv
     from f32conv import F32Conv
     from jit import Pool
 
-    theirs = Pool(spin=3000)
+    theirs, _ = Pool(spin=3000), pool()
+    workers = [t for t in threading.enumerate() if t.name.startswith("tilewright")]
+    os.sched_setaffinity(0, {0})
+    for thread in (theirs.th, *workers):
+        os.sched_setaffinity(thread.native_id, {1})
     rng = np.random.default_rng(0)
     for key in keys:
         amx = key in AMX
@@ -91,7 +96,6 @@ def cases(keys):
             worst = np.abs(outputs[0].astype(np.float64) - outputs[1].astype(np.float64)).max()
             print(f"{key}: results differ by up to {worst:.3g} (rounding of sums in another order)")
         yield key, 2 * h * h * c * f * 9, (lambda call=call: call(theirs)), launch, "amx" if amx else "fma", theirs
-    del os
 
 
 def main():

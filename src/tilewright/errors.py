@@ -149,5 +149,9 @@ class CodeGenerationError(TilewrightError, RuntimeError):
     """Machine code could not be generated; the message says what LLVM said."""
 
 
+class InterpreterOnlyWarning(UserWarning):
+    """An operation that only an interpreter does; machine code leaves it out."""
+
+
 class MissingAtomWarning(UserWarning):
     """An atom that this machine lacks became loops with its meaning."""

@@ -1,8 +1,8 @@
 """Random valid block programs of one role, with what must come out of them.
 
-A program is built together with its model: every statement is text, and a function on numpy arrays of whole numbers that
-does the same. All numbers stay so small that every element type that occurs holds them, so results are exact whatever
-the types are, and `random_block_program` can try any implementation of the block level.
+A program is built together with its model: every statement is text, and a function on numpy arrays of whole numbers
+that does the same. All numbers stay so small that every element type that occurs holds them, so results are exact
+whatever the types are, and `random_block_program` can try any implementation of the block level.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def random_modes(rng: random.Random, shape: tuple[int, ...], waves: int = 1) -> 
             while size % p == 0:
                 modes.append((dim, p, stride))
                 size, stride = size // p, stride * p
+        if size > 1:
+            modes.append((dim, size, stride))
     rng.shuffle(modes)
     cut = rng.randint(0, len(modes))
     threads, values = modes[:cut], modes[cut:]
@@ -158,7 +160,9 @@ class Writer:
         if space == "register":
             if modes is None:
                 known = [m for m in self.modes.values() if m.shape == shape]
-                modes = self.rng.choice(known) if known and self.chance(0.6) else random_modes(self.rng, shape, self.waves)
+                modes = (
+                    self.rng.choice(known) if known and self.chance(0.6) else random_modes(self.rng, shape, self.waves)
+                )
             spread = str(modes)
             self.modes[spread] = modes
             text += f" by {spread}"
@@ -236,7 +240,9 @@ class Writer:
             kind = self.rng.random()
             if loose and every and kind < 0.5:
                 c, s = self.rng.choice(every)
-                form = self.rng.choice((f"{c} + {self.rng.randint(-2, 3)}", f"2*{c} - {self.rng.randint(0, 3)}", f"{n} - {c}"))
+                form = self.rng.choice(
+                    (f"{c} + {self.rng.randint(-2, 3)}", f"2*{c} - {self.rng.randint(0, 3)}", f"{n} - {c}")
+                )
                 if self.numbers and self.chance(0.4):
                     form += f" + {self.rng.choice(list(self.numbers))}"
                 at.append((form, True))
@@ -268,7 +274,11 @@ class Writer:
                 continue
             size = sizes[dim] = self.rng.randint(1, n)
             offset, c = self.rng.randint(0, n - size), letter[dim]
-            forms = [(f"{c} + {offset}", False), (f"{offset + size - 1} - {c}", False), (f"({c} + {offset})%{n}", False)]
+            forms = [
+                (f"{c} + {offset}", False),
+                (f"{offset + size - 1} - {c}", False),
+                (f"({c} + {offset})%{n}", False),
+            ]
             if 2 * (size - 1) < n:
                 forms.append((f"2*{c}", False))
             if loose:
@@ -304,7 +314,9 @@ class Writer:
         a = self.term(dtype, parts, shape, depth - 1)
         b = self.term(dtype, parts, shape, depth - 1)
         av, bv = a.value, b.value
-        kind = self.rng.choice(("add", "sub", "mul", "max", "min", "abs", "neg", "relu", "select", "bits", "divide", "call"))
+        kind = self.rng.choice(
+            ("add", "sub", "mul", "max", "min", "abs", "neg", "relu", "select", "bits", "divide", "call")
+        )
         found: Term
         match kind:
             case "add":
@@ -314,9 +326,13 @@ class Writer:
             case "mul" if a.most * b.most <= cap:
                 found = Term(f"({a.text}*{b.text})", lambda e, o: av(e, o) * bv(e, o), a.most * b.most)
             case "max":
-                found = Term(f"maximum({a.text}, {b.text})", lambda e, o: np.maximum(av(e, o), bv(e, o)), max(a.most, b.most))
+                found = Term(
+                    f"maximum({a.text}, {b.text})", lambda e, o: np.maximum(av(e, o), bv(e, o)), max(a.most, b.most)
+                )
             case "min":
-                found = Term(f"minimum({a.text}, {b.text})", lambda e, o: np.minimum(av(e, o), bv(e, o)), max(a.most, b.most))
+                found = Term(
+                    f"minimum({a.text}, {b.text})", lambda e, o: np.minimum(av(e, o), bv(e, o)), max(a.most, b.most)
+                )
             case "abs" if parts:
                 c = self.leaf(dtype, parts, shape, only_parts=True)
                 found = Term(f"abs({c.text})", lambda e, o: np.abs(c.value(e, o)), c.most)
@@ -333,10 +349,14 @@ class Writer:
                     max(a.most, b.most),
                 )
             case "bits" if dtype in ("i32", "i64"):
-                name, function = self.rng.choice((("and_", np.bitwise_and), ("or_", np.bitwise_or), ("xor", np.bitwise_xor)))
+                name, function = self.rng.choice(
+                    (("and_", np.bitwise_and), ("or_", np.bitwise_or), ("xor", np.bitwise_xor))
+                )
                 most = 1 << max(a.most, b.most).bit_length()
                 found = Term(
-                    f"{name}({a.text}, {b.text})", lambda e, o: function(np.asarray(av(e, o)), np.asarray(bv(e, o))), most
+                    f"{name}({a.text}, {b.text})",
+                    lambda e, o: function(np.asarray(av(e, o)), np.asarray(bv(e, o))),
+                    most,
                 )
             case "divide" if dtype in ("i32", "i64"):
                 by = self.rng.randint(1, 7)
@@ -351,7 +371,7 @@ class Writer:
     def condition(self, dtype: str, parts: list[Part], shape: tuple[int, ...]) -> tuple[str, Callable[..., Any]]:
         sign = self.rng.choice(("<", "<=", ">", ">=", "==", "!="))
         if shape and self.chance(0.4):
-            text, code, _ = self.index(shape)
+            text, _, _ = self.index(shape)
             other = self.rng.randint(0, 6)
             test = compile(f"({text}) {sign} {other}", text, "eval")
             return f"[{text} {sign} {other}]", lambda e, o: eval(test, {}, {**e, **o})
@@ -407,7 +427,9 @@ class Writer:
         self.barrier()
         return t
 
-    def old_or_new(self, shape: tuple[int, ...], dtype: str, limit: int = 0, space: str | None = None) -> tuple[Tensor, bool]:
+    def old_or_new(
+        self, shape: tuple[int, ...], dtype: str, limit: int = 0, space: str | None = None
+    ) -> tuple[Tensor, bool]:
         """A tensor to write to as a whole, and whether it is new."""
 
         def wanted(t: Tensor) -> bool:
@@ -453,7 +475,9 @@ class Writer:
             made.limit = CAPS[made.dtype]
             into = self.whole(made)
         dtype = into.base.dtype
-        held = self.pick(lambda t: t.registers and (t.shape, t.dtype) == (into.shape, dtype) and t.limit <= into.base.limit)
+        held = self.pick(
+            lambda t: t.registers and (t.shape, t.dtype) == (into.shape, dtype) and t.limit <= into.base.limit
+        )
         if held is not None and not (into.base.registers and into.base.spread != held.spread) and self.chance(0.7):
             source: Part | None = self.whole(held)
         else:
@@ -630,7 +654,7 @@ class Writer:
                 return
             dim = self.rng.randint(0, len(t.shape))
             part = self.whole(t)
-            into = self.fresh(t.shape[:dim] + (self.rng.randint(1, 6),) + t.shape[dim:], t.dtype)
+            into = self.fresh((*t.shape[:dim], self.rng.randint(1, 6), *t.shape[dim:]), t.dtype)
         into.limit = max(into.limit, part.base.limit)
         self.line(f"broadcast {part.name} -> %{into.name} along {dim}")
         target = self.whole(into)
@@ -979,7 +1003,9 @@ def random_block_program(seed: int, waves: int = 1) -> tuple[str, dict[str, Arra
         w.line(f"copy %{t.name} -> %o{len(outputs)}")
         w.steps.append(lambda env, t=t, out=out: env[out.name].__setitem__(env["t"], env[t.name]))
         outputs.append(out)
-    histogram = [t for t in w.scope if t.dtype in ("i32", "i8") and len(t.shape) == 1 and not (waves > 1 and t.registers)]
+    histogram = [
+        t for t in w.scope if t.dtype in ("i32", "i8") and len(t.shape) == 1 and not (waves > 1 and t.registers)
+    ]
     if histogram and rng.random() < 0.5:
         t = rng.choice(histogram)
         counted = Tensor("counts", "global", "i32", (7,), CAPS["i32"])

@@ -1,7 +1,7 @@
 """Random valid programs of several roles: producers, consumers and storers, joined by channels of different rates.
 
-A producer brings tiles of x and, several times as often, tiles of w; some weights stay for good. Consumers sum products of
-their elements; the sums leave from registers, through a channel of the consumer's own, or through a third role.
+A producer brings tiles of x and, several times as often, tiles of w; some weights stay for good. Consumers sum products
+of their elements; the sums leave from registers, through a channel of the consumer's own, or through a third role.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ def test_attention_is_within_its_bound_and_the_same_under_every_schedule(params:
         wanted = (top + np.log(total))[..., 0] / np.log(2)
         assert np.all(np.abs(lse - wanted) <= (64 + keys) * 2.0**-22 * (1 + np.abs(scores).max()))
         if first is not None:
-            assert np.array_equal(found, first[0]) and np.array_equal(lse, first[1])
+            assert np.array_equal(found, first[0])
+            assert np.array_equal(lse, first[1])
         first = found, lse
 
 
@@ -125,12 +126,14 @@ def test_programs_print_read_back_and_verify_unbound_and_bound(name: str) -> Non
     program = parse_block(source(name))
     verify(program)
     again = parse_block(str(program))
-    assert again == program and str(again) == str(program)
+    assert again == program
+    assert str(again) == str(program)
     bound = bind(program)
     check(bound, machine_of(bound))
     assert "param" not in str(bound)
     read = parse_block(str(bound))
-    assert read == bound and str(read) == str(bound)
+    assert read == bound
+    assert str(read) == str(bound)
     check(read, machine_of(read))
 
 

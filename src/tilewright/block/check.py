@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import ComposedLayout
+from tilewright.algebra.expr import Const
 from tilewright.block.distribution import Placement, operand_layout, placement
 from tilewright.block.places import Places
 from tilewright.errors import LayoutError, ProgramError
@@ -187,15 +188,18 @@ class _Checker:
             raise ProgramError(f"mma: {atom.name} reads {name} from shared memory, not from {value.type.space}")
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         inner = wanted.layout.layout if isinstance(wanted.layout, ComposedLayout) else wanted.layout
-        rows, columns = np.indices((wanted.rows, wanted.columns))
-        root, found = self.places.offsets(value, (rows, columns))
+        shape = numbers(value.type.shape, "mma")
+        root, found = self.places.offsets(value, tuple(np.indices(shape)))
         if root.swizzle != swizzle:
             raise ProgramError(
                 f"mma: {atom.name} reads {name} with the swizzle {swizzle}; %{value.name} has {root.swizzle}"
             )
-        table = np.asarray(inner(rows, columns))
-        found = found - found[0, 0]
-        if not _same_in_groups(found, table):
+        table = np.asarray(inner(*np.indices((wanted.rows, wanted.columns))))
+        boxes = found.reshape(shape[0] // wanted.rows, wanted.rows, shape[1] // wanted.columns, wanted.columns)
+        boxes = boxes.swapaxes(1, 2).reshape(-1, wanted.rows, wanted.columns)
+        boxes = boxes - boxes[:, :1, :1]
+        others = np.flatnonzero((boxes != boxes[0]).any((1, 2)))
+        if not all(_same_in_groups(boxes[i], table) for i in (0, *others)):
             raise ProgramError(
                 f"mma: {atom.name} reads {name} by {inner} (before the swizzle), with any stride between groups of 8 "
                 f"rows of 128 bytes; the places of %{value.name} are others"
@@ -271,6 +275,14 @@ class _Checker:
             ):
                 if needed not in found:
                     raise ProgramError(f"%{value.name} has no {needed}: {why}", op.loc)
+            stages = numbers((op.attrs["stages"],), "stages")[0]
+            fills = 0 if "release" in found else _times(self.program.body, value, 1)
+            if fills > stages:
+                raise ProgramError(
+                    f"%{value.name} has no release: it is filled {fills} times where one worker does all tasks, and "
+                    f"has {stages} stage{'s' * (stages != 1)}",
+                    op.loc,
+                )
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
@@ -281,6 +293,23 @@ def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
         inner = 2 * factor if op.attrs.get("overlap") == "pingpong" else factor
         for b in op.blocks:
             yield from _allocations(b, inner)
+
+
+def _times(block: Block, channel: Value, rounds: int) -> int:
+    """How often a channel is acquired at least, where one worker does all tasks."""
+    total = 0
+    for op in block.ops:
+        if op.name == "acquire" and op.operands[0] is channel:
+            total += rounds
+        if op.name in ("if", "while"):
+            continue
+        inner = rounds
+        for r in op.attrs.get("ranges", ()):
+            known = isinstance(r.lo, Const) and isinstance(r.hi, Const)
+            inner *= len(range(r.lo.value, r.hi.value, r.step)) if known else 0
+        for b in op.blocks:
+            total += _times(b, channel, inner)
+    return total
 
 
 def _within(block: Block) -> Iterator[Op]:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Const, Symbol
-from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.errors import ArgumentError, ExecutionError, UninitialisedFault
 from tilewright.interpret.block.memory import at_line
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Block, Op, Program, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Launch = Callable[[str, list[Array], int, dict[str, int], Op], None]
+Roles = Callable[[str], Sequence[str | None]]
 
 
 class HostRun:
-    """A host program bound to arrays: what was done once is kept, `launch` does the rest."""
+    """A host program bound to arrays: what was done once is kept, `launch` does the rest.
 
-    def __init__(self, program: Program, arrays: Mapping[str, Array], launch: Launch):
-        self.program, self.launcher = program, launch
+    `roles` gives, for a program that is launched, what it does with each argument ("in", "out", "inout"); with it, a
+    workspace that is read before anything was written to it is found.
+    """
+
+    def __init__(self, program: Program, arrays: Mapping[str, Array], launch: Launch, roles: Roles | None = None):
+        self.program, self.launcher, self.roles = program, launch, roles
+        self.unwritten: set[Value] = set()
         self.values = sizes_of(program, arrays)
         self.arrays: dict[Value, Array] = {a: arrays[a.name or ""] for a in program.args}
         self.ended = False
@@ -65,15 +71,27 @@ class HostRun:
                 if kind.strides is not None:
                     raise ExecutionError(f"{at_line(op)}: a workspace is packed", op.loc)
                 self.arrays[op.results[0]] = _poisoned(shape, kind.dtype.numpy)
+                self.unwritten.add(op.results[0])
             case "table":
                 target = self.arrays[op.operands[0]]
+                self.unwritten.discard(op.operands[0])
                 over = np.indices(target.shape)
                 names = dict(zip((s.name for s in op.attrs["over"]), over, strict=True))
                 target[...] = evaluated(op.attrs["value"], {**self.values, **names})
             case "launch":
                 settings = {name: int(evaluated(e, self.values)) for name, e in op.attrs.get("settings", ())}
                 workers = int(evaluated(op.attrs["workers"], self.values))
+                self._check_written(op)
                 self.launcher(op.attrs["program"], [self.arrays[v] for v in op.operands], workers, settings, op)
+
+    def _check_written(self, op: Op) -> None:
+        """That the program does not read a workspace that nothing wrote; what it writes is written then."""
+        if self.roles is None:
+            return
+        for value, role in zip(op.operands, self.roles(op.attrs["program"]), strict=False):
+            if value in self.unwritten and role != "out":
+                raise UninitialisedFault(f"{at_line(op)} reads %{value.name}, which nothing wrote", op.loc)
+            self.unwritten.discard(value)
 
 
 def _poisoned(shape: tuple[int, ...], form: np.dtype[Any]) -> Array:

@@ -12,6 +12,7 @@ from tilewright.ir.core import Block, Op
 from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import numbers
+from tilewright.passes.clone import cloned
 from tilewright.passes.defer import can_defer, deferred
 from tilewright.passes.elementwise import in_memory, load
 from tilewright.passes.places import Memory
@@ -29,7 +30,7 @@ def for_(low: Lowering, op: Op) -> None:
         deferred(low, op)
         return
     ranges = op.attrs["ranges"]
-    if op.attrs.get("unroll"):
+    if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
         _unrolled(low, op, ranges)
         return
     peel = tuple(int(low.expr(e)) for e in op.attrs.get("peel", ()))
@@ -47,16 +48,22 @@ def body(low: Lowering, op: Op) -> None:
 def _unrolled(low: Lowering, op: Op, ranges: tuple[Range, ...]) -> None:
     limits = []
     for r in ranges:
-        lo, hi = low.expr(r.lo), low.expr(r.hi)
-        if not isinstance(lo, Const) or not isinstance(hi, Const):
-            raise ProgramError(f"unroll: the limits of {r.symbol.name} are not numbers here ({lo}..{hi})")
-        limits.append(range(lo.value, hi.value, r.step))
+        limits.append(range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step))
     rounds = list(product(*limits))
     if len(rounds) > MOST:
         raise ProgramError(f"unroll: {len(rounds)} rounds are more than {MOST}")
-    for point in rounds:
-        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, point, strict=True)}):
+    if len(rounds) == 1:
+        with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, rounds[0], strict=True)}):
             body(low, op)
+        return
+    one, variables = Block(()), {}
+    for r, numbers_of in zip(ranges, limits, strict=True):
+        variables[r.symbol] = low.symbol(r.symbol.name, numbers_of[0], numbers_of[-1])
+    with low.writing(one), low.means(variables):
+        body(low, op)
+    for point in rounds:
+        meanings = {variables[r.symbol]: as_expr(v) for r, v in zip(ranges, point, strict=True)}
+        low.blocks[-1].ops += cloned(low, one.ops, meanings)
 
 
 def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import RegisterType
+from tilewright.passes.clone import cloned
 from tilewright.passes.storage import Tiles, Vectors
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def deferred(low: Lowering, op: Op) -> None:
         for r, (lo, hi) in zip(ranges, limits, strict=True)
     }
     begun = symbol(low.fresh("begun"), 0, 1)
+    again: dict[Symbol, Expr] = {s: symbol(low.fresh(s.name), s.lower, s.upper) for s in last.values()}
+    flush: list[Block] = []
 
     def nest(rest: tuple[Range, ...], known: dict[Symbol, Expr]) -> None:
         if rest:
@@ -68,6 +71,7 @@ def deferred(low: Lowering, op: Op) -> None:
             low.block(op.blocks[1])
         low.straight -= 1
         low.meaning = before
+        flush.append(Block((), cloned(low, end.ops, again)))
         _only_if(end, begun)
         woven(low.blocks[-1], main, end)
         for variable, register in memory.items():
@@ -76,13 +80,8 @@ def deferred(low: Lowering, op: Op) -> None:
 
     nest(ranges, {})
     for variable, register in memory.items():
-        again = symbol(low.fresh(f"last_{variable.name}"), last[variable].lower, last[variable].upper)
-        low.emit("read", (register,), symbol=again)
-        last[variable] = again
-    low.straight += 1
-    with low.means({r.symbol: last[r.symbol] for r in ranges}):
-        low.block(op.blocks[1])
-    low.straight -= 1
+        low.emit("read", (register,), symbol=again[last[variable]])
+    low.blocks[-1].ops += flush[0].ops
 
 
 def can_defer(low: Lowering, op: Op) -> bool:

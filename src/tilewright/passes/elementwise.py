@@ -331,8 +331,7 @@ class _Loops:
         spread = bool(self.low.straight) or (size * steps <= 8 and target is None and source is None)
 
         def rounds(lo: Expr, hi: Expr, what: Job) -> None:
-            count = hi - lo
-            if isinstance(count, Const) and count.value <= 0:
+            if (hi - lo).hi <= 0:
                 return
             if spread and isinstance(lo, Const) and isinstance(hi, Const):
                 for value in range(lo.value, hi.value):

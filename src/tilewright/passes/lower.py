@@ -6,6 +6,7 @@ for all threads, which is one of the orders its meaning allows. Several roles ar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,9 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.block.distribution import placement
 from tilewright.block.places import Places
-from tilewright.errors import ProgramError
+from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
 from tilewright.ir.printer import op_text
@@ -35,7 +36,8 @@ def lower(program: Program, machine: Machine | None, available: Callable[[Multip
     `available` says which atoms the machine at hand has; products on others become loops with the same meaning, and
     are named in `missing`.
     """
-    return Lowering(program, machine, available).run()
+    with building():
+        return Lowering(program, machine, available).run()
 
 
 class Lowered:
@@ -58,6 +60,7 @@ class Lowering:
         self.blocks: list[Block] = []
         self.count = 0
         self.missing: dict[str, None] = {}
+        self.tiles = 0  # tile registers in use
         self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
         self.straight = 0  # above zero: no loops, the operations are to be woven into others
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
@@ -85,17 +88,19 @@ class Lowering:
     # -- the walk -----------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> None:
-        """Every operation of a block."""
+        """Every operation of a block; its tile registers end with it."""
+        tiles = self.tiles
         for op in block.ops:
             self.op(op)
+        self.tiles = tiles
 
     def op(self, op: Op) -> None:
         """One operation."""
-        rule = RULES.get(op.name)
-        if rule is None:
-            raise ProgramError(f"{op_text(op)}: {op.name} runs on the interpreter only", op.loc)
+        if op.name == "debug_log":
+            warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
+            return
         try:
-            rule(self, op)
+            RULES[op.name](self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
 
@@ -103,11 +108,16 @@ class Lowering:
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation at the end of the open block."""
+        op = self.emitted(name, operands, blocks, **attrs)
+        self.blocks[-1].ops.append(op)
+        return op
+
+    def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
+        """A loop operation that is not written yet."""
         spec = LOOP.ops[name]
         op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks)
         types = () if spec.result_types is None else spec.result_types(op)
         op.results = tuple(Value(t) for t in types)
-        self.blocks[-1].ops.append(op)
         return op
 
     @contextmanager
@@ -251,8 +261,10 @@ def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
             atom = low.machine.multiply_atom(atom_name)
             tile = tile_operand(atom, which)
             if tile is not None:
-                if not low.available(atom):
+                count = spread.shape[0] // tile.rows * (spread.shape[1] // tile.columns)
+                if not low.available(atom) or low.tiles + count > low.machine.limits.tile_registers:
                     return low.scratch(kind.dtype, spread.shape, name)
+                low.tiles += count
                 return _tiles(low, kind, tile, spread.shape, name)
         found = as_vectors(spread)
         if found is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:

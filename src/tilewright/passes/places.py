@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
-from tilewright.algebra.expr_rules import weighted_sum, xor
+from tilewright.algebra.expr_rules import linear, weighted_sum, xor
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -90,6 +90,19 @@ def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
     return xor(offset, moved)
 
 
+def at_start(e: Expr, *axes: Symbol) -> Expr:
+    """The expression with these axes at zero.
+
+    >>> from tilewright.algebra.expr import index
+    >>> print(at_start(3 * index("i", 8) + index("j", 8) + 5, index("i", 8)))
+    j + 5
+    """
+    constant, terms = linear(e)
+    if any(t not in axes and not t.symbols.isdisjoint(axes) for t, _ in terms):
+        return Substitution(dict.fromkeys(axes, 0))(e)
+    return weighted_sum(constant, [(t, c) for t, c in terms if t not in axes])
+
+
 def linear_step(e: Expr, axis: Symbol) -> int | None:
     """How far e moves when the axis does by one; None if that is no constant.
 
@@ -100,6 +113,10 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
     """
     if axis not in e.symbols:
         return 0
+    _, terms = linear(e)
+    mine = [(t, c) for t, c in terms if axis in t.symbols]
+    if len(mine) == 1 and mine[0][0] is axis:
+        return mine[0][1]
     form = linear_form(e, [axis])
     if form is None:
         return None

@@ -41,6 +41,9 @@ def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
     factor = _factor(u, variable)
     if factor is None or factor != 1:
         return where
+    others = {s for e in (where.offset, *where.conditions) for s in e.symbols} - {variable}
+    if any(variable in s.background for s in others):
+        return where  # a loop whose limits move with it
     running = index("u", int(hi) + 1)
     images = Substitution({variable: running - (u - variable)})
     offset = images(where.offset)

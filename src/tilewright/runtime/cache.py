@@ -9,12 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from tilewright.runtime import environment
 
 _MARK = b"tilewright-1\n"
+_UNFINISHED = ".new-"
+_ABANDONED_S = 3600.0
+"""An unfinished entry of this age belongs to a process that was killed."""
+_stored: int | None = None  # bytes stored since this process last looked at the whole folder; None: it has not yet
 
 
 def key_of(*parts: str) -> str:
@@ -58,7 +63,7 @@ def store(key: str, payload: bytes) -> None:
     try:
         place = folder / key[:2]
         place.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=place, prefix=".new-")
+        handle, name = tempfile.mkstemp(dir=place, prefix=_UNFINISHED)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MARK + hashlib.sha256(payload).digest() + payload)
@@ -69,22 +74,46 @@ def store(key: str, payload: bytes) -> None:
             raise
     except OSError:
         return
-    _keep_within(folder, environment.cache_bytes())
+    _tidy(folder, len(payload))
+
+
+def _tidy(folder: Path, size: int) -> None:
+    """Looks at the whole folder now and then: at a process's first entry, and after each 1/32 of what is allowed."""
+    global _stored
+    most = environment.cache_bytes()
+    _stored = None if _stored is None else _stored + size
+    if _stored is None or _stored > most // 32:
+        _stored = 0
+        _keep_within(folder, most)
 
 
 def entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """(last use, bytes, path) of every entry, those left behind by killed processes included."""
+    """(last use, bytes, path) of every entry, unfinished ones included."""
     found = []
-    for path in folder.glob("??/*"):
-        with suppress(OSError):
-            state = path.stat()
-            found.append((state.st_mtime, state.st_size, path))
+    with suppress(OSError):
+        for shelf in [path for path in folder.iterdir() if len(path.name) == 2]:
+            with suppress(OSError), os.scandir(shelf) as files:
+                for file in files:
+                    with suppress(OSError):
+                        state = file.stat(follow_symlinks=False)
+                        found.append((state.st_mtime, state.st_size, Path(file.path)))
     return found
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is one that a process writes, or was killed over."""
+    return path.name.startswith(_UNFINISHED)
+
+
 def _keep_within(folder: Path, most: int) -> None:
-    """Removes what was not used for longest until the rest fits."""
-    found = entries(folder)
+    """Removes what killed processes left behind, and what was not used for longest until the rest fits."""
+    found = []
+    for entry in entries(folder):
+        if is_unfinished(entry[2]) and entry[0] < time.time() - _ABANDONED_S:
+            with suppress(OSError):
+                entry[2].unlink()
+        else:
+            found.append(entry)
     total = sum(size for _, size, _ in found)
     if total <= most:
         return

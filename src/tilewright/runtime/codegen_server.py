@@ -1,37 +1,61 @@
 """The helper that generates machine code, one child a program: LLVM ends the process where it meets what it cannot do.
 
-It reads requests from its input and answers on its output: a length, then a JSON header, then a payload. It loads
-LLVM once; a child is forked for each request, so that nothing a program does to LLVM stays.
+It reads requests from its input and answers on its output: sizes, then a JSON header, then a payload. It loads LLVM
+once; a child is forked for each request, so that nothing a program does to LLVM stays. It ends when its input does, so
+it does not outlive the process that started it, however that one ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import struct
 import sys
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 
-def write_message(stream: BinaryIO, header: dict[str, Any], payload: bytes) -> None:
+class Stream(Protocol):
+    """What messages pass through; a read or a write may move less than it was asked to."""
+
+    def read(self, size: int, /) -> bytes | None: ...  # noqa: D102
+    def write(self, data: Any, /) -> int | None: ...  # noqa: D102
+    def flush(self) -> None: ...  # noqa: D102
+
+
+def write_message(stream: Stream, header: dict[str, Any], payload: bytes) -> None:
     """One message: sizes, header, payload."""
     head = json.dumps(header).encode()
-    stream.write(struct.pack("<QQ", len(head), len(payload)) + head + payload)
+    rest = memoryview(struct.pack("<QQ", len(head), len(payload)) + head + payload)
+    while rest:
+        rest = rest[stream.write(rest) or 0 :]
     stream.flush()
 
 
-def read_message(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+def read_message(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
     """The next message, or None at the end."""
-    sizes = stream.read(16)
-    if len(sizes) < 16:
+    sizes = _read(stream, 16)
+    if sizes is None:
         return None
     head, size = struct.unpack("<QQ", sizes)
-    header = stream.read(head)
-    payload = stream.read(size)
-    if len(header) < head or len(payload) < size:
+    header, payload = _read(stream, head), _read(stream, size)
+    if header is None or payload is None:
         return None
     found: dict[str, Any] = json.loads(header)
     return found, payload
+
+
+def _read(stream: Stream, count: int) -> bytes | None:
+    """So many bytes, or None if the stream ends before."""
+    parts = []
+    while count:
+        part = stream.read(count)
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def generate(request: dict[str, Any], text: str) -> bytes:
@@ -49,12 +73,14 @@ def generate(request: dict[str, Any], text: str) -> bytes:
     return made
 
 
-def _answer(request: dict[str, Any], payload: bytes, out: BinaryIO) -> None:
+def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
     """Forks a child, and passes on what it writes, or how it ended."""
     reading, writing = os.pipe()
+    said = os.memfd_create("said") if hasattr(os, "memfd_create") else None
     child = os.fork()
     if child == 0:
         os.close(reading)
+        _keep_quiet(said)
         try:
             data = b"+" + generate(request, payload.decode())
         except Exception as fault:
@@ -71,23 +97,44 @@ def _answer(request: dict[str, Any], payload: bytes, out: BinaryIO) -> None:
     elif data[:1] == b"-":
         write_message(out, {"ok": False, "why": data[1:].decode()}, b"")
     else:
-        write_message(out, {"ok": False, "why": f"LLVM ended the process (status {status})"}, b"")
+        write_message(out, {"ok": False, "why": _last_words(said, status)}, b"")
+    if said is not None:
+        os.close(said)
+
+
+def _keep_quiet(said: int | None) -> None:
+    """What LLVM says goes to the file, not to the author's terminal; an abort leaves no core file."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if said is not None:
+        os.dup2(said, 2)
+
+
+def _last_words(said: int | None, status: int) -> str:
+    """How a child ended, and what LLVM said before."""
+    words = "" if said is None else os.pread(said, 1 << 16, 0).decode(errors="replace").strip()
+    at = words.find("LLVM ERROR:")
+    code = os.waitstatus_to_exitcode(status)
+    how = f"LLVM ended the process ({signal.strsignal(-code) if code < 0 else f'exit code {code}'})"
+    return f"{how}: {words[at:] if at >= 0 else words[-2000:]}" if words else how
 
 
 def main() -> None:
     """Serves requests until the input ends."""
     import llvmlite.binding as llvm
 
+    llvm.set_option("", "--disable-lsr")  # addresses are placed by the compiler; the search for better ones took half
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmprinter()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program
     inp, out = sys.stdin.buffer, sys.stdout.buffer
-    write_message(out, {"ready": True}, b"")
-    while True:
-        message = read_message(inp)
-        if message is None:
-            return
-        _answer(*message, out)
+    with contextlib.suppress(BrokenPipeError):
+        write_message(out, {"ready": True}, b"")
+        while (message := read_message(inp)) is not None:
+            _answer(*message, out)
+    os._exit(0)  # nobody reads what is left
 
 
 if __name__ == "__main__":

@@ -49,7 +49,12 @@ CACHE_DIR = Variable(
     lambda text: None if text == "off" else Path(text).expanduser(),
 )
 CACHE_MB = Variable("TILEWRIGHT_CACHE_MB", "the most that compiled programs may take, in MB", "512", _count)
-DUMP = Variable("TILEWRIGHT_DUMP", "a folder into which every level of a program is written", "none", Path)
+DUMP = Variable(
+    "TILEWRIGHT_DUMP",
+    "a folder into which every level of a program is written",
+    "none",
+    lambda text: Path(text).expanduser(),
+)
 THREADS = Variable("TILEWRIGHT_THREADS", "how many workers a program has", "one for each core", _count)
 
 VARIABLES = (CACHE_DIR, CACHE_MB, DUMP, THREADS)
@@ -76,4 +81,5 @@ def dump_folder() -> Path | None:
 
 def threads() -> int:
     """How many workers a program has."""
-    return int(THREADS.value() or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(THREADS.value() or cores or 1)

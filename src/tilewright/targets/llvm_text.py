@@ -261,6 +261,14 @@ class Writer:
     def address(self, base: str, buffer: Value, offset: Expr, size: int) -> str:
         """The pointer to an element: outer terms first, the constant last."""
         constant, terms = linear(offset)
+        whole = (buffer, tuple(terms))
+        pointer = self.scope.known.get(whole) or self._pointer(base, buffer, terms, size)
+        self.scope.known[whole] = pointer
+        if constant:
+            pointer = self.value(f"getelementptr i8, ptr {pointer}, i64 {constant * size}")
+        return pointer
+
+    def _pointer(self, base: str, buffer: Value, terms: Any, size: int) -> str:
         pointer = base
         partial: Expr | None = None
         for t, c in sorted(terms, key=lambda t: (self.depth(t[0]), t[0].key)):
@@ -271,8 +279,6 @@ class Writer:
             partial = weighted_sum(0, [(t, c), *([(partial, 1)] if partial is not None else [])])
             key = (buffer, partial, "pointer")
             pointer = self.placed(self.depth(partial), key, f"getelementptr i8, ptr {pointer}, i64 {part}")
-        if constant:
-            pointer = self.value(f"getelementptr i8, ptr {pointer}, i64 {constant * size}")
         return pointer
 
     # -- vectors of integers ------------------------------------------------------------------------------------
@@ -311,10 +317,25 @@ class Writer:
         if isinstance(e, Product | Xor):
             return self._folded(f"{'mul' if isinstance(e, Product) else 'xor'} {kind} {{}}, {{}}", parts)
         if isinstance(e, FloorDiv | Mod | Exact):
-            if e.left.lo < 0 or e.right.lo <= 0:
-                raise ProgramError(f"{e}: division of a negative number, lane by lane, has no form here")
-            return self.value(f"{'urem' if isinstance(e, Mod) else 'udiv'} {kind} {parts[0]}, {parts[1]}")
+            if isinstance(e, Exact) or (e.left.lo >= 0 and e.right.lo > 0):
+                word = "urem" if isinstance(e, Mod) else "sdiv" if isinstance(e, Exact) else "udiv"
+                return self.value(f"{word} {kind} {parts[0]}, {parts[1]}")
+            return self._lanes_floored(isinstance(e, Mod), kind, lanes, parts[0], parts[1])
         raise AssertionError(type(e))
+
+    def _lanes_floored(self, rest_wanted: bool, kind: str, lanes: int, left: str, right: str) -> str:
+        """Division towards minus infinity, lane by lane."""
+        rest = self.value(f"srem {kind} {left}, {right}")
+        mixed = self.value(f"xor {kind} {rest}, {right}")
+        below = self.value(f"icmp slt {kind} {mixed}, zeroinitializer")
+        some = self.value(f"icmp ne {kind} {rest}, zeroinitializer")
+        off = self.value(f"and <{lanes} x i1> {below}, {some}")
+        if rest_wanted:
+            moved = self.value(f"add {kind} {rest}, {right}")
+            return self.value(f"select <{lanes} x i1> {off}, {kind} {moved}, {kind} {rest}")
+        quotient = self.value(f"sdiv {kind} {left}, {right}")
+        one = self.value(f"zext <{lanes} x i1> {off} to {kind}")
+        return self.value(f"sub {kind} {quotient}, {one}")
 
     def _folded(self, pattern: str, parts: Iterable[str]) -> str:
         total = ""

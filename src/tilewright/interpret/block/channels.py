@@ -53,8 +53,8 @@ class Fill:
 class Channel:
     """A channel of one worker (or of one group of waves, where it is declared in a role)."""
 
-    def __init__(self, op: Op, tensors: tuple[Tensor, ...], stages: int):
-        self.op, self.tensors, self.stages = op, tensors, stages
+    def __init__(self, op: Op, stages: int):
+        self.op, self.stages = op, stages
         self.name = op.results[0].name or "channel"
         self.fills: list[Fill] = []
         self.ever_released = False
@@ -78,13 +78,17 @@ class Channel:
         """Whether the stage of a fill is free."""
         return number < self.stages or self.fill(number - self.stages).free
 
-    def views(self, number: int, hold: Hold) -> tuple[Tensor, ...]:
-        """The stage's tensors."""
-        return tuple(t.stage(number % self.stages, hold) for t in self.tensors)
+    def tensors(self, agent: Agent) -> list[Tensor]:
+        """What the stages lie in, as the agent came to it."""
+        return [agent.handles[v] for v in self.op.operands]
 
-    def forget(self, number: int) -> None:
+    def views(self, number: int, hold: Hold, agent: Agent) -> tuple[Tensor, ...]:
+        """The stage's tensors."""
+        return tuple(t.stage(number % self.stages, hold) for t in self.tensors(agent))
+
+    def forget(self, number: int, agent: Agent) -> None:
         """What fills before wrote into the stage counts as not written; what was written around them stays."""
-        for tensor in self.tensors:
+        for tensor in self.tensors(agent):
             written = tensor.buffer.staged
             if written is not None:
                 _, places, _ = tensor.locate((number % self.stages, *grid(tensor.shape[1:])), self.op)

@@ -197,8 +197,7 @@ def channel(agent: Agent, op: Op) -> Steps | None:
     key = ("channel", id(op), agent.group.key)
     found = agent.worker.shared.get(key)
     if found is None:
-        tensors = tuple(agent.handles[v] for v in op.operands)
-        found = agent.worker.shared[key] = Channel(op, tensors, numbers((op.attrs["stages"],), "stages")[0])
+        found = agent.worker.shared[key] = Channel(op, numbers((op.attrs["stages"],), "stages")[0])
     agent.handles[op.results[0]] = found
     return None
 
@@ -214,7 +213,7 @@ def acquire(agent: Agent, op: Op) -> Steps:
         for known in found.fill(number - found.stages).freed:
             agent.clock.meet(known)
     if not fill.acquired:
-        found.forget(number)
+        found.forget(number, agent)
     fill.acquired[agent.wave] = op
     fill.producers = agent.group.waves
     found.take("producer", agent)
@@ -229,7 +228,7 @@ def _not_free(found: Channel, number: int) -> str:
 
 def _hand_out(agent: Agent, op: Op, found: Channel, fill: Fill, side: str) -> None:
     hold = Hold(found, fill, agent.wave, side, op)
-    for value, tensor in zip(op.results, found.views(fill.number, hold), strict=True):
+    for value, tensor in zip(op.results, found.views(fill.number, hold, agent), strict=True):
         agent.handles[value] = tensor
 
 

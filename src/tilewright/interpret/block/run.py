@@ -61,14 +61,18 @@ def interpret(
 ) -> list[tuple[str, Array]]:
     """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
 
-    `workers` share the tasks; they run one after another, in an order that the seed decides. Gives what `debug_log`
-    kept. Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
+    `workers` share the tasks; they run one after another, in an order that the seed decides. A program without tasks
+    has nothing to share: one worker does it. Gives what `debug_log` kept.
+
+    Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
     channel used against its order, an output that is not written completely.
     """
     ops: list[Op] = []
     bound: dict[Value, Tensor] = {}
     for arg in program.args:
         bound[arg] = Tensor.whole(_buffer(arg, arrays, ops), arg.type)
+    if not any(op.name == "tasks" for op in program.walk()):
+        workers = 1
     order = list(range(workers))
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []

@@ -57,10 +57,16 @@ def name() -> str:
 
 
 def llvm_features() -> str:
-    """The features as LLVM takes them: those we ask for, on or off as the CPU has them."""
-    found = features()
-    flags = [("+" if f in found else "-") + f for f in _ASKED_FOR]
-    return ",".join([*flags, "+prefer-no-gather"])
+    """The features as LLVM takes them: all it knows, on or off as the CPU has them; what is off stands last, and wins.
+
+    The CPU's name alone does not do: a virtual machine may hide a part of what the name promises.
+    """
+    import llvmlite.binding as llvm
+
+    found = dict(llvm.get_host_cpu_features()) | {name: name in features() for name in _ASKED_FOR}
+    on = sorted(f"+{name}" for name, there in found.items() if there)
+    off = sorted(f"-{name}" for name, there in found.items() if not there)
+    return ",".join([*on, "+prefer-no-gather", *off])
 
 
 def has(atom: MultiplyAtom) -> bool:

@@ -18,11 +18,11 @@ from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.passes.places import linear_step
+from tilewright.passes.places import at_start, linear_step
 from tilewright.targets.llvm_formula import FormulaWriter
 from tilewright.targets.llvm_text import Writer, element, literal, vector
 
@@ -45,7 +45,8 @@ class Emitted:
 
 def emit(program: Program) -> Emitted:
     """The LLVM IR of a loop program."""
-    return _Emitter(program).run()
+    with building():
+        return _Emitter(program).run()
 
 
 class _Emitter:
@@ -55,6 +56,7 @@ class _Emitter:
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
         self.tiles: dict[Value, int] = {}
+        self.free_tiles = list(range(8))
         self.scratch = SPARE
         self.globals: list[str] = []
         self.uses_tiles = False
@@ -97,8 +99,21 @@ class _Emitter:
         return Emitted("\n".join(parts) + "\n", name, arguments, size, self.uses_tiles)
 
     def block(self, block: Block) -> None:
+        last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
+        for op in block.ops:
+            if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
+                last[op.results[0]] = op
+            elif last:
+                touched = (op, *(inner for b in op.blocks for inner in _within(b)))
+                last |= {v: op for one in touched for v in one.operands if v in last}
+        ends: dict[Op, list[Value]] = {}
+        for value, op in last.items():
+            ends.setdefault(op, []).append(value)
         for op in block.ops:
             getattr(self, f"_{op.name}")(op)
+            for value in ends.get(op, ()):
+                if value in self.tiles:
+                    self.free_tiles.append(self.tiles.pop(value))
 
     # -- registers and memory -----------------------------------------------------------------------------------
 
@@ -124,9 +139,10 @@ class _Emitter:
     def tile(self, value: Value) -> int:
         found = self.tiles.get(value)
         if found is None:
-            found = self.tiles[value] = len(self.tiles)
-            if found >= 8:
-                raise ProgramError("more than eight tile registers are used; the machine has eight")
+            if not self.free_tiles:
+                raise ProgramError("more than eight tile registers are used at once; the machine has eight")
+            self.free_tiles.sort(reverse=True)
+            found = self.tiles[value] = self.free_tiles.pop()
             self.uses_tiles = True
         return found
 
@@ -183,7 +199,7 @@ class _Emitter:
         offset = op.attrs["at"][0]
         if self.is_tile(target):
             row, inner = op.attrs["over"]
-            pointer = self.where(buffer, Substitution({row: 0, inner: 0})(offset))
+            pointer = self.where(buffer, at_start(offset, row, inner))
             stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
             name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
             self.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
@@ -205,7 +221,7 @@ class _Emitter:
         if when is not None and lane in when.symbols:
             return self._masked_load(buffer, offset, lane, lanes, step, when, other, target)
         if step == 1:
-            pointer = self._guarded(self.where(buffer, Substitution({lane: 0})(offset)), when)
+            pointer = self._guarded(self.where(buffer, at_start(offset, lane)), when)
             return self._chosen(self.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
         if step == 0:
             pointer = self._guarded(self.where(buffer, offset), when)
@@ -233,12 +249,19 @@ class _Emitter:
         form, align = f"<{lanes} x {kind}>", target.type.dtype.numpy.itemsize
         mask = self.w.lane_conditions(when, lane, lanes)
         if step == 1:
-            pointer = self.where(buffer, Substitution({lane: 0})(offset))
+            pointer = self.where(buffer, at_start(offset, lane))
+            if kind in ("bfloat", "half"):  # as integers: LLVM does not take every width of these apart
+                plain, kind = form, "i16"
+                form = f"<{lanes} x i16>"
+                other = self.w.value(f"bitcast {plain} {other} to {form}")
+            else:
+                plain = form
             name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
             self.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
-            return self.w.value(
+            found = self.w.value(
                 f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})"
             )
+            return found if form == plain else self.w.value(f"bitcast {form} {found} to {plain}")
         total = other
         for i in range(lanes):
             bit = self.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
@@ -275,7 +298,7 @@ class _Emitter:
         offset, when = op.attrs["at"][0], op.attrs.get("when")
         if self.is_tile(source):
             row, inner = op.attrs["over"]
-            pointer = self.where(buffer, Substitution({row: 0, inner: 0})(offset))
+            pointer = self.where(buffer, at_start(offset, row, inner))
             stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
             self.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
             self.w.line(f"call void @llvm.x86.tilestored64(i8 {self.tile(source)}, ptr {pointer}, i64 {stride})")
@@ -290,7 +313,7 @@ class _Emitter:
         form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
         masked = when is not None and lane in when.symbols
         if step == 1 and not masked:
-            pointer = self._guarded(self.where(buffer, Substitution({lane: 0})(offset)), when)
+            pointer = self._guarded(self.where(buffer, at_start(offset, lane)), when)
             full = lanes * align
             bypass = (
                 op.attrs.get("stream")
@@ -304,7 +327,10 @@ class _Emitter:
         if step == 1:
             assert when is not None
             mask = self.w.lane_conditions(when, lane, lanes)
-            pointer = self.where(buffer, Substitution({lane: 0})(offset))
+            pointer = self.where(buffer, at_start(offset, lane))
+            if kind in ("bfloat", "half"):
+                value = self.w.value(f"bitcast {form} {value} to <{lanes} x i16>")
+                form, kind = f"<{lanes} x i16>", "i16"
             name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
             self.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
             self.w.line(f"call void {name}({form} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
@@ -599,7 +625,7 @@ def _int(e: Expr) -> int:
 
 def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
     """Whether the place of lane 0 is a multiple of so many elements."""
-    start = Substitution({lane: 0})(offset)
+    start = at_start(offset, lane)
     return (start % elements) is as_expr(0)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import tilewright
 from tilewright import __version__
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
@@ -13,6 +16,8 @@ from tilewright.targets.x86 import cpu
 
 _lock = threading.Lock()
 _count = 0
+# a process is not forked in the middle of linking: LLVM's own locks would stay held there
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Code:
@@ -35,7 +40,19 @@ def versions() -> str:
     """What generated code depends on besides its text."""
     import llvmlite
 
-    return f"{__version__} llvmlite {llvmlite.__version__} {cpu.name()} {cpu.llvm_features()}"
+    return f"{__version__} {_sources()} llvmlite {llvmlite.__version__} {cpu.name()} {cpu.llvm_features()}"
+
+
+@cache
+def _sources() -> str:
+    """Changes when a file of the compiler does: who works on a pass must not be given the code of an older one."""
+    found = []
+    for folder, _, names in os.walk(Path(tilewright.__file__).parent):
+        for name in names:
+            if name.endswith(".py"):
+                state = (Path(folder) / name).stat()
+                found.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
+    return disk.key_of(*sorted(found))[:16]
 
 
 def object_of(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tilewright.errors import ArgumentError, MissingAtomWarning
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
-from tilewright.ir.tensors import numbers
+from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.lower import lower
 from tilewright.runtime import cache as disk
@@ -42,6 +43,7 @@ class Kernel:
             self.missing = self._lower(dump)
             made = self._emit(dump)
             code = HELPER.ask(request(), made.text)
+            dump.write("generate", "s", lambda: HELPER.ask(request("assembly"), made.text).decode())
             header: dict[str, Any] = {
                 "name": made.name,
                 "scratch": made.scratch_bytes,
@@ -65,7 +67,6 @@ class Kernel:
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])
         self.scratch_bytes, self.uses_tiles = header["scratch"], header["tiles"]
-        self.shapes = [(numbers(a.type.shape, "shape"), a.type.dtype.numpy, a.name or "") for a in program.args]
 
     def _lower(self, dump: Dump) -> tuple[str, ...]:
         if self.program.level is LOOP:
@@ -105,20 +106,49 @@ class Kernel:
 
     def launch(self, arrays: list[Array], workers: int | None = None) -> Launch:
         """The program bound to arrays; call it as often as wanted."""
-        if len(arrays) != len(self.shapes):
-            raise ArgumentError(f"{self.program.name} takes {len(self.shapes)} arrays, not {len(arrays)}")
-        for array, (shape, form, name) in zip(arrays, self.shapes, strict=True):
-            if array.shape != shape and array.size != int(np.prod(shape, dtype=np.int64)):
-                raise ArgumentError(f"{name} has the shape {array.shape}; {self.program.name} takes {shape}")
-            if array.dtype != form:
-                raise ArgumentError(f"{name} holds {array.dtype}; {self.program.name} takes {form}")
-            if not array.flags.c_contiguous:
-                raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
-        return Launch(self, arrays, workers)
+        name = self.program.name
+        if len(arrays) != len(self.program.args):
+            raise ArgumentError(f"{name} takes {len(self.program.args)} arrays, not {len(arrays)}")
+        if workers is not None and workers < 1:
+            raise ArgumentError(f"{name}: workers={workers}; at least one is needed")
+        staged: list[tuple[Array, Array, Array, str]] = []
+        for place, (array, arg) in enumerate(zip(arrays, self.program.args, strict=True)):
+            self._check(array, arg.name or "", arg.type)
+            if arg.type.strides is not None or arg.type.swizzle is not None:
+                flat = np.zeros(arg.type.cosize(), array.dtype)
+                staged.append((array, flat, _places(arg.type), arg.type.role or "in"))
+                arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
+        self._check_overlap(arrays)
+        return StagedLaunch(self, arrays, workers, staged) if staged else Launch(self, arrays, workers)
+
+    def _check(self, array: Array, name: str, kind: TensorType) -> None:
+        takes, shape = f"{self.program.name} takes", numbers(kind.shape, "shape")
+        # memory is flat on the loop level: there the number of elements is what counts
+        flat = self.program.level is LOOP and array.size == int(np.prod(shape, dtype=np.int64))
+        if array.shape != shape and not flat:
+            raise ArgumentError(f"{name} has the shape {array.shape}; {takes} {shape}")
+        if array.dtype != kind.dtype.numpy:
+            raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
+        if not array.flags.aligned:
+            raise ArgumentError(f"{name} does not lie at a multiple of its element size; pass {name}.copy()")
+        if kind.role != "in" and not array.flags.writeable:
+            raise ArgumentError(f"{name} is written, but the array given is read-only")
+
+    def _check_overlap(self, arrays: list[Array]) -> None:
+        names = [a.name for a in self.program.args]
+        for place, (array, arg) in enumerate(zip(arrays, self.program.args, strict=True)):
+            for other in range(len(arrays)):
+                if arg.type.role != "in" and other != place and np.may_share_memory(array, arrays[other]):
+                    raise ArgumentError(
+                        f"{self.program.name}: {names[place]}, which is written, shares memory with {names[other]}; "
+                        "give them memory of their own"
+                    )
 
 
 class Launch:
-    """A kernel bound to arrays; a call runs it."""
+    """A kernel bound to arrays; a call runs it. Threads may call it at the same time: they take turns."""
 
     def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None):
         found = pool()
@@ -128,13 +158,44 @@ class Launch:
         block[: len(arrays)] = [a.ctypes.data for a in arrays]
         block[len(arrays)] = scratch.ctypes.data
         block[len(arrays) + 1] = _configuration().ctypes.data
+        self._record = found.record(kernel.entry, block.ctypes.data, count)
+        self._run, self._pointer = found.run, self._record.pointer
         self._kept = (kernel, arrays, scratch, block)
-        self._run, self._control, self._entry = found.run, found.address, kernel.entry
-        self._block, self._count, self._others = block.ctypes.data, count, found.workers - 1
 
     def __call__(self) -> None:
         """Runs the kernel."""
-        self._run(self._control, self._entry, self._block, self._count, self._others)
+        self._run(self._pointer)
+
+
+class StagedLaunch(Launch):
+    """One whose arguments do not lie in memory as the program says: each launch copies them there, and back."""
+
+    def __init__(
+        self, kernel: Kernel, arrays: list[Array], workers: int | None, staged: list[tuple[Array, Array, Array, str]]
+    ):
+        super().__init__(kernel, arrays, workers)
+        self._staged = staged
+        self._lock = Lock()
+
+    def __call__(self) -> None:
+        """Runs the kernel, between the copies."""
+        with self._lock:
+            for array, flat, places, _ in self._staged:
+                flat[places] = array
+            super().__call__()
+            for array, flat, places, role in self._staged:
+                if role != "in":
+                    array[...] = flat[places]
+
+
+def _places(kind: TensorType) -> Array:
+    """Where each element of a tensor lies."""
+    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    places: Any = np.zeros(shape, np.int64)
+    for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
+        places = places + coordinate * step
+    found: Array = kind.swizzle(places) if kind.swizzle is not None else places
+    return found
 
 
 _kept_configuration: Array | None = None

@@ -3,6 +3,9 @@
 A launch writes the function and its arguments, counts one up, runs worker 0 itself and waits until the others are done.
 All of it is machine code; a thread of Python only enters it. Whoever waits gives its core away now and then: where two
 threads share a core, the one that has work must get it.
+
+Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block; a
+launch of one worker runs on the thread that asks for it, and only takes turns with itself.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import atexit
 import ctypes
 import os
 import threading
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +26,10 @@ from tilewright.targets.x86 import cpu
 SPINS = 20000
 """Looks before a worker falls asleep: some hundred microseconds."""
 
-# control block: 0 launches, 64 workers still at work, 128 function, 136 arguments, 144 workers asked for, 192 sleepers
+# control block: 0 launches, 64 workers still at work, 128 function, 136 arguments, 144 workers asked for, 192 sleepers,
+# 256 lock, 320 threads (0 in a forked process, and after the end: then worker 0 does everything)
+# launch record: 0 function, 8 arguments, 16 workers asked for, 24 control block, 32 lock
+# locks: 0 free, 1 held, 2 held and somebody sleeps
 _TEXT = """
 declare i64 @syscall(i64, ...)
 declare void @llvm.x86.sse2.pause()
@@ -81,13 +89,78 @@ quit:
   ret void
 }
 
-define void @pool_run(ptr %ctl, ptr %fn, ptr %arg, i64 %many, i32 %others) {
+define internal void @lock(ptr %m) {
 entry:
+  br label %try
+try:
+  %n = phi i64 [0, %entry], [%n1, %pause]
+  %pair = cmpxchg ptr %m, i32 0, i32 1 acquire monotonic
+  %got = extractvalue {i32, i1} %pair, 1
+  br i1 %got, label %out, label %pause
+pause:
+  call void @llvm.x86.sse2.pause()
+  %n1 = add i64 %n, 1
+  %long = icmp ugt i64 %n1, 200
+  br i1 %long, label %take, label %try
+take:
+  %old = atomicrmw xchg ptr %m, i32 2 acquire
+  %free = icmp eq i32 %old, 0
+  br i1 %free, label %out, label %asleep
+asleep:
+  %r = call i64 (i64, ...) @syscall(i64 202, ptr %m, i64 128, i32 2, ptr null, ptr null, i64 0)
+  br label %take
+out:
+  ret void
+}
+
+define internal void @unlock(ptr %m) {
+entry:
+  %old = atomicrmw xchg ptr %m, i32 0 release
+  %some = icmp eq i32 %old, 2
+  br i1 %some, label %wake, label %out
+wake:
+  %r = call i64 (i64, ...) @syscall(i64 202, ptr %m, i64 129, i32 1, ptr null, ptr null, i64 0)
+  br label %out
+out:
+  ret void
+}
+
+define void @pool_run(ptr %record) {
+entry:
+  %qarg = getelementptr i8, ptr %record, i64 8
+  %qmany = getelementptr i8, ptr %record, i64 16
+  %qctl = getelementptr i8, ptr %record, i64 24
+  %fn = load ptr, ptr %record
+  %arg = load ptr, ptr %qarg
+  %many = load i64, ptr %qmany
+  %ctl = load ptr, ptr %qctl
+  %single = icmp eq i64 %many, 1
+  br i1 %single, label %one, label %several
+one:
+  %qlock = getelementptr i8, ptr %record, i64 32
+  call void @lock(ptr %qlock)
+  call void %fn(ptr %arg, i64 0, i64 1)
+  call void @unlock(ptr %qlock)
+  ret void
+several:
+  %plock = getelementptr i8, ptr %ctl, i64 256
+  %pthreads = getelementptr i8, ptr %ctl, i64 320
   %pleft = getelementptr i8, ptr %ctl, i64 64
   %pfn = getelementptr i8, ptr %ctl, i64 128
   %parg = getelementptr i8, ptr %ctl, i64 136
   %pmany = getelementptr i8, ptr %ctl, i64 144
   %psleep = getelementptr i8, ptr %ctl, i64 192
+  call void @lock(ptr %plock)
+  %end = icmp eq ptr %fn, null
+  %others = load atomic i32, ptr %pthreads acquire, align 4
+  %alone = icmp eq i32 %others, 0
+  br i1 %alone, label %lonely, label %start
+lonely:
+  br i1 %end, label %out, label %all
+all:
+  call void %fn(ptr %arg, i64 0, i64 1)
+  br label %out
+start:
   store ptr %fn, ptr %pfn
   store ptr %arg, ptr %parg
   store i64 %many, ptr %pmany
@@ -100,7 +173,6 @@ wake:
   %r = call i64 (i64, ...) @syscall(i64 202, ptr %ctl, i64 129, i32 2147483647, ptr null, ptr null, i64 0)
   br label %go
 go:
-  %end = icmp eq ptr %fn, null
   br i1 %end, label %wait, label %call
 call:
   call void %fn(ptr %arg, i64 0, i64 %many)
@@ -109,7 +181,7 @@ wait:
   %n = phi i64 [0, %go], [0, %call], [%n1, %again]
   %left = load atomic i32, ptr %pleft acquire, align 4
   %done = icmp eq i32 %left, 0
-  br i1 %done, label %out, label %pause
+  br i1 %done, label %finished, label %pause
 pause:
   call void @llvm.x86.sse2.pause()
   %n1 = add i64 %n, 1
@@ -121,7 +193,13 @@ yield:
   br label %again
 again:
   br label %wait
+finished:
+  br i1 %end, label %ended, label %out
+ended:
+  store atomic i32 0, ptr %pthreads release, align 4
+  br label %out
 out:
+  call void @unlock(ptr %plock)
   ret void
 }
 """.replace("SPINS", str(SPINS))
@@ -145,20 +223,50 @@ class Pool:
         self.code = load_text(_TEXT)
         self.control = aligned(512)
         self.address = self.control.ctypes.data
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
-        self.run = kind(self.code.address("pool_run"))
-        enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
-        self.enter = enter
-        self.threads = [
-            threading.Thread(target=enter, args=(self.address, me), daemon=True, name=f"tilewright-{me}")
-            for me in range(1, workers)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
+        self.enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
+        self.records: weakref.WeakSet[Record] = weakref.WeakSet()
+        self.owner = 0
+        self.start()
+
+    def start(self) -> None:
+        """Starts the threads; if the system gives fewer, there are fewer workers."""
+        self.owner = os.getpid()
+        count = 0
+        with suppress(RuntimeError):
+            for me in range(1, self.workers):
+                threading.Thread(
+                    target=self.enter, args=(self.address, me), daemon=True, name=f"tilewright-{me}"
+                ).start()
+                count += 1
+        self.workers = count + 1
+        self.control[320:324].view(np.uint32)[0] = count
+
+    def record(self, function: int | None, arguments: int | None, count: int) -> Record:
+        """What a launch of so many workers is."""
+        made = Record(self, function, arguments, count)
+        self.records.add(made)
+        return made
 
     def stop(self) -> None:
-        """Ends the threads."""
-        self.run(self.address, None, None, 0, self.workers - 1)
+        """Ends the threads; a launch after that runs on the thread that asks for it."""
+        self.run(self.record(None, None, self.workers + 1).pointer)
+
+    def after_fork(self) -> None:
+        """In a forked process there are no threads, and nobody holds a lock."""
+        self.control[:] = 0
+        for record in list(self.records):
+            record.data[4] = 0
+        self.owner = 0
+
+
+class Record:
+    """A launch as the machine code takes it."""
+
+    def __init__(self, pool: Pool, function: int | None, arguments: int | None, count: int):
+        self.data = aligned(64, 64).view(np.uint64)
+        self.data[:4] = [function or 0, arguments or 0, count, pool.address]
+        self.pointer = ctypes.c_void_p(self.data.ctypes.data)
 
 
 _pool: Pool | None = None
@@ -166,26 +274,22 @@ _lock = threading.Lock()
 
 
 def pool() -> Pool:
-    """The pool of this process; made when first asked for."""
+    """The pool of this process; made when first asked for, and given new threads in a forked process."""
     global _pool
     with _lock:
         if _pool is None:
             _pool = Pool(environment.threads())
-            atexit.register(_end)
+            atexit.register(_pool.stop)
+        elif _pool.owner != os.getpid():
+            _pool.start()
         return _pool
 
 
-def _end() -> None:
-    global _pool
-    if _pool is not None:
-        _pool.stop()
-        _pool = None
-
-
 def _after_fork() -> None:
-    global _pool, _lock
-    _pool = None  # a forked process has none of the threads
+    global _lock
     _lock = threading.Lock()
+    if _pool is not None:
+        _pool.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
