@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -309,3 +310,43 @@ def test_copies_under_way_that_write_one_place_race() -> None:
             run(text, x, seed=seed)
     once = text.replace("    copy %x -> %to by tma.load\n", "", 1)
     assert np.array_equal(run(once, x), x)
+
+
+def test_a_channel_that_is_never_released_is_refused_where_one_worker_would_wait_for_ever() -> None:
+    text = PIPE.replace("      release %ring\n", "")
+    x = np.arange(48, dtype=np.int32).reshape(6, 8)
+    refused(errors.ProgramError, "%ring has no release: it is filled 6 times", text, x)
+    assert np.array_equal(run(text, x, STAGES=6), x)  # one stage for every fill: it stays for good
+
+
+def test_the_places_of_a_factor_are_checked_beyond_the_first_box() -> None:
+    text = """block f(%x: in global bf16 (128, 64), %w: in global bf16 (64, 64), %y: out global f32 (128, 64))
+  machine hopper
+{
+  %a = alloc shared bf16 (1, 128, 64) swizzle <3,3,3>
+  %b = alloc shared bf16 (1, 64, 64) swizzle <3,3,3>
+  %ring = channel %a, %b stages 1 from producer to consumer
+  role producer waves 1 {
+    %sa, %sb = acquire %ring
+    copy %x -> %sa by tma.load
+    copy %w -> %sb by tma.load
+    commit %ring
+  }
+  role consumer waves 8 {
+    %acc = alloc register f32 (128, 64) as wgmma.m64n64k16.bf16.c waves (2, 1)
+    fill %acc 0
+    %ta, %tb = wait %ring
+    %rows = view %ta (i 128, k 64) -> [ROWS, k]
+    %tbt = view %tb (k 64, j 64) -> [j, k]
+    mma %acc += %rows * %tbt using wgmma.m64n64k16.bf16
+    release %ring
+    copy %acc -> %y
+  }
+}"""
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16) for shape in ((128, 64), (64, 64)))
+    wanted = x.astype(np.float32) @ w.astype(np.float32).T
+    assert np.array_equal(run(text.replace("ROWS", "i"), x, w), wanted)
+    assert np.array_equal(run(text.replace("ROWS", "(i + 64)%128"), x, w), np.roll(wanted, -64, axis=0))
+    reversed_half = text.replace("ROWS", "min(i, 191 - i)")
+    refused(errors.ProgramError, "the places of %rows are others", reversed_half, x, w)

@@ -423,6 +423,10 @@ def test_errors_of_the_notation_point_at_their_place(body: str, says: str, under
         ("  for t in 0..4 overlap defer {\n  }", errors.ProgramError, "needs a `finally` block"),
         ("  for t in 0..4 overlap pingpong {\n  }", errors.ProgramError, "pingpong is for tasks"),
         ("  while %x {\n  }", errors.ProgramError, "a single integer or bool"),
+        ("  %s = alloc shared i32 (4)\n  fill %s 0.5", errors.DtypeMismatch, "fill: 0.5 is no i32"),
+        ("  %s = alloc shared u8 (4)\n  fill %s -1", errors.DtypeMismatch, "-1 is no u8, which holds 0 to 255"),
+        ("  %s = alloc shared i8 (4)\n  copy %s -> %s else 128", errors.DtypeMismatch, "128 is no i8"),
+        ("  %s = alloc shared i32 (4)\n  fill %s inf", errors.DtypeMismatch, "inf is no i32"),
     ],
 )
 def test_errors_of_meaning_show_the_line(body: str, error: type[Exception], says: str) -> None:

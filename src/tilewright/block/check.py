@@ -195,8 +195,8 @@ class _Checker:
                 f"mma: {atom.name} reads {name} with the swizzle {swizzle}; %{value.name} has {root.swizzle}"
             )
         table = np.asarray(inner(*np.indices((wanted.rows, wanted.columns))))
-        boxes = found.reshape(shape[0] // wanted.rows, wanted.rows, shape[1] // wanted.columns, wanted.columns)
-        boxes = boxes.swapaxes(1, 2).reshape(-1, wanted.rows, wanted.columns)
+        parts = found.reshape(shape[0] // wanted.rows, wanted.rows, shape[1] // wanted.columns, wanted.columns)
+        boxes: Array = parts.swapaxes(1, 2).reshape(-1, wanted.rows, wanted.columns)
         boxes = boxes - boxes[:, :1, :1]
         others = np.flatnonzero((boxes != boxes[0]).any((1, 2)))
         if not all(_same_in_groups(boxes[i], table) for i in (0, *others)):

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from tilewright._version import __version__
+from tilewright.cli.cache import cache
 from tilewright.cli.draw import draw
+from tilewright.cli.environment import environment
+from tilewright.cli.targets import targets
 
 app = typer.Typer(
     name="tilewright",
@@ -17,7 +20,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(draw)
+for command in (draw, targets, cache, environment):
+    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:

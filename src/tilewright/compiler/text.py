@@ -112,15 +112,20 @@ class TextExecutable:
         return self.main.name
 
     def text(self, level: str | None = None) -> str:
-        """The programs of a level, parameters bound in the first; None: all. On x86 also "loop", "llvm" and "asm"."""
-        if self._kernel is not None and level in ("loop", "llvm", "asm") and level != self.main.level.name:
-            return {
-                "loop": lambda: str(self._kernel.loop),
-                "llvm": lambda: str(self._kernel.llvm),
-                "asm": lambda: str(self._kernel.assembly),
-            }[level]()
+        """The program on a level, its parameters bound; None: all programs as they came.
+
+        On x86 also the levels it became: "loop", "llvm" and "asm".
+        """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
-        return "\n".join(str(p) for p in programs if level in (None, p.level.name))
+        if level is None:
+            return "\n".join(map(str, programs))
+        mine = [str(p) for p in programs if p.level.name == level]
+        if mine:
+            return "\n".join(mine)
+        if self._kernel is not None and level in ("loop", "llvm", "asm"):
+            found = {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]
+            return str(getattr(self._kernel, found))
+        raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
 
     def __call__(self, *args: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept."""

@@ -65,6 +65,13 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     images = _Binding(bound)
     records = []
     for record in program.records:
+        if record.name == "require":
+            that = images(record.attrs["that"])
+            if isinstance(that, Const):
+                if not that.value:
+                    given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s, program))
+                    raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}; here {given}")
+                continue
         if record.name == "param" or (record.name == "let" and isinstance(images(record.attrs["symbol"]), Const)):
             continue
         records.append(Op(record.spec, (), _mapped(record, images), loc=record.loc))
@@ -83,6 +90,17 @@ class _Binding(Substitution):
             if isinstance(lower, Const) and isinstance(upper, Const) and upper.value == lower.value - 1:
                 return symbol(s.name, None, upper)
         return super()._symbol(s)
+
+
+def _mentions(record: Op, parameter: Any, program: Program) -> bool:
+    """Whether a requirement depends on a parameter, perhaps through a let."""
+    found, stack = set(), [record.attrs["that"]]
+    while stack:
+        for s in stack.pop().symbols - found:
+            found.add(s)
+            if s.definition is not None:
+                stack.append(s.definition)
+    return parameter in found
 
 
 def _mapped(op: Op, images: Substitution) -> dict[str, Any]:

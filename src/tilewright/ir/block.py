@@ -1,6 +1,7 @@
 """The block level: where things live and who does them; the program of one workgroup.
 
-A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled, and `let`s.
+A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled, `let`s, and
+what it `require`s of its parameters.
 Its arguments are tensors in global memory. Operations are a closed list:
 
 | operation | means |
@@ -33,6 +34,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir.core import Level, Op, OpSpec, Program
+from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.parser import parse_program
 from tilewright.ir.tensors import ChannelType, RegisterType, TensorType, read_type
@@ -40,7 +42,7 @@ from tilewright.ir.tensors import ChannelType, RegisterType, TensorType, read_ty
 Tensor = TensorType | RegisterType
 
 COMBINE = ("sum", "max", "min", "prod")
-SCHEDULES = ("strided", "contiguous", "table", "dynamic")
+SCHEDULES = ("strided", "contiguous", "dynamic")
 OVERLAPS = ("none", "defer", "pingpong")
 ATOMICS = ("add", "min", "max")
 
@@ -79,6 +81,17 @@ def _writable(op: Op, place: int) -> None:
         raise ProgramError(f"{op.name} writes to an argument that is declared `in`")
 
 
+def _holds(op: Op, kind: DType, name: str) -> None:
+    """That an attribute, where it is given, is a number of an element type."""
+    value = op.attrs.get(name)
+    if value is None or kind.is_float:
+        return
+    signed = kind.kind == "int" and kind.numpy.kind != "u"
+    least, most = (-(1 << kind.bits - 1), (1 << kind.bits - 1) - 1) if signed else (0, (1 << kind.bits) - 1)
+    if value != value // 1 or not least <= value <= most:
+        raise DtypeMismatch(f"{op.name}: {value!r} is no {kind}, which holds {least} to {most}")
+
+
 def _alloc(op: Op) -> tuple[Any, ...]:
     found = op.attrs["type"]
     if isinstance(found, TensorType):
@@ -114,11 +127,13 @@ def _copy(op: Op) -> tuple[Any, ...]:
     _same_shape(op, source, target)
     _same_dtype(op, source, target)
     _writable(op, 1)
+    _holds(op, target.dtype, "otherwise")
     return ()
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
     _writable(op, 0)
+    _holds(op, tensor(op, 0).dtype, "value")
     return ()
 
 
@@ -243,6 +258,7 @@ def _placed(op: Op) -> tuple[Any, ...]:
     if op.name == "atomic" and op.attrs["how"] not in ATOMICS:
         raise ProgramError(f"atomic {op.attrs['how']}: there are {', '.join(ATOMICS)}")
     _same_dtype(op, tile, memory)
+    _holds(op, tile.dtype, "otherwise")
     _writable(op, 0 if op.name == "gather" else 1)
     for (_, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
         found = value.type
@@ -400,6 +416,7 @@ _RECORDS = (
     OpSpec("machine", {"name": "dotted"}, notation="machine {name}"),
     OpSpec("param", {"parameters": "parameters"}, notation="param {parameters}"),
     OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
+    OpSpec("require", {"that": "expr"}, notation="require {that}"),
     OpSpec("waves", {"count": "count"}, notation="waves {count}"),
 )
 

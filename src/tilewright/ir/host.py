@@ -65,6 +65,7 @@ HOST = Level(
     {
         "param": block_level.BLOCK.records["param"],
         "let": block_level.BLOCK.records["let"],
+        "require": block_level.BLOCK.records["require"],
         "size": OpSpec("size", {"sizes": "sizes"}, notation="size {sizes}"),
     },
     read_type=read_type,

@@ -135,8 +135,8 @@ class Lowering:
         return f"{name}_{self.count}"
 
     def axis(self, name: str, extent: int) -> Symbol:
-        """A fresh symbol that runs from 0."""
-        return index(self.fresh(name), extent)
+        """A fresh symbol that runs from 0; where there is nothing to run over, nobody looks at it."""
+        return index(self.fresh(name), max(1, extent))
 
     def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
         """A fresh register."""

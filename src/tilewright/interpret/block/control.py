@@ -118,7 +118,7 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
     if schedule == "contiguous":
         part = -(-total // workers)
         return list(range(worker * part, min(total, (worker + 1) * part)))
-    if schedule in ("dynamic", "table"):  # whoever is free takes the next: any worker may
+    if schedule == "dynamic":  # whoever is free takes the next: any worker may
         chance = Random(seed)
         owner = [chance.randrange(workers) for _ in range(total)]
         return [t for t in range(total) if owner[t] == worker]

@@ -10,7 +10,7 @@ from functools import cache
 from tilewright.machine import Machine, MultiplyAtom
 
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
-_ASKED_FOR = (
+ASKED_FOR = (
     "avx2",
     "fma",
     "f16c",
@@ -25,6 +25,7 @@ _ASKED_FOR = (
     "amx-bf16",
     "amx-int8",
 )
+"""The features that decide what the compiler uses."""
 
 
 @cache
@@ -37,7 +38,7 @@ def features() -> frozenset[str]:
     found = {name for name, there in llvm.get_host_cpu_features().items() if there}
     if "amx-tile" in found and not _tiles_granted():
         found -= {"amx-tile", "amx-bf16", "amx-int8"}
-    return frozenset(name for name in _ASKED_FOR if name in found)
+    return frozenset(name for name in ASKED_FOR if name in found)
 
 
 @cache
@@ -63,7 +64,7 @@ def llvm_features() -> str:
     """
     import llvmlite.binding as llvm
 
-    found = dict(llvm.get_host_cpu_features()) | {name: name in features() for name in _ASKED_FOR}
+    found = dict(llvm.get_host_cpu_features()) | {name: name in features() for name in ASKED_FOR}
     on = sorted(f"+{name}" for name, there in found.items() if there)
     off = sorted(f"-{name}" for name, there in found.items() if not there)
     return ",".join([*on, "+prefer-no-gather", *off])

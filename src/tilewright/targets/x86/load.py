@@ -10,9 +10,10 @@ from typing import Any
 
 import tilewright
 from tilewright import __version__
+from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.x86 import cpu
+from tilewright.targets.x86 import conversions, cpu
 
 _lock = threading.Lock()
 _count = 0
@@ -82,12 +83,18 @@ def link(data: bytes, names: tuple[str, ...]) -> Code:
     global _count
     import llvmlite.binding as llvm
 
+    builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
+    for name in names:
+        builder = builder.export_symbol(name)
+    if conversions.needed_by(data) and names != conversions.NAMES:
+        for name, address in conversions.addresses().items():
+            builder = builder.import_symbol(name, address)
     with _lock:
         _count += 1
-        builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
-        for name in names:
-            builder = builder.export_symbol(name)
-        return Code(builder.link(_linker(), f"tilewright{_count}"))
+        try:
+            return Code(builder.link(_linker(), f"tilewright{_count}"))
+        except RuntimeError as fault:
+            raise CodeGenerationError(f"machine code could not be linked: {fault}") from None
 
 
 def load_text(text: str) -> Code:

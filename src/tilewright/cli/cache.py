@@ -1,0 +1,51 @@
+"""`tilewright cache`: where compiled programs are kept, and how much they take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.printing import fail, show, table
+from tilewright.errors import TilewrightError
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every compiled program.")] = False,
+) -> None:
+    """Show where compiled programs are kept, how many there are, and what they take.
+
+    \b
+    TILEWRIGHT_CACHE_DIR says where; `off` keeps none. TILEWRIGHT_CACHE_MB is the most they may take.
+    """
+    try:
+        _cache(clear)
+    except TilewrightError as fault:
+        fail(str(fault))
+
+
+def _cache(clear: bool) -> None:
+    from tilewright.runtime import cache as disk
+    from tilewright.runtime import environment
+
+    folder = environment.cache_folder()
+    if folder is None:
+        show("compiled programs are not kept: TILEWRIGHT_CACHE_DIR is off")
+        return
+    if clear:
+        removed = disk.clear()
+        left = len(disk.entries(folder))
+        show(f"removed {removed - left} files from {folder}")
+        if left:
+            fail(f"{left} files could not be removed from {folder}")
+        return
+    found = disk.entries(folder)
+    whole = [size for _, size, path in found if not disk.is_unfinished(path)]
+    rows = [
+        ("folder", str(folder)),
+        ("programs", str(len(whole))),
+        ("size", f"{sum(whole) / 2**20:.1f} MB of {environment.cache_bytes() >> 20} MB"),
+    ]
+    if len(found) > len(whole):
+        rows.append(("unfinished", f"{len(found) - len(whole)}, being written or left by processes that were killed"))
+    show(table(("compiled programs", ""), rows))
