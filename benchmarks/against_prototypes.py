@@ -103,8 +103,8 @@ def main():
     sys.path.insert(0, folder)
     from jit import Gate
 
-    for key, flops, theirs, ours, kind, pool in cases(keys):
-        gate = Gate(pool, kind)
+    for key, flops, theirs, ours, kind, probed in cases(keys):
+        gate = Gate(probed, kind)
         good = {"theirs": [], "ours": []}
         start = time.perf_counter()
         while time.perf_counter() - start < 20 and min(map(len, good.values())) < 12:

@@ -154,4 +154,4 @@ class InterpreterOnlyWarning(UserWarning):
 
 
 class MissingAtomWarning(UserWarning):
-    """An atom that this machine lacks became loops with its meaning."""
+    """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""

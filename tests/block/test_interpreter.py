@@ -350,3 +350,31 @@ def test_the_places_of_a_factor_are_checked_beyond_the_first_box() -> None:
     assert np.array_equal(run(text.replace("ROWS", "(i + 64)%128"), x, w), np.roll(wanted, -64, axis=0))
     reversed_half = text.replace("ROWS", "min(i, 191 - i)")
     refused(errors.ProgramError, "the places of %rows are others", reversed_half, x, w)
+
+
+def test_factors_outside_are_left_out_not_multiplied_by_zero() -> None:
+    """0 * inf is NaN: with `skip`, a weight that meets only padding may be anything."""
+    text = """block taps(%x: in global f32 (3), %w: in global f32 (3, 16), %y: out global f32 (3, 16))
+      machine x86.avx512
+    {
+      %acc = alloc register f32 (3, 16) as avx512.f32.c
+      fill %acc 0
+      %taps = view %x (i 3, k 3) -> [i + k - 1 ?]
+      mma %acc += %taps * %w using avx512.f32 skip
+      copy %acc -> %y
+    }"""
+    w = np.ones((3, 16), np.float32)
+    w[0] = np.inf
+    y = compile_text(text)(np.array([1, 2, 3], np.float32), w)
+    assert np.array_equal(y[0], np.full(16, 3, np.float32))  # the first tap falls outside
+    assert np.all(np.isinf(y[1:]))
+
+
+def test_a_map_through_what_may_lie_outside_is_refused() -> None:
+    text = """block shift(%x: in global f32 (4), %y: out global f32 (4))
+    {
+      %v = view %x (i 4) -> [i - 1 ?]
+      map %y = %v + %v
+    }"""
+    with pytest.raises(errors.ProgramError, match="%v may lie outside its tensor; copy it first"):
+        compile_text(text)

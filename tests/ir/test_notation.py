@@ -446,7 +446,7 @@ def test_errors_of_meaning_show_the_line(body: str, error: type[Exception], says
         ("block f(%y: out global f32 (M)) {\n}", "M"),
         (
             "block f(%y: out global f32 (4))\n  parm N = 3\n{\n}",
-            "there is no record parm; there are machine, param, let, waves",
+            "there is no record parm; there are machine, param, let",
         ),
         ("block f(%y: out global f32 (4))\n  param N = 3, N = 4\n{\n}", "N already has a meaning here"),
         ("block f(%y: out global f32 (4), %y: in global f32 (4)) {\n}", "%y is defined twice"),

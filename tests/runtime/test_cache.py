@@ -84,7 +84,9 @@ def test_a_folder_in_an_entrys_place_is_no_entry(folder: Path) -> None:
 
 
 def test_keys_tell_all_parts_apart() -> None:
-    keys = [cache.key_of(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("c", "ab"))]
+    keys = [
+        cache.key_of(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("c", "ab"))
+    ]
     assert len(set(keys)) == len(keys)
     assert cache.key_of("ä", "b") == cache.key_of("ä", "b")
 

@@ -12,6 +12,7 @@ import pytest
 from native_checks import on_x86, succeeds
 
 from tilewright.errors import CodeGenerationError
+from tilewright.runtime import codegen_server
 from tilewright.runtime.codegen import Helper
 from tilewright.targets.x86 import load
 
@@ -75,8 +76,8 @@ def test_a_helper_that_was_killed_is_started_again(helper: Helper) -> None:
 
 
 def test_a_helper_killed_during_a_request_is_started_again(helper: Helper) -> None:
-    lines = "\n".join(f"  %v{i} = mul i32 %v{i - 1}, %v{i - 2}" for i in range(2, 20000))
-    long = f"define i32 @f(i32 %v0, i32 %v1) {{\n{lines}\n  ret i32 %v19999\n}}\n"
+    lines = "\n".join(f"  %v{i} = mul i32 %v{i - 1}, %v{i - 2}" for i in range(2, 3000))
+    long = f"define i32 @f(i32 %v0, i32 %v1) {{\n{lines}\n  ret i32 %v2999\n}}\n"
     helper.start()
     assert helper.process is not None
     first = helper.process.pid
@@ -85,9 +86,31 @@ def test_a_helper_killed_during_a_request_is_started_again(helper: Helper) -> No
     assert helper.process.pid != first
 
 
-def test_an_interrupted_request_does_not_answer_the_next_one(
-    helper: Helper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_helper_is_noticed_at_once_and_takes_its_child_with_it(helper: Helper) -> None:
+    """The child that works for it must not keep its output open."""
+    lines = "\n".join(f"  %v{i} = mul i32 %v{i - 1}, %v{i - 2}" for i in range(2, 30000))
+    long = f"define i32 @f(i32 %v0, i32 %v1) {{\n{lines}\n  ret i32 %v29999\n}}\n"
+    helper.start()
+    process = helper.process
+    assert process is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    codegen_server.write_message(process.stdin, PLAIN, long.encode())  # type: ignore[arg-type]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for _ in range(200):
+        if child := children.read_text().split():
+            break
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.kill()
+    before = time.perf_counter()
+    assert codegen_server.read_message(process.stdout) is None  # type: ignore[arg-type]
+    assert time.perf_counter() - before < 2
+    time.sleep(0.2)
+    assert not is_there(int(child[0]))
+
+
+def test_an_interrupted_request_does_not_answer_the_next_one(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.runtime import codegen
 
     helper.start()

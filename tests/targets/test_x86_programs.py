@@ -121,7 +121,7 @@ def test_an_atom_that_is_missing_becomes_loops(monkeypatch):
     monkeypatch.setattr(native, "_reported", set())
     text = (BLOCK / "conv_amx.block").read_text()
     params = {"H": 4, "W": 5, "C": 32, "F": 32, "STRIP": 2, "CHUNK": 32}
-    with pytest.warns(MissingAtomWarning, match="no amx.bf16: its products run as loops"):
+    with pytest.warns(MissingAtomWarning, match="no amx.bf16: its products run as loops of the same meaning"):
         made = tilewright.compile_text(text, "x86", params)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

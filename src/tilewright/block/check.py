@@ -87,6 +87,11 @@ class _Checker:
             case "copy":
                 self._check_copy(op)
             case "map" | "convert_layout":
+                for value in op.operands[1:]:
+                    if op.name == "map" and self.places.may_lie_outside(value):
+                        raise ProgramError(
+                            f"map: %{value.name} may lie outside its tensor; copy it first, with an `else`"
+                        )
                 self._check_lanes(op)
             case "mma":
                 self._check_mma(op)

@@ -6,11 +6,13 @@ Here the targets are interpreters: they define what a program means and report w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilewright.block.check import check
+from tilewright.block.check_loop import check_loop
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.interpret import loop as loop_interpreter
 from tilewright.interpret.block.run import HANDLERS, interpret
@@ -93,8 +95,17 @@ class TextExecutable:
         if target == "x86" and self.main.level is not HOST:
             self._kernel = _native(self.main)
         for op in self.main.walk():
-            if op.name == "launch" and op.attrs["program"] not in self.programs:
-                raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
+            if op.name == "launch":
+                self._check_launch(op)
+
+    def _check_launch(self, op: Op) -> None:
+        launched = self.programs.get(op.attrs["program"])
+        if launched is None:
+            raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
+        if len(op.operands) != len(launched.args):
+            raise ProgramError(
+                f"launch: {launched.name} takes {len(launched.args)} arguments, not {len(op.operands)}", op.loc
+            )
 
     def _ready(self, program: Program, params: Mapping[str, int]) -> Program:
         """The program with its parameters bound, and checked."""
@@ -102,6 +113,8 @@ class TextExecutable:
         bound = bind(program, params)
         if program.level is BLOCK:
             check(bound, machine_of(program))
+        elif program.level is LOOP:
+            check_loop(bound, machine_of(program))
         else:
             verify(bound)
         return bound
@@ -157,23 +170,31 @@ class TextExecutable:
     def _bound(self, arrays: dict[str, Array]) -> Any:
         try:
             if self.main.level is HOST:
-                return _shown(HostRun(self.main, arrays, self._launch).launch)
+                launches: dict[Any, Any] = {}  # those of x86, bound: they last as long as this binding
+                launch = partial(self._launch, launches)
+                return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
             if self._kernel is not None:
                 return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         return _shown(lambda: self._interpret(self.main, arrays, self.workers or 2))
 
-    def _launch(self, name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op) -> None:
+    def _roles(self, name: str) -> list[str | None]:
+        return [a.type.role for a in self.programs[name].args]
+
+    def _launch(
+        self, launches: dict[Any, Any], name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op
+    ) -> None:
         program = self.programs[name]
-        if len(arrays) != len(program.args):
-            raise ProgramError(f"launch: {name} takes {len(program.args)} arguments, not {len(arrays)}", op.loc)
         key = (name, tuple(sorted(settings.items())))
         if key not in self._known:
             bound = self._ready(program, settings)
             self._known[key] = _native(bound) if self.target == "x86" else bound
         if self.target == "x86":
-            self._known[key].launch(arrays, workers)()
+            place = (key, workers, *(id(a) for a in arrays))
+            if place not in launches:  # it keeps the arrays, so their identities stay theirs
+                launches[place] = self._known[key].launch(arrays, workers)
+            launches[place]()
             return
         bound = self._known[key]
         named = {a.name or "": array for a, array in zip(bound.args, arrays, strict=True)}

@@ -69,7 +69,7 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
             that = images(record.attrs["that"])
             if isinstance(that, Const):
                 if not that.value:
-                    given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s, program))
+                    given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s))
                     raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}; here {given}")
                 continue
         if record.name == "param" or (record.name == "let" and isinstance(images(record.attrs["symbol"]), Const)):
@@ -92,9 +92,10 @@ class _Binding(Substitution):
         return super()._symbol(s)
 
 
-def _mentions(record: Op, parameter: Any, program: Program) -> bool:
+def _mentions(record: Op, parameter: Any) -> bool:
     """Whether a requirement depends on a parameter, perhaps through a let."""
-    found, stack = set(), [record.attrs["that"]]
+    found: set[Any] = set()
+    stack = [record.attrs["that"]]
     while stack:
         for s in stack.pop().symbols - found:
             found.add(s)

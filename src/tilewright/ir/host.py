@@ -46,6 +46,16 @@ def _nothing(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _branch(op: Op) -> tuple[Any, ...]:
+    for block in op.blocks:
+        for inner in block.ops:
+            if inner.name == "bind":
+                raise ProgramError(
+                    "`bind` stands on the outermost level: what it does is done once, whatever comes", inner.loc
+                )
+    return ()
+
+
 _SPECS = (
     OpSpec("workspace", {"type": "type"}, result_types=_workspace, notation="workspace {type}"),
     OpSpec("table", {"over": "axes", "value": "expr"}, result_types=_table, notation="table $0 {over} = {value}"),
@@ -56,12 +66,13 @@ _SPECS = (
         notation="launch {program}($*) workers {workers}[ with {settings}]",
     ),
     OpSpec("bind", blocks=1, chained=True, keeps=True, result_types=_nothing, notation="bind {}"),
+    OpSpec("if", {"when": "expr"}, blocks=2, result_types=_branch, notation="if {when} {}[ else {}]"),
     OpSpec("return", result_types=_nothing, ends_block=True, notation="return"),
 )
 
 HOST = Level(
     "host",
-    {spec.name: spec for spec in _SPECS} | {name: block_level.BLOCK.ops[name] for name in ("let", "if")},
+    {spec.name: spec for spec in _SPECS} | {"let": block_level.BLOCK.ops["let"]},
     {
         "param": block_level.BLOCK.records["param"],
         "let": block_level.BLOCK.records["let"],

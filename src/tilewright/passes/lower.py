@@ -33,18 +33,18 @@ Handle = Memory | MemoryView | Vectors | Tiles
 def lower(program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]) -> Lowered:
     """The loop program of a block program whose parameters are bound.
 
-    `available` says which atoms the machine at hand has; products on others become loops with the same meaning, and
-    are named in `missing`.
+    `available` says which atoms the machine at hand has; products on others become loops with the same meaning, which
+    `slow` says.
     """
     with building():
         return Lowering(program, machine, available).run()
 
 
 class Lowered:
-    """A loop program, and the atoms that became loops."""
+    """A loop program, and what of it runs as slow loops, with the reason."""
 
-    def __init__(self, program: Program, missing: tuple[str, ...]):
-        self.program, self.missing = program, missing
+    def __init__(self, program: Program, slow: tuple[str, ...]):
+        self.program, self.slow = program, slow
 
 
 class Lowering:
@@ -59,7 +59,7 @@ class Lowering:
         self.meaning: dict[Symbol, Expr] = {}
         self.blocks: list[Block] = []
         self.count = 0
-        self.missing: dict[str, None] = {}
+        self.slow: dict[str, str] = {}
         self.tiles = 0  # tile registers in use
         self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
         self.straight = 0  # above zero: no loops, the operations are to be woven into others
@@ -83,7 +83,7 @@ class Lowering:
                 self.op(op)
         records = [r for r in self.program.records if r.name == "machine"]
         lowered = Program(LOOP, self.program.name, args, body, records)
-        return Lowered(lowered, tuple(self.missing))
+        return Lowered(lowered, tuple(self.slow.values()))
 
     # -- the walk -----------------------------------------------------------------------------------------
 

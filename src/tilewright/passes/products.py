@@ -10,6 +10,7 @@ from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.passes.elementwise import from_memory, in_memory, load
 from tilewright.passes.places import Memory, MemoryView, Where
@@ -24,15 +25,22 @@ def mma(low: Lowering, op: Op) -> None:
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
+    if not isinstance(a, Tiles):  # vectors of A are read number by number, from memory
+        a = in_memory(low, a)
     skip = bool(op.attrs.get("skip"))
     here = low.available(atom)
     if not here:
-        low.missing[atom.name] = None
+        low.slow[atom.name] = f"this CPU has no {atom.name}: its products run as loops of the same meaning, much slower"
     if here and isinstance(c, Tiles) and isinstance(a, Tiles) and isinstance(b, Tiles):
         _tiles(low, atom, c, a, b)
-    elif here and isinstance(c, Vectors) and _is_vector_atom(atom, c):
-        _vectors(low, atom, c, in_memory(low, a), in_memory(low, b), skip)
+    elif here and isinstance(c, Vectors) and _is_vector_atom(atom, c) and _whole_steps(low, atom, a):
+        _vectors(low, atom, c, a, in_memory(low, b), skip)
     else:
+        if here:
+            low.slow[op_text(op)] = (
+                f"{op_text(op)}: {atom.name} does not take its factors as they lie (or its registers were too few); "
+                "it runs as loops with the same meaning, much slower"
+            )
         _loops(low, c, in_memory(low, a), in_memory(low, b), skip)
 
 
@@ -46,6 +54,20 @@ def _tiles(low: Lowering, atom: MultiplyAtom, c: Tiles, a: Tiles, b: Tiles) -> N
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
     """One row times a few rows of a vector: A is the same in all lanes."""
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
+
+
+def _whole_steps(low: Lowering, atom: MultiplyAtom, a: Memory | MemoryView) -> bool:
+    """Whether the numbers of A that one instruction takes are all there or all outside, and at a constant stride."""
+    depth = atom.shape[2]
+    if depth == 1:
+        return True
+    row, step = low.axis("i", a.shape[0]), low.axis("k", a.shape[1] // depth)
+    wheres = [a.at((row, depth * step + d)) for d in range(depth)]
+    first = wheres[0]
+    stride = wheres[1].offset - first.offset
+    return all(
+        w.conditions == first.conditions and (w.offset - first.offset) is d * stride for d, w in enumerate(wheres)
+    )
 
 
 def _vectors(
@@ -96,8 +118,6 @@ def _number(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr |
         return value
     lane = low.axis("d", depth)
     step = wheres[1].offset - wheres[0].offset
-    if any((w.offset - wheres[0].offset) is not d * step for d, w in enumerate(wheres)):
-        raise AssertionError("the factors of one step lie at no constant stride")
     where = Where(wheres[0].buffer, wheres[0].offset + step * lane, wheres[0].conditions if when is not None else ())
     load(low, value, (lane,), where, 0)
     return value

@@ -15,6 +15,8 @@ import struct
 import sys
 from typing import Any, Protocol
 
+_END_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
 
 class Stream(Protocol):
     """What messages pass through; a read or a write may move less than it was asked to."""
@@ -80,7 +82,7 @@ def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _keep_quiet(said)
+        _part(said)
         try:
             data = b"+" + generate(request, payload.decode())
         except Exception as fault:
@@ -102,13 +104,21 @@ def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
         os.close(said)
 
 
-def _keep_quiet(said: int | None) -> None:
-    """What LLVM says goes to the file, not to the author's terminal; an abort leaves no core file."""
+def _part(said: int | None) -> None:
+    """In a child: lets go of the helper's streams, and ends with it; what LLVM says goes to the file, not to the
+    author's terminal; an abort leaves no core file.
+    """
+    import ctypes
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nothing, stream)
     if said is not None:
         os.dup2(said, 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
 
 
 def _last_words(said: int | None, status: int) -> str:

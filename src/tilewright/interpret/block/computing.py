@@ -34,8 +34,27 @@ def mma(agent: Agent, op: Op) -> Steps:
     wide = np.float64 if op.operands[0].type.dtype.is_float else np.int64
     with np.errstate(all="ignore"):
         product = left.astype(wide) @ right.astype(wide)
+        if otherwise is not None and not (np.isfinite(left).all() and np.isfinite(right).all()):
+            there = (_inside(a, some_rows[:, None], k[None, :], op), _inside(b, k[:, None], some_columns[None, :], op))
+            product = _leaving_out(left.astype(wide), right.astype(wide), *there)
         total = c.read(chosen, op).astype(wide) + product[row_of, column_of]
         c.write(chosen, total.astype(c.data.dtype))
+
+
+def _inside(factor: Any, rows: Array, columns: Array, op: Op) -> Array:
+    """Which elements of a factor lie in its tensor."""
+    shape = np.broadcast_shapes(rows.shape, columns.shape)
+    inside = None if isinstance(factor, Registers) else factor.locate((rows, columns), op)[2]
+    return np.ones(shape, bool) if inside is None else np.broadcast_to(np.asarray(inside), shape)
+
+
+def _leaving_out(left: Array, right: Array, left_there: Array, right_there: Array) -> Array:
+    """The product without what lies outside: zero times infinity would not be nothing."""
+    total = np.zeros((left.shape[0], right.shape[1]), left.dtype)
+    for k in range(left.shape[1]):
+        counts = left_there[:, k, None] & right_there[None, k, :]
+        total += np.where(counts, left[:, k, None] * right[None, k, :], 0)
+    return total
 
 
 def _factor(agent: Agent, op: Op, factor: Any, rows: Array, columns: Array, otherwise: Any) -> Array:

@@ -31,14 +31,20 @@ ASKED_FOR = (
 @cache
 def features() -> frozenset[str]:
     """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
-    import llvmlite.binding as llvm
-
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    found = {name for name, there in llvm.get_host_cpu_features().items() if there}
+    found = {name for name, there in _host_features().items() if there}
     if "amx-tile" in found and not _tiles_granted():
         found -= {"amx-tile", "amx-bf16", "amx-int8"}
     return frozenset(name for name in ASKED_FOR if name in found)
+
+
+@cache
+def _host_features() -> dict[str, bool]:
+    """What LLVM finds, and what it knows of and does not find."""
+    import llvmlite.binding as llvm
+
+    return dict(llvm.get_host_cpu_features())
 
 
 @cache
@@ -62,9 +68,7 @@ def llvm_features() -> str:
 
     The CPU's name alone does not do: a virtual machine may hide a part of what the name promises.
     """
-    import llvmlite.binding as llvm
-
-    found = dict(llvm.get_host_cpu_features()) | {name: name in features() for name in ASKED_FOR}
+    found = _host_features() | {name: name in features() for name in ASKED_FOR}
     on = sorted(f"+{name}" for name, there in found.items() if there)
     off = sorted(f"-{name}" for name, there in found.items() if not there)
     return ",".join([*on, "+prefer-no-gather", *off])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tilewright
-from tilewright import __version__
+from tilewright._version import __version__
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
@@ -17,8 +17,28 @@ from tilewright.targets.x86 import conversions, cpu
 
 _lock = threading.Lock()
 _count = 0
-# a process is not forked in the middle of linking: LLVM's own locks would stay held there
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+_held: list[Any] = []
+
+
+def _before_fork() -> None:
+    """A process is not forked while a thread is inside LLVM: the locks held there would stay held in the child."""
+    _lock.acquire()
+    llvm = sys.modules.get("llvmlite.binding.ffi")
+    inner = getattr(getattr(llvm, "lib", None), "_lock", None)
+    if inner is not None:
+        inner.__enter__()
+        _held.append(inner)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().__exit__(None, None, None)
+    _lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class Code:
@@ -48,7 +68,7 @@ def versions() -> str:
 def _sources() -> str:
     """Changes when a file of the compiler does: who works on a pass must not be given the code of an older one."""
     found = []
-    for folder, _, names in os.walk(Path(tilewright.__file__).parent):
+    for folder, _, names in os.walk(Path(__file__).parents[2]):
         for name in names:
             if name.endswith(".py"):
                 state = (Path(folder) / name).stat()

@@ -40,7 +40,7 @@ class Kernel:
         self._emitted: Emitted | None = None
         self.machine = machine
         if kept is None:
-            self.missing = self._lower(dump)
+            self.slow = self._lower(dump)
             made = self._emit(dump)
             code = HELPER.ask(request(), made.text)
             dump.write("generate", "s", lambda: HELPER.ask(request("assembly"), made.text).decode())
@@ -48,21 +48,17 @@ class Kernel:
                 "name": made.name,
                 "scratch": made.scratch_bytes,
                 "tiles": made.uses_tiles,
-                "missing": list(self.missing),
+                "slow": list(self.slow),
             }
             disk.store(key, json.dumps(header).encode() + b"\n" + code)
         else:
             head, _, code = kept.partition(b"\n")
             header = json.loads(head)
-            self.missing = tuple(header["missing"])
-        for atom in self.missing:
-            if atom not in _reported:
-                _reported.add(atom)
-                warnings.warn(
-                    f"this CPU has no {atom}: its products run as loops with the same meaning, much slower",
-                    MissingAtomWarning,
-                    stacklevel=4,
-                )
+            self.slow = tuple(header["slow"])
+        for reason in self.slow:
+            if reason not in _reported:
+                _reported.add(reason)
+                warnings.warn(reason, MissingAtomWarning, stacklevel=4)
         self.object = code
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])
@@ -75,7 +71,7 @@ class Kernel:
         lowered = lower(self.program, self.machine, cpu.has)
         self._loop = lowered.program
         dump.write("lower", "loop", lambda: str(lowered.program))
-        return lowered.missing
+        return lowered.slow
 
     def _emit(self, dump: Dump) -> Emitted:
         assert self._loop is not None
