@@ -1,8 +1,8 @@
 """The helper that generates machine code, one child a program: LLVM ends the process where it meets what it cannot do.
 
 It reads requests from its input and answers on its output: sizes, then a JSON header, then a payload. It loads LLVM
-once; a child is forked for each request, so that nothing a program does to LLVM stays. It ends when its input does, so
-it does not outlive the process that started it, however that one ends.
+once; a child is forked for each request, ahead of it, so that nothing a program does to LLVM stays. It ends when its
+input does, so it does not outlive the process that started it, however that one ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from typing import Any, Protocol
 
 _END_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+_SMALL = "define i32 @small(i32 %x) {\n  %y = mul i32 %x, 3\n  ret i32 %y\n}\n"
 
 
 class Stream(Protocol):
@@ -75,33 +76,53 @@ def generate(request: dict[str, Any], text: str) -> bytes:
     return made
 
 
-def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
-    """Forks a child, and passes on what it writes, or how it ended."""
-    reading, writing = os.pipe()
-    said = os.memfd_create("said") if hasattr(os, "memfd_create") else None
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _part(said)
+class _Child:
+    """A child that waits for its one request, forked ahead: a first, small module has brought LLVM's memory to life."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.said = os.memfd_create("said") if hasattr(os, "memfd_create") else None
+        (asked, asking), (reading, writing) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(asking)
+            os.close(reading)
+            _part(self.said)
+            _serve(request, asked, writing)
+        os.close(asked)
+        os.close(writing)
+        self.asking, self.reading = os.fdopen(asking, "wb"), os.fdopen(reading, "rb")
+
+    def answer(self, request: dict[str, Any], payload: bytes, out: Stream) -> None:
+        """Passes on what the child writes, or how it ended."""
+        with contextlib.suppress(BrokenPipeError), self.asking:
+            write_message(self.asking, request, payload)
+        with self.reading:
+            data = self.reading.read()
+        _, status = os.waitpid(self.pid, 0)
+        if data[:1] == b"+" and status == 0:
+            write_message(out, {"ok": True}, data[1:])
+        elif data[:1] == b"-":
+            write_message(out, {"ok": False, "why": data[1:].decode()}, b"")
+        else:
+            write_message(out, {"ok": False, "why": _last_words(self.said, status)}, b"")
+        if self.said is not None:
+            os.close(self.said)
+
+
+def _serve(like: dict[str, Any], asked: int, writing: int) -> None:
+    """The whole life of a child; `like` is a request such as the one to come."""
+    with contextlib.suppress(Exception):
+        generate(like, _SMALL)
+    with os.fdopen(asked, "rb") as pipe:
+        message = read_message(pipe)
+    if message is not None:
         try:
-            data = b"+" + generate(request, payload.decode())
+            data = b"+" + generate(message[0], message[1].decode())
         except Exception as fault:
             data = b"-" + str(fault).encode()
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(data)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        data = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if data[:1] == b"+" and status == 0:
-        write_message(out, {"ok": True}, data[1:])
-    elif data[:1] == b"-":
-        write_message(out, {"ok": False, "why": data[1:].decode()}, b"")
-    else:
-        write_message(out, {"ok": False, "why": _last_words(said, status)}, b"")
-    if said is not None:
-        os.close(said)
+    os._exit(0)
 
 
 def _part(said: int | None) -> None:
@@ -141,9 +162,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program
     inp, out = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):
+        request: dict[str, Any] = {"cpu": llvm.get_host_cpu_name(), "features": ""}
+        generate(request, _SMALL)  # what LLVM sets up once is set up before the first child is forked
         write_message(out, {"ready": True}, b"")
-        while (message := read_message(inp)) is not None:
-            _answer(*message, out)
+        while True:
+            child = _Child(request)
+            message = read_message(inp)
+            if message is None:
+                break
+            request = message[0]
+            child.answer(*message, out)
     os._exit(0)  # nobody reads what is left
 
 

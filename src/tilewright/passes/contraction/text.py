@@ -1,0 +1,128 @@
+"""Block text from digits: coordinates with other meanings for digits, limits of loops, the end of a block of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, index
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.plan.contraction import Contraction, Operand
+
+
+def size(s: Symbol) -> int:
+    """The extent of a digit."""
+    return int(s.hi) + 1
+
+
+def named(name: str, extent: int) -> Symbol:
+    """A loop variable or axis of the text."""
+    return index(name, max(1, extent))
+
+
+def argument(role: str, operand: Operand) -> str:
+    """An argument of a program."""
+    return f"%{operand.name}: {role} global {operand.dtype} ({', '.join(map(str, operand.shape))})"
+
+
+def flat_index(digits: tuple[Symbol, ...], meanings: Mapping[Any, Any]) -> Expr:
+    """The digits as one number, the last fastest, with these meanings."""
+    total: Any = 0
+    for d in digits:
+        total = total * size(d) + meanings.get(d, d)
+    return total if isinstance(total, Expr) else named("zero", 1) * 0 + total
+
+
+def places(operand: Operand, meanings: Mapping[Any, Any], settled: frozenset[Expr] = frozenset()) -> str:
+    """The coordinates of a view with these meanings; those that may leave the tensor are marked, unless a loop saw to
+    it."""
+    images = Substitution(meanings)
+    shown = []
+    for c, n in zip(operand.coordinates, operand.shape, strict=True):
+        found = images(c)
+        now = ((c >= 0, found >= 0), (c < n, found < n))
+        loose = any(x not in settled and not (isinstance(y, Const) and y.value) for x, y in now)
+        shown.append(f"{found}{' ?' if loose else ''}")
+    return "[" + ", ".join(shown) + "]"
+
+
+def may_leave(operand: Operand, meanings: Mapping[Any, Any], settled: frozenset[Expr] = frozenset()) -> bool:
+    """Whether a coordinate of the view may leave its tensor."""
+    return "?" in places(operand, meanings, settled)
+
+
+def limits(operand: Operand, digit: Symbol, outer: set[Symbol]) -> tuple[str, str, frozenset[Expr]] | None:
+    """(from, to, the conditions that these limits see to) for a loop over a digit of the depth, given outer digits."""
+    lo, hi, seen = ["0"], [str(size(digit))], []
+    for _, condition in operand.conditions():
+        if digit not in condition.symbols or condition.symbols - {digit} - outer:
+            continue
+        form = linear_form(condition.parts[0], [digit])
+        factor = None if form is None else form[0].get(digit)
+        if form is None or not isinstance(factor, Const):
+            continue
+        seen.append(condition)
+        if factor.value > 0:
+            lo.append(str(-(form[1] // factor.value)))
+        else:
+            hi.append(str(form[1] // -factor.value + 1))
+    if not seen:
+        return None
+    return f"max({', '.join(lo)})", f"min({', '.join(hi)})", frozenset(seen)
+
+
+def joined(c: Contraction) -> Contraction:
+    """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
+    matrix product.
+    """
+    rows = c.rows
+    if len(rows) < 2:
+        return c
+    whole = index("m", c.extent(rows))
+    operands = []
+    for operand in (c.a, c.out, *c.extras):
+        found = _merged(operand, rows, whole)
+        if found is None:
+            return c
+        operands.append(found)
+    a, out, *extras = operands
+    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras))
+
+
+def _merged(operand: Operand, rows: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
+    used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(rows)]
+    if not used:
+        return operand
+    count = len(rows)
+    first = used[0]
+    window = slice(first, first + count)
+    if used != list(range(first, first + count)) or operand.coordinates[window] != rows:
+        return None
+    if operand.shape[window] != tuple(size(s) for s in rows):
+        return None
+    shape = (*operand.shape[:first], size(whole), *operand.shape[first + count :])
+    coordinates = (*operand.coordinates[:first], whole, *operand.coordinates[first + count :])
+    return replace(operand, shape=shape, coordinates=coordinates)
+
+
+def ending(
+    c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any], indent: str, padded: bool
+) -> list[str]:
+    """The lines that turn a block of sums into results: epilogue and store. `padded`: columns past the last one."""
+    shape = f"(i {rows}, j {columns})"
+    lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
+    names = ["", sums]
+    for n, extra in enumerate(c.extras):
+        lines.append(f"%extra{n}_ = view %{extra.name} {shape} -> {places(extra, meanings)}")
+        if may_leave(extra, meanings):
+            lines.append(f"%held{n}_ = alloc shared {extra.dtype} ({rows}, {columns})")
+            lines.append(f"copy %extra{n}_ -> %held{n}_ else 0")
+            names.append(f"%held{n}_")
+        else:
+            names.append(f"%extra{n}_")
+    if c.epilogue.name == "operand":
+        lines.append(f"copy {sums} -> %goal_")
+    else:
+        lines.append(f"map %goal_ = {c.epilogue.text(names)}")
+    return [indent + line for line in lines]

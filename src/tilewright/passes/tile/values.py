@@ -1,0 +1,121 @@
+"""Tiles that are not computed yet: a formula of one element, over named coordinates.
+
+Along each dimension a tile has *coordinates*, one symbol a dimension of the program. The formula's operands are loads
+from tensors at expressions of these. So broadcasting, another order of dimensions or the current tile of a loop cost
+nothing: the formula just stays, and whoever needs elements in memory says over which part of each dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+
+Part: TypeAlias = tuple[Expr, int]
+"""First coordinate and width."""
+Parts: TypeAlias = "dict[Expr, Part]"
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of a tensor: the value of an operand of a formula."""
+
+    tensor: Value
+    at: tuple[Expr, ...]
+
+
+def load(tensor: Value, *at: Expr) -> Formula:
+    """The formula of one element of a tensor."""
+    return Formula("operand", (), Load(tensor, at))
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A tile: its element at the coordinates is what the formula computes.
+
+    `wide` is the formula, and its type, of an accumulator that is not rounded yet; `formula` rounds it.
+    """
+
+    dtype: DType
+    dims: tuple[Expr, ...]
+    parts: Parts
+    formula: Formula
+    wide: tuple[DType, Formula] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How wide it is along each dimension."""
+        return tuple(self.parts[d][1] for d in self.dims)
+
+    @property
+    def accumulated(self) -> tuple[DType, Formula]:
+        """Type and formula as a running sum sees them."""
+        return (self.dtype, self.formula) if self.wide is None else self.wide
+
+    def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
+        """The same elements over dimensions in another order, more of them, or other parts."""
+        known = {**self.parts, **(parts or {})}
+        return replace(self, dims=dims, parts={d: known[d] for d in dims})
+
+
+def loads(formula: Formula) -> Iterator[Load]:
+    """Every load in a formula."""
+    for node in formula.walk():
+        if node.name == "operand":
+            yield node.value
+
+
+def only_load(formula: Formula) -> Load | None:
+    """The load that the formula is, if it is nothing else."""
+    return formula.value if formula.name == "operand" else None
+
+
+def rewritten(formula: Formula, images: Callable[[Expr], Expr]) -> Formula:
+    """The formula with every expression in it, those of loads too, replaced by its image."""
+    value = formula.value
+    if formula.name == "operand":
+        value = Load(value.tensor, tuple(map(images, value.at)))
+    elif formula.name == "index":
+        value = images(value)
+    return Formula(formula.name, tuple(rewritten(p, images) for p in formula.parts), value)
+
+
+_DEAR = frozenset(
+    ("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid", "sin", "cos")
+    + ("sinh", "cosh", "cbrt", "powf", "atan2", "remf", "div", "floordiv", "mod")
+)
+
+
+def weight(formula: Formula) -> int:
+    """About how many instructions an element takes: loads and numbers count 1, what is not a simple step 8."""
+    total = 0
+    for node in formula.walk():
+        total += 8 if node.name in _DEAR else 0 if node.name == "number" else 1
+    return total
+
+
+def common_parts(tiles: list[Tile]) -> Parts:
+    """By dimension, the part that all tiles have: inside a loop, its current tile."""
+    found: Parts = {}
+    for tile in tiles:
+        for d, part in tile.parts.items():
+            known = found.get(d)
+            found[d] = part if known is None else _inner(d, known, part)
+    return found
+
+
+def _inner(dim: Expr, a: Part, b: Part) -> Part:
+    """The one of two parts that lies within the other."""
+    if a == b:
+        return a
+    for inner, outer in ((a, b), (b, a)):
+        before, after = inner[0] - outer[0], outer[0] + outer[1] - inner[0] - inner[1]
+        if (before >= 0) is as_expr(1) and (after >= 0) is as_expr(1):
+            return inner
+    raise ProgramError(f"two parts of {dim} meet, {a[0]} (+{a[1]}) and {b[0]} (+{b[1]}): neither lies in the other")

@@ -1,0 +1,114 @@
+"""The block program as it grows: memory of the worker's own, views, maps, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType
+from tilewright.passes.tile.values import Load, loads
+
+
+class Writer:
+    """Appends operations of the block level to the innermost open block."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.loc: Any = None
+        """The author's line that the operations come from."""
+        self._names: dict[str, int] = {}
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else f"{name}_{count}"
+
+    def emit(self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
+        """An operation at the end of the open block."""
+        spec = BLOCK.ops[spec_name]
+        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks, self.loc)
+        types = () if spec.result_types is None else spec.result_types(op)
+        op.results = tuple(Value(t) for t in types)
+        self.blocks[-1].ops.append(op)
+        return op
+
+    def alloc(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+        """Memory of the worker's own."""
+        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes))
+        value = self.emit("alloc", type=kind).result
+        value.name = self.fresh(name)
+        return value
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Within it, operations are appended to this block."""
+        self.blocks.append(block)
+        try:
+            yield
+        finally:
+            self.blocks.pop()
+
+    @contextmanager
+    def loop(self, name: str, count: int) -> Iterator[Expr]:
+        """A loop of that many rounds; gives its variable. One round is written without a loop."""
+        if count == 1:
+            yield as_expr(0)
+            return
+        found = Range.of(self.fresh(name), 0, count)
+        inner = Block(())
+        with self.inside(inner):
+            yield found.symbol
+        self.emit("for", ranges=(found,), blocks=(inner,))
+
+    def axes(self, sizes: Sequence[int]) -> tuple[Symbol, ...]:
+        """Names for the coordinates of an operation."""
+        return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
+
+    def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
+        """A view of a tensor; the tensor itself, where that is the same."""
+        sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
+        if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):
+            return tensor
+        value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
+        value.name = self.fresh(f"{tensor.name}_view")
+        return value
+
+    def viewed(self, found: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
+        """The elements of a load over these axes, where each coordinate is what `images` says."""
+        return self.view(found.tensor, over, [(images(e), False) for e in found.at])
+
+    def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
+        """Target = formula, element by element."""
+        places: dict[Load, int] = {}
+        views: list[Value] = []
+        for each in loads(formula):
+            moved = Load(each.tensor, tuple(images(e) for e in each.at))
+            if moved not in places:
+                view = self.view(moved.tensor, over, [(e, False) for e in moved.at])
+                if view not in views:
+                    views.append(view)
+                places[moved] = views.index(view) + 1
+        if formula.name == "operand" and target.type.dtype is views[0].type.dtype:
+            self.emit("copy", (views[0], target))
+            return
+
+        def renamed(f: Formula) -> Formula:
+            value = f.value
+            if f.name == "operand":
+                value = places[Load(value.tensor, tuple(images(e) for e in value.at))]
+            elif f.name == "index":
+                value = images(value)
+            return Formula(f.name, tuple(map(renamed, f.parts)), value)
+
+        found = renamed(formula)
+        indexed = any(True for _ in found.expressions())
+        self.emit("map", (target, *views), over=over if indexed else None, formula=found)

@@ -1,0 +1,7 @@
+"""How a program is done: what a contraction is, the plans for it, and the choice between them.
+
+| file        | subject                                                                        |
+|-------------|--------------------------------------------------------------------------------|
+| contraction | a product and sum recognised in a tile program by its accesses, in digits       |
+| plan        | a plan: cuts, staging, atoms; as text                                          |
+"""

@@ -1,0 +1,257 @@
+"""Contractions: products and sums over shared dimensions, recognised in a tile program by their accesses.
+
+Whatever kernel it stands in, `acc = iterate k: mma(read a, read b, acc)` followed by elementwise work and a write is one
+form: out[rows, columns] = epilogue(sum over depth of a[rows, depth] * b[columns, depth]), where rows, columns and depth
+are *digits*: a flat index that an access divides is replaced by the numbers it is divided into, the same for all accesses
+that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.algebra.access import Access
+from tilewright.algebra.expr import Const, Expr, Symbol, index
+from tilewright.algebra.expr_use import Substitution, has_division, linear_form
+from tilewright.errors import TilewrightError
+from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a contraction: the program's argument, its extents, and its coordinates in digits."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    coordinates: tuple[Expr, ...]
+    otherwise: float | None = None
+
+    def conditions(self) -> list[tuple[int, Expr]]:
+        """(dimension, condition) for every coordinate that may leave its tensor."""
+        found = []
+        for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
+            found += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
+        return found
+
+    @property
+    def loose(self) -> frozenset[int]:
+        """The dimensions whose coordinate may leave the tensor."""
+        return frozenset(d for d, _ in self.conditions())
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """out = epilogue(start + sum over depth of a * b); the epilogue's operand 1 is the sum, others are `extras`."""
+
+    name: str
+    rows: tuple[Symbol, ...]
+    columns: tuple[Symbol, ...]
+    depth: tuple[Symbol, ...]
+    a: Operand
+    b: Operand
+    out: Operand
+    start: float
+    sum_dtype: DType
+    epilogue: Formula
+    extras: tuple[Operand, ...]
+    arguments: tuple[str, ...]
+
+    def extent(self, digits: tuple[Symbol, ...]) -> int:
+        """The product of the digits' extents."""
+        total = 1
+        for d in digits:
+            total *= int(d.hi) + 1
+        return total
+
+    @property
+    def flops(self) -> int:
+        """Two for each product."""
+        return 2 * self.extent(self.rows) * self.extent(self.columns) * self.extent(self.depth)
+
+
+class NoContraction(Exception):
+    """Why a program is not a single contraction; the message is one sentence."""
+
+
+def recognise(program: Program, sizes: Mapping[Symbol, int]) -> Contraction | str:
+    """The contraction that a tile program is, or why it is none."""
+    try:
+        return _Recogniser(program, sizes).run()
+    except NoContraction as why:
+        return str(why)
+    except TilewrightError as fault:
+        return str(fault).splitlines()[0]
+
+
+class _Recogniser:
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
+        self.program, self.sizes = program, sizes
+        self.made = {r: op for op in program.walk() for r in op.results}
+        self.images = Substitution({s: n for s, n in sizes.items()})
+
+    def run(self) -> Contraction:
+        """The contraction."""
+        loops = [op for op in self.program.body.ops if op.name == "iterate"]
+        products = [op for op in self.program.walk() if op.name == "mma"]
+        writes = [op for op in self.program.body.ops if op.name == "write"]
+        if len(loops) != 1 or len(products) != 1 or len(writes) != 1:
+            raise NoContraction(f"it has {len(loops)} loops, {len(products)} products and {len(writes)} writes, not one")
+        loop, write = loops[0], writes[0]
+        product = products[0]
+        block = loop.blocks[0]
+        if product not in block.ops or len(loop.operands) != 1 or "condition" in loop.attrs or "start" in loop.attrs:
+            raise NoContraction("its loop carries more than one sum")
+        if product.operands[2] is not block.args[0] or block.ops[-1].operands != product.results:
+            raise NoContraction("its loop does more than add products")
+        if any(op.name not in ("read", "mma", "yield") for op in block.ops):
+            raise NoContraction("its loop does more than read and multiply")
+        left, right = (self.made[v] for v in product.operands[:2])
+        if left.name != "read" or right.name != "read":
+            raise NoContraction("a factor is not read from memory")
+        result = loop.results[0]
+        dims = result.type.dims
+        axis = loop.attrs["axis"]
+        a_dims, b_dims = (set(op.results[0].type.dims) for op in (left, right))
+        if set(dims) & a_dims & b_dims or (a_dims & b_dims) != {axis}:
+            raise NoContraction("dimensions that both factors keep (batches) are not handled yet")
+        rows = [d for d in dims if d in a_dims]
+        columns = [d for d in dims if d in b_dims]
+        if rows and columns and dims.index(rows[0]) > dims.index(columns[0]):
+            left, right, rows, columns = right, left, columns, rows
+        indices = {d: index(f"{_name(d)}", self.number(d)) for d in (*rows, *columns, axis)}
+        accesses = {op: self.access(op, indices) for op in (left, right)}
+        accesses[write] = self.access(write, indices)
+        extras, epilogue, reads = self.epilogue(write, result, indices)
+        accesses |= reads
+        digits = self.digits(indices, list(accesses.values()))
+        operand = {op: self.operand(op, access, digits) for op, access in accesses.items()}
+        start = self.made.get(loop.operands[0])
+        if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
+            raise NoContraction("its sum does not start from a number")
+        return Contraction(
+            self.program.name,
+            tuple(s for d in rows for s in digits[indices[d]][0]),
+            tuple(s for d in columns for s in digits[indices[d]][0]),
+            digits[indices[axis]][0],
+            operand[left],
+            operand[right],
+            operand[write],
+            float(start.attrs["value"]),
+            result.type.dtype.accumulator,
+            epilogue,
+            tuple(operand[op] for op in extras),
+            tuple(a.name or "" for a in self.program.args),
+        )
+
+    def number(self, e: Expr) -> int:
+        found = self.images(e)
+        if not isinstance(found, Const):
+            raise NoContraction(f"the size {e} is not known")
+        return found.value
+
+    def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
+        """The access of a read or write, over the index of each dimension."""
+        memory = op.operands[1] if op.name == "write" else op.operands[0]
+        tile = op.operands[0].type if op.name == "write" else op.results[0].type
+        kind: MemoryType = memory.type
+        if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
+            raise NoContraction("an access uses values that are data, or sizes of its own")
+        shape = tuple(self.number(d) for d in kind.dims)
+        if "at" in op.attrs:
+            meanings: dict[Any, Any] = {i: indices[d] for i, d in zip(op.attrs["over"], tile.dims, strict=True)}
+            images = Substitution({**self.sizes, **meanings})
+            coordinates = tuple(images(e) for e in op.attrs["at"])
+        else:
+            coordinates = tuple(indices[d] for d in kind.dims)
+        axes = tuple(indices[d] for d in tile.dims)
+        return Access.of(coordinates, axes, shape)
+
+    def digits(self, indices: Mapping[Expr, Symbol], accesses: list[Access]) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
+        """For each index, the digits that all accesses share, slowest first, and the index in terms of them."""
+        steps: dict[Symbol, set[int]] = {axis: {1} for axis in indices.values()}
+        for access in accesses:
+            normal = access.normalise()
+            if normal.general:
+                raise NoContraction(f"an access has no normal form: {normal.general}")
+            for axis, e in normal.indices:
+                form = linear_form(e, e.symbols)
+                if form is None:
+                    raise NoContraction("an access has no normal form")
+                steps[axis] |= {int(c) for c in form[0].values()}
+        found = {}
+        for axis, radices in steps.items():
+            extent = int(axis.hi) + 1
+            ordered = sorted(radices)
+            ends = [*ordered[1:], extent]
+            if any(end % step for step, end in zip(ordered, ends, strict=True)):
+                raise NoContraction(f"{axis.name} is divided by {', '.join(map(str, ordered))}, which are no chain")
+            made = [
+                (index(f"{axis.name}{i}" if len(ordered) > 1 else axis.name, end // step), step)
+                for i, (step, end) in enumerate(zip(ordered, ends, strict=True))
+                if end // step > 1 or len(ordered) == 1
+            ]
+            total: Any = sum((s * step for s, step in made), start=0)
+            found[axis] = (tuple(s for s, _ in reversed(made)), total)
+        return found
+
+    def operand(self, op: Op, access: Access, digits: Mapping[Symbol, tuple[tuple[Symbol, ...], Expr]]) -> Operand:
+        images = Substitution({axis: total for axis, (_, total) in digits.items()})
+        coordinates = tuple(images(c) for c in access.coordinates)
+        if any(has_division(c) for c in coordinates):
+            raise NoContraction("an access still divides after its digits are taken apart")
+        memory = op.operands[1] if op.name == "write" else op.operands[0]
+        shape = tuple(int(n) for n in access.shape)
+        return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
+
+    def epilogue(
+        self, write: Op, result: Value, indices: Mapping[Expr, Symbol]
+    ) -> tuple[list[Op], Formula, dict[Op, Access]]:
+        """(reads besides the sum, the formula, their accesses) of the elementwise work before the write."""
+        extras: list[Op] = []
+
+        def formula(value: Value) -> Formula:
+            if value is result:
+                return Formula.operand(1)
+            op = self.made.get(value)
+            if op is None:
+                raise NoContraction("the write takes a value that is no result")
+            if op.name == "read":
+                if not set(op.results[0].type.dims) <= set(indices):
+                    raise NoContraction("a read of the epilogue has dimensions of its own")
+                if op not in extras:
+                    extras.append(op)
+                return Formula.operand(2 + extras.index(op))
+            if op.name == "cast":
+                return Formula.cast(op.attrs["dtype"], formula(op.operands[0]))
+            if op.name == "fill" and isinstance(op.attrs["value"], int | float):
+                return Formula.cast(op.results[0].type.dtype, Formula.number(op.attrs["value"]))
+            if op.name == "broadcast":
+                return formula(op.operands[0])
+            if op.name == "select" or op.name in (*UNARY, *BINARY, *COMPARISONS):
+                return Formula(op.name, tuple(formula(v) for v in op.operands))
+            raise NoContraction(f"{op.name} after the sum is not done element by element")
+
+        made = formula(write.operands[0])
+        memory: MemoryType = write.operands[1].type
+        tile = write.operands[0].type
+        if tile.dtype is not memory.dtype:
+            made = Formula.cast(memory.dtype, made)
+        if result.type.dtype is not result.type.dtype.accumulator:  # the sum is rounded when it leaves the loop
+            made = _rounded(made, result.type.dtype)
+        return extras, made, {op: self.access(op, indices) for op in extras}
+
+
+def _rounded(formula: Formula, dtype: DType) -> Formula:
+    if formula.name == "operand" and formula.value == 1:
+        return Formula.cast(dtype, formula)
+    return Formula(formula.name, tuple(_rounded(p, dtype) for p in formula.parts), formula.value)
+
+
+def _name(dim: Expr) -> str:
+    name = dim.name if isinstance(dim, Symbol) else "dim"
+    return name.lower()

@@ -1,0 +1,152 @@
+"""`tilewright targets`, `tilewright cache` and `tilewright environment`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli import app
+from tilewright.compiler.text import TARGETS
+from tilewright.runtime import cache as disk
+from tilewright.runtime import environment
+from tilewright.targets import registry
+from tilewright.targets.x86 import cpu
+from tilewright.targets.x86.atoms import MULTIPLY
+from tilewright.targets.x86.machine import MACHINES
+
+
+def tilewright(*arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
+    """Runs a command; what it printed, and what it complained."""
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80", "NO_COLOR": "1", **variables})
+    assert result.exit_code == code, result.output
+    assert "\x1b" not in result.stdout
+    return result.stdout, result.stderr
+
+
+def rows(printed: str) -> dict[str, str]:
+    """Lines by their first word."""
+    return {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+
+
+@pytest.mark.parametrize("command", ["targets", "cache", "environment"])
+def test_each_command_is_listed_and_has_help(command: str) -> None:
+    assert command in tilewright("--help")[0]
+    assert command in tilewright(command, "--help")[0]
+    assert tilewright(command, "surplus", code=2)[1]
+
+
+# -- targets --------------------------------------------------------------------------------------------------
+
+
+def test_targets_lists_every_machine_atom_and_name() -> None:
+    printed, _ = tilewright("targets")
+    found = rows(printed)
+    assert set(registry.MACHINES) <= set(found)
+    assert set(MULTIPLY) <= set(found)
+    assert printed.splitlines()[-1] == "compile_text takes target= " + ", ".join(map(repr, TARGETS))
+    for name in registry.MACHINES:
+        if not name.startswith("x86."):
+            assert "described; not runnable natively" in found[name]
+
+
+CPUS = {
+    "x86.amx": frozenset(cpu.ASKED_FOR),
+    "x86.avx512": MACHINES["x86.avx512"].features | {"f16c", "avx512vl"},
+    "x86.avx2": frozenset({"avx2", "fma", "f16c"}),
+}
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_targets_on_cpus_with_more_and_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "features", lambda: CPUS[name])
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = rows(tilewright("targets")[0])
+    assert found["machine"]
+    assert "this row fits the CPU best" in found[name]
+    for atom in MULTIPLY.values():
+        missing = [f for f in atom.features if f not in CPUS[name]]
+        assert ("used" in found[atom.name]) == (not missing)
+        assert all(f in found[atom.name] for f in missing)
+    if name != "x86.amx":
+        assert "slower: no" in found["x86.amx"]
+        assert "amx-tile" in found["lacks"]
+    else:
+        assert "nothing that the compiler uses" in found["lacks"]
+
+
+def test_targets_on_a_cpu_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "features", frozenset)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    printed, _ = tilewright("targets")
+    assert "x86.avx2, the nearest; it lacks avx2, fma" in printed
+    assert "nothing beyond x86-64" in printed
+
+
+def test_targets_on_another_kind_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "features", frozenset)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    printed, _ = tilewright("targets")
+    assert printed.startswith("this CPU: aarch64; Tilewright has no machine code for it")
+    assert "this CPU is no x86" in rows(printed)["x86.amx"]
+
+
+def test_targets_with_a_variable_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert tilewright("targets", code=2, TILEWRIGHT_THREADS="none")[1].startswith("error: TILEWRIGHT_THREADS='none'")
+
+
+# -- cache ----------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_is_described_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kept"
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(folder))
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "10")
+    found = rows(tilewright("cache")[0])
+    assert found["folder"].split() == ["folder", str(folder)]
+    assert found["programs"].split() == ["programs", "0"]
+    for name in "abc":
+        disk.store(disk.key_of(name), bytes(1 << 20))
+    (folder / "ab").mkdir(exist_ok=True)
+    (folder / "ab" / ".new-left").write_bytes(b"half")
+    found = rows(tilewright("cache")[0])
+    assert found["programs"].split() == ["programs", "3"]
+    assert found["size"].split(maxsplit=1)[1] == "3.0 MB of 10 MB"
+    assert found["unfinished"].split()[1] == "1,"
+    assert tilewright("cache", "--clear")[0] == f"removed 4 files from {folder}\n"
+    assert rows(tilewright("cache")[0])["programs"].split() == ["programs", "0"]
+    assert tilewright("cache", "--clear")[0] == f"removed 0 files from {folder}\n"
+
+
+def test_a_cache_that_is_off() -> None:
+    for options in ((), ("--clear",)):
+        printed, _ = tilewright("cache", *options, TILEWRIGHT_CACHE_DIR="off")
+        assert printed == "compiled programs are not kept: TILEWRIGHT_CACHE_DIR is off\n"
+
+
+def test_a_limit_that_cannot_be_read(tmp_path: Path) -> None:
+    _, complaint = tilewright("cache", code=2, TILEWRIGHT_CACHE_MB="lots", TILEWRIGHT_CACHE_DIR=str(tmp_path))
+    assert complaint.startswith("error: TILEWRIGHT_CACHE_MB='lots'")
+
+
+# -- environment ----------------------------------------------------------------------------------------------
+
+
+def test_every_variable_is_listed_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in environment.VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+    found = rows(tilewright("environment", TILEWRIGHT_THREADS="3")[0])
+    for variable in environment.VARIABLES:
+        line = found[variable.name]
+        assert line.split()[1] == ("3" if variable.name == "TILEWRIGHT_THREADS" else "-")
+        assert variable.meaning in line
+        assert variable.default in line
+    assert len(environment.VARIABLES) <= 12
+
+
+def test_a_variable_that_cannot_be_read_is_reported() -> None:
+    printed, complaint = tilewright("environment", code=1, TILEWRIGHT_THREADS="0")
+    assert rows(printed)["TILEWRIGHT_THREADS"].split()[1] == "0"
+    assert complaint.startswith("error: TILEWRIGHT_THREADS='0'")

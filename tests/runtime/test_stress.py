@@ -1,0 +1,17 @@
+"""A short run of stress.py: some processes against one cache, some of them killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from native_checks import on_x86
+from stress import stress
+
+pytestmark = on_x86
+
+
+def test_processes_share_a_cache_while_some_are_killed(tmp_path: Path) -> None:
+    found = stress(4, 5, 3, tmp_path / "cache")
+    assert not found.faults
+    assert found.killed >= 3
+    assert found.results >= 10
