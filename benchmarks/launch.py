@@ -5,7 +5,8 @@
     python benchmarks/launch.py compile 15 # so many samples of each key
 
 A launch is timed on a program that does next to nothing, beside a plain call of its machine code. Compiles are without
-a cache, each of another width of the image, after LLVM is loaded and the helper has started.
+a cache, each of another width of the image, after LLVM is loaded and the helper has started; a probe of the machine's
+speed before and after each tells the samples apart that others disturbed.
 """
 
 from __future__ import annotations
@@ -116,31 +117,45 @@ class Parts:
         return run
 
     def compile(self, text: str, params: dict[str, int]) -> dict[str, float]:
-        """The milliseconds of each part of one compile, and of all."""
+        """The milliseconds of each part of one compile, of all, and of the slower of two probes around it."""
         self.took = dict.fromkeys(self.took, 0.0)
+        slower = probe()
         before = perf_counter()
         tilewright.compile_text(text, "x86", params)
         total = perf_counter() - before
+        slower = max(slower, probe())
         rest = total - sum(self.took.values())
-        return {name: 1e3 * took for name, took in {**self.took, "rest": rest, "all": total}.items()}
+        return {name: 1e3 * took for name, took in {**self.took, "rest": rest, "all": total, "probe": slower}.items()}
+
+
+def probe() -> float:
+    """Seconds of a fixed piece of work: how fast the machine is just now."""
+    before = perf_counter()
+    sum(i * i for i in range(20000))
+    return perf_counter() - before
 
 
 def compiles(samples: int) -> Table:
-    """A row for each key: the median of each part."""
+    """A row for each key: the medians of the samples that were taken while the machine was undisturbed."""
     text = CONV.read_text()
     HELPER.start()
     tilewright.compile_text(LITTLE, "x86")  # loads LLVM, and starts the linker
     parts = Parts()
-    table = Table(title=f"from text to callable, milliseconds, medians of {samples} (at most {BUDGET_MS:.0f})")
+    table = Table(title=f"from text to callable, milliseconds, medians (at most {BUDGET_MS:.0f})")
     table.add_column("key")
     names = [name for name, _, _ in PARTS] + ["rest", "all"]
-    for name in (*names, "first", "fastest"):
+    for name in (*names, "undisturbed", "all samples"):
         table.add_column(name, justify="right")
     steps = [step - samples // 2 for step in range(samples)]  # each another width, around that of the key
-    for key, params in KEYS.items():
-        found = [parts.compile(text, {**params, "W": params["W"] + step}) for step in steps]
-        row = [f"{median(one[name] for one in found):.1f}" for name in names]
-        table.add_row(key, *row, f"{found[0]['all']:.1f}", f"{min(one['all'] for one in found):.1f}")
+    found = {
+        key: [parts.compile(text, {**params, "W": params["W"] + step}) for step in steps]
+        for key, params in KEYS.items()
+    }
+    best = min(one["probe"] for all_ in found.values() for one in all_)
+    for key, all_ in found.items():
+        clean = [one for one in all_ if one["probe"] < 1.25 * best]
+        row = [f"{median(one[name] for one in clean):.1f}" if clean else "-" for name in names]
+        table.add_row(key, *row, f"{len(clean)} of {samples}", f"{median(one['all'] for one in all_):.1f}")
     return table
 
 

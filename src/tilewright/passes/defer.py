@@ -129,16 +129,15 @@ def woven(target: Block, main: Block, end: Block) -> None:
     for place, op in enumerate(end.ops):
         for value in _registers_read(op):
             reads[value] = place
-    flat = all(not op.blocks for op in sunk)
+    straight = next((place for place, op in enumerate(sunk) if op.blocks), len(sunk))
     done = 0
     total = len(end.ops)
-    span = max(1, int(len(sunk) * SHARE))
+    span = max(1, int(straight * SHARE))
     for place, op in enumerate(sunk):
-        needed = max((reads[v] + 1 for v in _registers_written(op) if v in reads), default=0)
-        wanted = needed
-        if not flat and op.blocks:
+        wanted = max((reads[v] + 1 for v in _registers_written(op) if v in reads), default=0)
+        if place >= straight:
             wanted = total  # a loop: what is left of the end goes before it
-        elif flat:
+        else:
             wanted = max(wanted, min(total, -(-total * max(0, place - span // 12) // span)))
         while done < min(wanted, total):
             target.ops.append(end.ops[done])

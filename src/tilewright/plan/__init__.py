@@ -3,5 +3,6 @@
 | file        | subject                                                                        |
 |-------------|--------------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits       |
-| plan        | a plan: cuts, staging, atoms; as text                                          |
+| plans       | plans: cuts, staging, atoms; as text                                           |
+| planner     | all plans that fit, ranked by a model of their time                            |
 """

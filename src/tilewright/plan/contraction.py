@@ -1,15 +1,15 @@
 """Contractions: products and sums over shared dimensions, recognised in a tile program by their accesses.
 
-Whatever kernel it stands in, `acc = iterate k: mma(read a, read b, acc)` followed by elementwise work and a write is one
-form: out[rows, columns] = epilogue(sum over depth of a[rows, depth] * b[columns, depth]), where rows, columns and depth
-are *digits*: a flat index that an access divides is replaced by the numbers it is divided into, the same for all accesses
-that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each.
+Whatever kernel it stands in, `acc = iterate k: mma(read a, read b, acc)` followed by elementwise work and a write is
+one form: out[rows, columns] = epilogue(sum over depth of a[rows, depth] * b[columns, depth]), where rows, columns and
+depth are *digits*: a flat index that an access divides is replaced by the numbers it is divided into, the same for all
+accesses that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.algebra.access import Access
@@ -74,6 +74,45 @@ class Contraction:
         return 2 * self.extent(self.rows) * self.extent(self.columns) * self.extent(self.depth)
 
 
+def size(s: Symbol) -> int:
+    """The extent of a digit."""
+    return int(s.hi) + 1
+
+
+def joined(c: Contraction) -> Contraction:
+    """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
+    matrix product.
+    """
+    rows = c.rows
+    if len(rows) < 2:
+        return c
+    whole = index("m", c.extent(rows))
+    operands = []
+    for operand in (c.a, c.out, *c.extras):
+        found = _merged(operand, rows, whole)
+        if found is None:
+            return c
+        operands.append(found)
+    a, out, *extras = operands
+    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras))
+
+
+def _merged(operand: Operand, rows: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
+    used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(rows)]
+    if not used:
+        return operand
+    count = len(rows)
+    first = used[0]
+    window = slice(first, first + count)
+    if used != list(range(first, first + count)) or operand.coordinates[window] != rows:
+        return None
+    if operand.shape[window] != tuple(size(s) for s in rows):
+        return None
+    shape = (*operand.shape[:first], size(whole), *operand.shape[first + count :])
+    coordinates = (*operand.coordinates[:first], whole, *operand.coordinates[first + count :])
+    return replace(operand, shape=shape, coordinates=coordinates)
+
+
 class NoContraction(Exception):
     """Why a program is not a single contraction; the message is one sentence."""
 
@@ -92,7 +131,7 @@ class _Recogniser:
     def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
         self.program, self.sizes = program, sizes
         self.made = {r: op for op in program.walk() for r in op.results}
-        self.images = Substitution({s: n for s, n in sizes.items()})
+        self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
         """The contraction."""
@@ -100,7 +139,9 @@ class _Recogniser:
         products = [op for op in self.program.walk() if op.name == "mma"]
         writes = [op for op in self.program.body.ops if op.name == "write"]
         if len(loops) != 1 or len(products) != 1 or len(writes) != 1:
-            raise NoContraction(f"it has {len(loops)} loops, {len(products)} products and {len(writes)} writes, not one")
+            raise NoContraction(
+                f"it has {len(loops)} loops, {len(products)} products and {len(writes)} writes, not one"
+            )
         loop, write = loops[0], writes[0]
         product = products[0]
         block = loop.blocks[0]
@@ -171,7 +212,9 @@ class _Recogniser:
         axes = tuple(indices[d] for d in tile.dims)
         return Access.of(coordinates, axes, shape)
 
-    def digits(self, indices: Mapping[Expr, Symbol], accesses: list[Access]) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
+    def digits(
+        self, indices: Mapping[Expr, Symbol], accesses: list[Access]
+    ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
         """For each index, the digits that all accesses share, slowest first, and the index in terms of them."""
         steps: dict[Symbol, set[int]] = {axis: {1} for axis in indices.values()}
         for access in accesses:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.passes.contraction.text import argument, flat_index, named, places, size
-from tilewright.plan.contraction import Contraction
+from tilewright.passes.contraction.text import argument, flat_index, named, places
+from tilewright.plan.contraction import Contraction, size
 
 
 @dataclass(frozen=True)

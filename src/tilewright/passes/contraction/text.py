@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, index
 from tilewright.algebra.expr_use import Substitution, linear_form
-from tilewright.plan.contraction import Contraction, Operand
-
-
-def size(s: Symbol) -> int:
-    """The extent of a digit."""
-    return int(s.hi) + 1
+from tilewright.plan.contraction import Contraction, Operand, size
 
 
 def named(name: str, extent: int) -> Symbol:
@@ -70,40 +64,6 @@ def limits(operand: Operand, digit: Symbol, outer: set[Symbol]) -> tuple[str, st
     if not seen:
         return None
     return f"max({', '.join(lo)})", f"min({', '.join(hi)})", frozenset(seen)
-
-
-def joined(c: Contraction) -> Contraction:
-    """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
-    matrix product.
-    """
-    rows = c.rows
-    if len(rows) < 2:
-        return c
-    whole = index("m", c.extent(rows))
-    operands = []
-    for operand in (c.a, c.out, *c.extras):
-        found = _merged(operand, rows, whole)
-        if found is None:
-            return c
-        operands.append(found)
-    a, out, *extras = operands
-    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras))
-
-
-def _merged(operand: Operand, rows: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
-    used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(rows)]
-    if not used:
-        return operand
-    count = len(rows)
-    first = used[0]
-    window = slice(first, first + count)
-    if used != list(range(first, first + count)) or operand.coordinates[window] != rows:
-        return None
-    if operand.shape[window] != tuple(size(s) for s in rows):
-        return None
-    shape = (*operand.shape[:first], size(whole), *operand.shape[first + count :])
-    coordinates = (*operand.coordinates[:first], whole, *operand.coordinates[first + count :])
-    return replace(operand, shape=shape, coordinates=coordinates)
 
 
 def ending(

@@ -11,93 +11,13 @@ The rows' factor is read where it lies, or staged once a task, in planes of one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import linear_form
+from tilewright.algebra.expr import Symbol
 from tilewright.passes.contraction.packing import Packing
-from tilewright.passes.contraction.text import argument, ending, may_leave, named, places, size
-from tilewright.plan.contraction import Contraction
-
-ROWS = COLUMNS = 32
-
-
-@dataclass(frozen=True)
-class TilePlan:
-    """How: the atom, its depth and grouping, where rows are staged, lines (or rows) of a strip, parts of the columns,
-    steps of the depth that are written out, which factor streams.
-    """
-
-    atom: str
-    depth: int
-    group: int
-    stage: str
-    strip: int
-    split: int
-    steps: int
-    stream_rows: bool
-
-
-@dataclass(frozen=True)
-class Halo:
-    """A pair of coordinates that slide: row digit + dilation * depth digit + shift, for lines and for columns."""
-
-    lines: Symbol
-    columns: Symbol
-    line_taps: Symbol | None
-    column_taps: Symbol | None
-    line_dim: int
-    column_dim: int
-    line_shift: int
-    column_shift: int
-    line_step: int
-    column_step: int
-
-    def width(self) -> int:
-        """Columns that the rows of a line read, taps included."""
-        taps = 0 if self.column_taps is None else (size(self.column_taps) - 1) * self.column_step
-        return size(self.columns) + taps
-
-
-def halo_of(c: Contraction) -> Halo | None:
-    """The sliding pair of a contraction, if its last two row digits slide over two dimensions; None if not."""
-    if len(c.rows) < 2:
-        return None
-    lines, columns = c.rows[-2], c.rows[-1]
-    found: dict[Symbol, tuple[int, Symbol | None, int, int]] = {}
-    for d, e in enumerate(c.a.coordinates):
-        for digit in (lines, columns):
-            if digit not in e.symbols:
-                continue
-            form = linear_form(e, e.symbols)
-            if form is None or digit in found or not isinstance(form[1], Const):
-                return None
-            steps = {s: int(f) for s, f in form[0].items()}
-            taps = [s for s in steps if s is not digit]
-            if steps[digit] != 1 or len(taps) > 1 or any(t not in c.depth[:-1] or steps[t] < 1 for t in taps):
-                return None
-            found[digit] = (d, taps[0] if taps else None, form[1].value, steps[taps[0]] if taps else 1)
-    if set(found) != {lines, columns}:
-        return None
-    (line_dim, line_taps, line_shift, line_step) = found[lines]
-    (column_dim, column_taps, column_shift, column_step) = found[columns]
-    return Halo(
-        lines, columns, line_taps, column_taps, line_dim, column_dim, line_shift, column_shift, line_step, column_step
-    )
-
-
-def is_direct(c: Contraction, plan_depth: int) -> bool:
-    """Whether tiles can be read where the rows lie."""
-    last = c.depth[-1]
-    inner = c.a.coordinates[-1]
-    return (
-        len(c.rows) == 1
-        and not c.a.conditions()
-        and inner is last
-        and c.a.shape[-1] == size(last)
-        and size(last) % plan_depth == 0
-    )
+from tilewright.passes.contraction.text import argument, ending, may_leave, named, places
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.plans import COLUMNS, ROWS, Halo, TilePlan, halo_of
 
 
 def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
@@ -109,9 +29,9 @@ def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
     shape = (blocks, *(size(d) for d in outer), chunks, 2, depth // group, 16, group)
     f, b = named("f", blocks), named("b", chunks)
     h, r, j, g = named("h", 2), named("r", depth // group), named("j", 16), named("g", group)
-    meanings = {column: COLUMNS * f + 16 * h + j, last: depth * b + group * r + g}
-    meanings |= {d: named(d.name, size(d)) for d in outer}
-    axes = [*(meanings[d] for d in outer), b, h, r, j, g]
+    taps = {d: named(d.name, size(d)) for d in outer}
+    meanings = {column: COLUMNS * f + 16 * h + j, last: depth * b + group * r + g, **taps}
+    axes = [*taps.values(), b, h, r, j, g]
     over = "(" + ", ".join(f"{a.name} {size(a)}" for a in axes) + ")"
     to = ", ".join(a.name for a in axes)
     lines = [
@@ -296,18 +216,14 @@ def _halo(w: _Writer, halo: Halo) -> str:
     outer = c.rows[:-2]
     lines_out, columns_out = size(halo.lines), size(halo.columns)
     strips = -(-lines_out // plan.strip)
-    width = halo.width()
-    before = max(0, -halo.column_shift)
-    image = c.a.shape[halo.column_dim]
-    after = max(0, width - before - image)
-    line = width - min(before, after)  # zeros that end a line also begin the next
+    width, line = halo.width(), halo.line(c.a.shape[halo.column_dim])
     taps = 1 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step + 1
     lines = plan.strip + taps - 1
     used = plan.strip * line - (line - columns_out)
     pixels = lines * line + (width - line) + ROWS
     w.header([*(f"{d.name} in 0..{size(d)}" for d in outer), f"strip in 0..{strips}", *_parts(w)])
     loose = {d: named(d.name, size(d)) for d in c.rows[:-2]}
-    staged = {
+    staged: dict[Any, Any] = {
         **loose,
         halo.lines: plan.strip * named("strip", strips) + named("l", lines),
         halo.columns: named("q", line),
@@ -319,14 +235,22 @@ def _halo(w: _Writer, halo: Halo) -> str:
     axes = f"(l {lines}, q {line}, b {w.chunks}, c {plan.depth})"
     w.lines += [
         f"    %planes_ = alloc shared {c.a.dtype} ({w.chunks}, {pixels}, {plan.depth})",
-        f"    %past_ = view %planes_ (b {w.chunks}, i {pixels - lines * line}, c {plan.depth}) -> [b, {lines * line} + i, c]",
+        f"    %past_ = view %planes_ (b {w.chunks}, i {pixels - lines * line}, c {plan.depth})"
+        f" -> [b, {lines * line} + i, c]",
         "    fill %past_ 0",
         f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, staged)}",
         f"    %padded_ = view %planes_ {axes} -> [b, {line}*l + q, c]",
         "    copy %lines_ -> %padded_ else 0",
         f"    %strip_ = view %{c.out.name} (l {plan.strip}, q {columns_out}, j {size(w.column)}) -> "
-        + places(c.out, {**loose, halo.lines: plan.strip * named("strip", strips) + named("l", plan.strip),
-                         halo.columns: named("q", columns_out), w.column: named("j", size(w.column))}),
+        + places(
+            c.out,
+            {
+                **loose,
+                halo.lines: plan.strip * named("strip", strips) + named("l", plan.strip),
+                halo.columns: named("q", columns_out),
+                w.column: named("j", size(w.column)),
+            },
+        ),
     ]
     w.registers()
     shift = []
@@ -340,11 +264,11 @@ def _halo(w: _Writer, halo: Halo) -> str:
         return f"%planes_ (i {ROWS}, c {plan.depth}) -> [{chunk}, {ROWS}*m + i{moved}, c]"
 
     blocks = -(-used // ROWS)
-    _staged_rounds(w, blocks, view, line, loose | {halo.lines: None, halo.columns: None})
+    _staged_rounds(w, blocks, view, line)
     return w.text()
 
 
-def _staged_rounds(w: _Writer, blocks: int, view: Any, line: int, known: dict[Any, Any]) -> None:
+def _staged_rounds(w: _Writer, blocks: int, view: Any, line: int) -> None:
     """Blocks of a strip whose rows run over lines: row r of the strip is (r // line, r % line)."""
     c = w.c
     out = f"[({ROWS}*m + i)//{line} ?, ({ROWS}*m + i)%{line} ?, {COLUMNS}*f + j ?]"
@@ -373,7 +297,6 @@ def _staged_rounds(w: _Writer, blocks: int, view: Any, line: int, known: dict[An
         f"      {done}",
         "    }",
     ]
-    assert known is not None
 
 
 def _panel(w: _Writer) -> str:
@@ -421,5 +344,5 @@ def _panel(w: _Writer) -> str:
     def view(chunk: str) -> str:
         return f"%panel_ (i {ROWS}, c {plan.depth}) -> [{tap_names}{chunk}, {ROWS}*m + i, c]"
 
-    _staged_rounds(w, rows // ROWS, view, line, {})
+    _staged_rounds(w, rows // ROWS, view, line)
     return w.text()

@@ -6,26 +6,12 @@ settled where the first and the last block of a line are peeled off.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.text import argument, ending, flat_index, limits, named, places, size
-from tilewright.plan.contraction import Contraction
-
-
-@dataclass(frozen=True)
-class VectorPlan:
-    """How: the atom, rows and vectors of a block of sums, steps of the depth written out, parts, blocks of a task."""
-
-    atom: str
-    lanes: int
-    group: int
-    rows: int
-    vectors: int
-    steps: int
-    split: int
-    blocks: int
+from tilewright.passes.contraction.text import argument, ending, flat_index, limits, named, places
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.plans import VectorPlan
 
 
 def vector_program(c: Contraction, plan: VectorPlan, machine: str, packed: tuple[int, ...]) -> str:

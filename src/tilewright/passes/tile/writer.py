@@ -32,7 +32,9 @@ class Writer:
         self._names[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
 
-    def emit(self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
+    def emit(
+        self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any
+    ) -> Op:
         """An operation at the end of the open block."""
         spec = BLOCK.ops[spec_name]
         op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks, self.loc)

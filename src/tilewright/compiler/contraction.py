@@ -1,0 +1,69 @@
+"""A contraction as machine code: planned, written as block programs, compiled; one factor packed when it is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.errors import ArgumentError
+from tilewright.passes.contraction.packing import packed_for_vectors
+from tilewright.passes.contraction.tiles import packed_for_tiles, tile_program
+from tilewright.passes.contraction.vectors import vector_program
+from tilewright.plan.contraction import Contraction, joined
+from tilewright.plan.planner import Choice, choose
+from tilewright.plan.plans import TilePlan, VectorPlan, parse_plan
+from tilewright.targets.x86 import cpu
+from tilewright.targets.x86.pool import pool
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ContractionKernel:
+    """A contraction for one set of sizes: its plan, its block programs and their machine code."""
+
+    def __init__(self, contraction: Contraction, plan: str | None = None):
+        machine = cpu.machine()
+        self.choice: Choice = choose(contraction, machine, pool().workers, cpu.has)
+        self.contraction = joined(contraction)
+        chosen: TilePlan | VectorPlan
+        if plan is not None:
+            chosen = parse_plan(plan)
+        elif self.choice.best is None:
+            raise ArgumentError(f"no plan fits: {'; '.join(self.choice.refused)}")
+        else:
+            chosen = self.choice.best.plan
+        self.plan = chosen
+        c = self.contraction
+        if isinstance(chosen, TilePlan):
+            packing = packed_for_tiles(c, chosen.depth, chosen.group)
+            text = tile_program(c, chosen, machine.name, packing.shape)
+        else:
+            packing = packed_for_vectors(c, chosen.lanes * chosen.vectors, chosen.group)
+            text = vector_program(c, chosen, machine.name, packing.shape)
+        self.packed_shape = packing.shape
+        self.packer: TextExecutable = compile_text(packing.text, "x86")
+        self.main: TextExecutable = compile_text(text, "x86")
+
+    def pack(self, factor: Array) -> Array:
+        """The columns' factor in the order in which it is read."""
+        c = self.contraction
+        packed = np.empty(self.packed_shape, c.b.dtype.numpy)
+        self.packer.bind(np.ascontiguousarray(factor).reshape(c.b.shape), packed)()
+        return packed
+
+    def bind(self, arrays: Mapping[str, Array], packed: Array | None = None) -> Callable[[], None]:
+        """The kernel bound to arrays by argument name; a call launches it. All arrays are contiguous."""
+        c = self.contraction
+        held = self.pack(arrays[c.b.name]) if packed is None else packed
+        operands = [c.a, *(e for e in c.extras if e.name != c.a.name), c.out]
+        shaped = {o.name: arrays[o.name].reshape(o.shape) for o in operands}
+        names = [a.name or "" for a in self.main.main.args]
+        launch: Callable[[], None] = self.main.bind(*[held if n == "packed_" else shaped[n] for n in names])
+        return launch
+
+    def explain(self) -> str:
+        """The chosen plan, what came next, and what was refused."""
+        return self.choice.explain()

@@ -1,0 +1,244 @@
+"""Which dimensions are cut into tasks, and how finely.
+
+A dimension can be cut if the whole program is pointwise along it: every write has it and puts its coordinates to places
+of their own, and nothing reduces, scans, loops, reshapes or looks up across it. Boxes divide the dimension, so that
+none is ragged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
+from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
+from tilewright.ir.tile import REDUCTIONS
+
+WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
+ELEMENTS = (2 << 10, 16 << 10)
+"""Elements that a task works on: few where there are few in all, never more than it must."""
+PRODUCTS = (64 << 10, 1 << 20)
+"""Multiplications that a task does, where there are products."""
+TASKS = 64
+"""Tasks that are enough for many workers."""
+RUN = 16
+"""Neighbours in memory that should stay together."""
+TABLED = 1 << 22
+"""Elements of a write whose places are worked out one by one, to see whether they differ."""
+
+Size = Callable[[Expr], int]
+
+
+def boxes(program: Program, size: Size) -> dict[Expr, int]:
+    """The dimensions to cut, and the width of a task along each.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
+    ...   symbols M, N
+    ... {
+    ...   %0 = read %x : f32[M, N]
+    ...   write %0, %y
+    ... }''')
+    >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
+    {<M>: 200, <N>: 60}
+    """
+    dims = pointwise(program, size)
+    return _widths(program, dims, size) if dims else {}
+
+
+# -- which dimensions -------------------------------------------------------------------------------------
+
+
+def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
+    """The dimensions along which the program is pointwise, in the order of its first write."""
+    ops = list(program.walk())
+    writes = [op for op in ops if op.name in WRITES]
+    first = writes[0].operands[0].type.dims
+    found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
+    if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
+        return ()
+    crossed: set[Expr] = set()
+    for op in ops:
+        crossed |= _crossed(op, program)
+    for value in [*program.args, *(r for op in ops for r in op.results)]:
+        for d in value.type.dims:  # another dimension depends on it
+            if not isinstance(d, Symbol):
+                crossed |= d.symbols
+    set_symbols = {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
+    kept = [d for d in found if d not in crossed and d not in set_symbols and all(d in _dims(op) for op in writes)]
+    for arg in program.args:
+        if isinstance(arg.type, MemoryType):
+            touching = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
+            reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
+            if touching:
+                kept = _apart(kept, touching, reads, size)
+    return tuple(kept)
+
+
+def _dims(op: Op) -> tuple[Expr, ...]:
+    dims: tuple[Expr, ...] = op.operands[0].type.dims
+    return dims
+
+
+def _crossed(op: Op, program: Program) -> set[Expr]:
+    """The dimensions that an operation does not treat point by point."""
+    if op.name in (*REDUCTIONS, "cumsum", "topk"):
+        return {op.attrs["dim"]}
+    if op.name == "iterate":
+        return {op.attrs["axis"], *op.attrs["axis"].symbols}
+    if op.name == "mma":
+        a, b, acc = (set(v.type.dims) for v in op.operands)
+        return (a | b) - acc
+    if op.name == "reshape":
+        before, after = op.operands[0].type.dims, op.results[0].type.dims
+        same = 0
+        while same < min(len(before), len(after)) and before[same] is after[same]:
+            same += 1
+        return {*before[same:], *after[same:]}
+    if op.name == "extract":
+        return set(_dims(op))
+    if op.name == "bitcast" and op.operands[0].type.dtype.bits != op.results[0].type.dtype.bits:
+        return set(_dims(op)[-1:])
+    if op.name == "read" or op.name in WRITES:
+        return _looked_up(op)
+    return set()
+
+
+def _looked_up(op: Op) -> set[Expr]:
+    """The dimensions of tiles that an access looks up elsewhere than at its own coordinates."""
+    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    extra = op.operands[1:] if op.name == "read" else op.operands[2:]
+    own = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
+    found: set[Expr] = set()
+    for (_, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
+        found |= {d for d, e in zip(value.type.dims, at, strict=True) if own.get(e) is not d}
+    return found
+
+
+def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> list[Expr]:
+    """Those of the dimensions whose coordinates are written to places of their own."""
+    if all(op.name != "write" for op in writes) and not reads:
+        return dims  # atomics meet where they will
+    kept = []
+    for d in dims:
+        places = {_place(op, d) for op in (*writes, *reads)}
+        if len(places) == 1 and None not in places:
+            kept.append(d)
+    if len(kept) < len(dims) and len(writes) == 1 and not reads and _all_differ(writes[0], size):
+        return dims
+    return kept
+
+
+def _place(op: Op, dim: Expr) -> tuple[int, object] | None:
+    """The coordinate of memory that a dimension alone decides, and how; None if there is none."""
+    memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
+    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    if "at" not in op.attrs:
+        return (memory.dims.index(dim), (1, None)) if dim in memory.dims else None
+    iterator = dict(zip(kind.dims, op.attrs["over"], strict=True)).get(dim)
+    if iterator is None:
+        return None
+    others = {*op.attrs["over"], *(name for name, _ in op.attrs.get("lookups", ()))} - {iterator}
+    for n, e in enumerate(op.attrs["at"]):
+        if iterator in e.symbols and not e.symbols & others:
+            form = linear_form(e, [iterator])
+            if form is not None and form[0][iterator].is_constant:
+                return n, (int(form[0][iterator]), form[1])
+    return None
+
+
+def _all_differ(op: Op, size: Size) -> bool:
+    """Whether a write with a mapping puts each element to a place of its own, by working out all of them."""
+    if "at" not in op.attrs or op.attrs.get("lookups"):
+        return False
+    memory: MemoryType = op.operands[1].type
+    shape = tuple(map(size, _dims(op)))
+    if prod(shape) > TABLED or None in memory.sizes:
+        return False
+    iterators = set(op.attrs["over"])
+    numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in iterators}
+    grid = np.ogrid[tuple(slice(0, n) for n in shape)]
+    known = {**numbers, **dict(zip(op.attrs["over"], grid, strict=True))}
+    places = np.zeros(shape, np.int64)
+    inside = np.ones(shape, bool)
+    for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
+        coordinate, extent = np.asarray(evaluate(e, known)), size(d) if d is not None else 0
+        inside &= (coordinate >= 0) & (coordinate < extent)
+        places = places * extent + coordinate
+    chosen = places[inside]
+    return bool(np.unique(chosen).size == chosen.size)
+
+
+# -- how finely -------------------------------------------------------------------------------------------
+
+
+def _widths(program: Program, dims: tuple[Expr, ...], size: Size) -> dict[Expr, int]:
+    """Widths that divide the dimensions: first a run for each that is innermost in memory, then what fits."""
+    inner, limits = 1, ELEMENTS
+    for op in program.walk():
+        for value in (*op.results, *op.operands):
+            if isinstance(value.type, TileType):
+                inner = max(inner, prod(max(1, size(d)) for d in value.type.dims if d not in dims))
+    for op in program.walk():
+        if op.name == "mma":
+            every = {d for v in op.operands for d in v.type.dims}
+            inner, limits = max(inner, prod(max(1, size(d)) for d in every if d not in dims)), PRODUCTS
+    most = min(max(inner * prod(map(size, dims)) // TASKS, limits[0]), limits[1])
+    widths = dict.fromkeys(dims, 1)
+    last = [d for d in dict.fromkeys(_innermost(program)) if d in widths]
+    for d in last:
+        widths[d] = _divisor(size(d), RUN * 4 if len(last) > 1 else RUN, RUN)
+    for d in sorted(dims, key=lambda d: (d not in last, -dims.index(d))):
+        others = prod(w for o, w in widths.items() if o is not d) * inner
+        widths[d] = max(widths[d], _divisor(size(d), most // others, 1))
+        if widths[d] < size(d) and d in last[:1]:
+            break
+    return widths
+
+
+def _innermost(program: Program) -> list[Expr]:
+    """The dimensions that lie side by side in some memory: those of writes first."""
+    found: list[Expr] = []
+    accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
+    for op in accesses:
+        memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
+        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        if "at" not in op.attrs:
+            found += memory.dims[-1:]
+            continue
+        for d, iterator in zip(kind.dims, op.attrs["over"], strict=True):
+            if op.attrs["at"] and iterator in op.attrs["at"][-1].symbols:
+                found.append(d)
+    return found
+
+
+def _divisor(size: int, most: int, least: int) -> int:
+    """The largest divisor up to `most`; if that is below `least`, the smallest from there on."""
+    divisors = [n for n in range(1, int(size**0.5) + 1) if size % n == 0]
+    divisors = sorted({*divisors, *(size // n for n in divisors)})
+    fitting = [n for n in divisors if n <= max(1, most)]
+    if fitting[-1] >= least:
+        return fitting[-1]
+    return next((n for n in divisors if n >= least), size)
+
+
+def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
+    """The value of a dimension, where all symbols are bound."""
+    images = Substitution(symbols)
+
+    def size(e: Expr) -> int:
+        return int(images(e))
+
+    return size
+
+
+def used(program: Program) -> dict[Value, int]:
+    """How often each value is an operand."""
+    found: dict[Value, int] = {}
+    for op in program.walk():
+        for value in op.operands:
+            found[value] = found.get(value, 0) + 1
+    return found

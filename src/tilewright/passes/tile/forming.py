@@ -1,0 +1,211 @@
+"""Tiles from nothing and tiles from tiles: element by element, other dimensions, other types, choices."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ExecutionError, ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile import union_dims
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.formulas import call, converted
+from tilewright.passes.tile.functions import FUNCTIONS, MISSING
+from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+__all__ = ["converted"]
+
+
+def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
+    """The operands; dear ones that are repeated along other dimensions go to memory first."""
+    found = []
+    for value in op.operands:
+        tile = low.env[value]
+        if set(tile.dims) < set(dims) and weight(tile.formula) >= 8 and any(loads(tile.formula)):
+            low.env[value] = tile = low.stored(tile, name=value.name)
+        found.append(tile)
+    return found
+
+
+def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """A function of one or two elements."""
+    kind: TileType = op.results[0].type
+    dtype = op.operands[0].type.dtype
+    if dtype is dtypes.bool_ and op.name in ("add", "mul", "sub"):
+        raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
+    if (op.name in MISSING and dtype.is_float) or (op.name == "powf" and not dtype.is_float):
+        raise ProgramError(f"{op.name} of {dtype} has no native form yet: {op_text(op)}", op.loc)
+    special = FUNCTIONS.get(op.name) if dtype.is_float else None
+    tiles = [low.simple(v) for v in op.operands] if special is not None else _tiles(low, op, kind.dims)
+    parts = common_parts(tiles)
+    arguments = [t.formula for t in tiles]
+    if special is not None:
+        wide = dtypes.f32 if dtype.is_narrow else dtype
+        found = converted(special(wide, *(converted(a, dtype, wide) for a in arguments)), wide, dtype)
+    else:
+        found = call(op.name, *arguments)
+    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
+
+
+def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """One tile where a condition holds, another elsewhere."""
+    kind: TileType = op.results[0].type
+    tiles = _tiles(low, op, kind.dims)
+    parts = common_parts(tiles)
+    found = call("select", *(t.formula for t in tiles))
+    return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
+
+
+def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The same numbers in another element type."""
+    to = op.attrs["dtype"]
+    (value,) = op.operands
+    tile = low.simple(value) if value.type.dtype.is_float and to.kind == "int" else low.env[value]
+    return (Tile(to, tile.dims, tile.parts, formulas.cast(tile.formula, tile.dtype, to)),)
+
+
+def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The same bits in another element type of the same width."""
+    (value,) = op.operands
+    to = op.attrs["dtype"]
+    if to.bits != value.type.dtype.bits:
+        raise ProgramError(f"bitcast of {value.type.dtype} to {to}, another width, has no native form yet", op.loc)
+    tile = low.env[value]
+    found = only_load(tile.formula)
+    if found is None or found.tensor.type.space != "shared":
+        tile = low.stored(tile, name=value.name)
+        found = only_load(tile.formula)
+    if found is None:  # nothing to look at
+        return (Tile(to, tile.dims, tile.parts, formulas.number(0, to)),)
+    tensor = low.w.emit("bitcast", (found.tensor,), dtype=to).result
+    tensor.name = low.w.fresh(f"{found.tensor.name}_bits")
+    return (Tile(to, tile.dims, tile.parts, load(tensor, *found.at)),)
+
+
+def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The tile over more dimensions, or the same in another order."""
+    tile = low.env[op.operands[0]]
+    kind: TileType = op.results[0].type
+    return (Tile(kind.dtype, kind.dims, {d: tile.parts.get(d) or low.part(d) for d in kind.dims}, tile.formula),)
+
+
+def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The same elements, last dimension fastest, over other dimensions."""
+    tile = low.env[op.operands[0]]
+    kind: TileType = op.results[0].type
+    parts = {d: low.part(d) for d in kind.dims}
+    sizes = tuple(parts[d][1] for d in kind.dims)
+    if prod(sizes) != prod(tile.sizes):
+        raise ExecutionError(f"reshape of {tile.sizes} to {sizes}: the sizes differ", op.loc)
+    if weight(tile.formula) >= 8 and any(loads(tile.formula)):
+        tile = low.stored(tile)
+    flat: Expr = as_expr(0)
+    for d in kind.dims:
+        flat = flat * parts[d][1] + (low.coordinate(d) - parts[d][0])
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(_digits(low, tile, flat)))),)
+
+
+def _digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
+    """The coordinates of an element, from its number within the tile."""
+    images: dict[Symbol, Expr] = {}
+    step = prod(tile.sizes)
+    for place, d in enumerate(tile.dims):
+        start, width = tile.parts[d]
+        step //= max(1, width)
+        digit = flat // max(1, step)
+        images[low.coordinate(d)] = start + (digit % max(1, width) if place else digit)
+    return images
+
+
+def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """One element."""
+    tile = low.env[op.operands[0]]
+    offsets = [low.number(e) for e in op.attrs["offset"]]
+    if len(offsets) == 1:
+        size = prod(tile.sizes)
+        if not -size <= offsets[0] < size:
+            raise ExecutionError(f"extract of element {offsets[0]} of {size}", op.loc)
+        images = _digits(low, tile, as_expr(offsets[0] % size))
+    else:
+        images = {
+            low.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1] for d, n in zip(tile.dims, offsets, strict=True)
+        }
+    return (Tile(tile.dtype, (), {}, rewritten(tile.formula, Substitution(images))),)
+
+
+# -- from nothing -----------------------------------------------------------------------------------------
+
+
+def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """A tile of one number."""
+    kind: TileType = op.results[0].type
+    value = op.attrs["value"]
+    number = low.number(value) if isinstance(value, Expr) else value
+    return (Tile(kind.dtype, kind.dims, {d: low.part(d) for d in kind.dims}, formulas.number(number, kind.dtype)),)
+
+
+def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """A number, or an expression, as a tile without dimensions."""
+    value, dtype = op.attrs["value"], op.attrs["dtype"]
+    if isinstance(value, Expr):
+        return (_computed(low, value, {}, dtype),)
+    return (Tile(dtype, (), {}, formulas.number(value, dtype)),)
+
+
+def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The coordinates along a dimension."""
+    kind: TileType = op.results[0].type
+    dim = op.attrs["dim"]
+    found = formulas.index(low.coordinate(dim), kind.dtype)
+    return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
+
+
+def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """An expression of the elements of tiles."""
+    known = dict(zip(op.attrs["over"], op.operands, strict=True))
+    return (_computed(low, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
+
+
+def _computed(
+    low: Lowering,
+    e: Expr,
+    values: dict[Symbol, Value],
+    dtype: dtypes.DType,
+    dims: tuple[Expr, ...] | None = None,
+) -> Tile:
+    """An expression of elements: those of values by symbol, and those that set_symbol bound."""
+    numbers = {s: n for s, n in low.symbols.items() if s not in values and s not in low.bound}
+    e = Substitution(numbers)(e)
+    tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
+    tiles |= {s: t for s, t in low.bound.items() if s in e.symbols and s not in values}
+    found = list(tiles.values())
+    if dims is None:
+        dims = ()
+        for tile in found:
+            dims = union_dims(dims, tile.dims)
+    parts = common_parts([*found, *(low.env[v] for v in values.values())])
+    data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
+    formula = converted(formulas.of_expr(e, data), dtypes.i64, dtype)
+    return Tile(dtype, dims, {d: parts[d] for d in dims}, formula)
+
+
+def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Makes a symbol stand for the elements of a tile."""
+    s = op.attrs["symbol"]
+    if any(s in d.symbols for v in _values(low) for d in v.type.dims):
+        raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
+    if low.masks:
+        raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
+    low.bound[s] = low.simple(op.operands[0])
+    return ()
+
+
+def _values(low: Lowering) -> list[Value]:
+    return [*low.program.args, *(r for op in low.program.walk() for r in op.results)]

@@ -1,0 +1,342 @@
+"""The walk over a tile program: what each operation becomes, and the tasks around it.
+
+%0 = read %x : f32[M, N]                  tasks m in 0..25 {
+%1 = mul %0, %0 : f32[M, N]                 %sum = alloc shared f32 (4)
+%2 = sum %1 dim=(N) : f32[M]                ... views of rows 4*m to 4*m + 3, map, reduce
+write %2, %y                                copy %sum -> %y_view
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ExpressionError, ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.ir.tensors import TensorType
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.passes.tile import boxes, combining, forming, loops, memory
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, weight
+from tilewright.passes.tile.writer import Writer
+
+HEAVY = 8
+"""The weight from which an element is better kept than computed twice."""
+LONG = 60
+"""The weight from which a formula is cut in two."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a number other than 0 among the program's faults means."""
+
+    what: str
+    op: Op
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A block program; which arguments of the tile program are its arguments, in order; what it reports."""
+
+    program: Program
+    arguments: tuple[Value, ...]
+    faults: tuple[Fault, ...]
+    """Its last argument, if there are any: one number for each, which is not 0 after it happened."""
+
+
+def to_block(
+    program: Program,
+    symbols: Mapping[Symbol, int],
+    shapes: Mapping[Value, tuple[int, ...]],
+    free: Collection[Op] = (),
+) -> Lowered:
+    """The block program of a logical tile program for these sizes and shapes of its arguments.
+
+    `free` are the loops that give the same for every tile size.
+
+    >>> from tilewright.ir.tile import parse_tile
+    >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
+    ...   symbols M
+    ... {
+    ...   %0 = read %x : f32[M]
+    ...   %1 = add %0, %0 : f32[M]
+    ...   write %1, %y
+    ... }''')
+    >>> sizes = {s: 5000 for s in tile.args[0].type.dims}
+    >>> print(to_block(tile, sizes, {a: (5000,) for a in tile.args}).program)
+    block double(%x: in global f32 (5000), %y: out global f32 (5000))
+    {
+      tasks t_M in 0..4 {
+        %y_view = view %y (i0 1250) -> [1250*t_M + i0]
+        %x_view = view %x (i0 1250) -> [1250*t_M + i0]
+        map %y_view = %x_view + %x_view
+      }
+    }
+    <BLANKLINE>
+    """
+    with building():
+        return Lowering(program, symbols, shapes, free).run()
+
+
+class Lowering:
+    """One walk: what values became, which part of each dimension is current, what symbols stand for."""
+
+    def __init__(
+        self,
+        program: Program,
+        symbols: Mapping[Symbol, int],
+        shapes: Mapping[Value, tuple[int, ...]],
+        free: Collection[Op],
+    ):
+        self.program, self.symbols, self.shapes, self.free = program, dict(symbols), shapes, set(free)
+        self.w = Writer()
+        self.env: ChainMap[Value, Tile] = ChainMap()
+        self.parts: Parts = {}
+        self.bound: dict[Symbol, Tile] = {}
+        self.masks: list[Tile] = []
+        self.uses = boxes.used(program)
+        self.mutable: set[Value] = set()
+        """Tensors that hold what a loop carries: an accumulation may go on in them."""
+        self.faults: list[Fault] = []
+        self._numbers = Substitution(self.symbols)
+        self._coordinates: dict[Expr, Symbol] = {}
+        self._arguments: dict[Value, Value] = {}
+        self._faults: Value | None = None
+
+    def run(self) -> Lowered:
+        """The block program."""
+        memory.refuse_aliases(self.program)
+        tasks = boxes.boxes(self.program, self.number)
+        ranges = []
+        for d, width in tasks.items():
+            found = Range.of(self.w.fresh(f"t_{d}"), 0, self.number(d) // width)
+            ranges.append(found)
+            self.parts[d] = (width * found.symbol, width)
+        body, inner = Block(()), Block(())
+        for arg in self.program.args:
+            if not isinstance(arg.type, MemoryType):
+                self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
+        with self.w.inside(inner):
+            self.block(self.program.body)
+        with self.w.inside(body):
+            self.w.loc = None
+            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
+        used = {v for op in _walk(inner) for v in op.operands}
+        taken = [a for a in self.program.args if self._arguments.get(a) in used]
+        args = [self._arguments[a] for a in taken]
+        if self._faults is not None:
+            kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
+            self._faults.type = kind
+            args.append(self._faults)
+        return Lowered(Program(BLOCK, self.program.name, tuple(args), body), tuple(taken), tuple(self.faults))
+
+    # -- the walk -----------------------------------------------------------------------------------------
+
+    def block(self, block: Block) -> tuple[Tile, ...]:
+        """The operations of a block; gives what it yields."""
+        for op in block.ops:
+            self.w.loc = None
+            if op.name == "yield":
+                return tuple(self.env[v] for v in op.operands)
+            rule = RULES.get(op.name)
+            if rule is None:
+                raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
+            try:
+                found = rule(self, op)
+            except ProgramError as fault:
+                raise type(fault)(fault.what, fault.location or op.loc) from None
+            except ExpressionError as fault:
+                raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
+            for value, tile in zip(op.results, found, strict=True):
+                self.env[value] = self._kept(op, value, tile)
+        return ()
+
+    def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
+        """The tile, in memory if it is used often and dear, or has grown long."""
+        require_native(tile.dtype, op)
+        cost = weight(tile.formula)
+        if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
+            return self.stored(tile, name=value.name)
+        return tile
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Within it, what is defined stays inside; the open block of the writer is another one."""
+        before, self.env = self.env, self.env.new_child()
+        bound = dict(self.bound)
+        try:
+            yield
+        finally:
+            self.env, self.bound = before, bound
+
+    # -- sizes and coordinates ----------------------------------------------------------------------------
+
+    def number(self, e: Expr) -> int:
+        """An expression of sizes."""
+        found = self._numbers(e)
+        if not isinstance(found, Const):
+            raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
+        return found.value
+
+    def expr(self, e: Expr) -> Expr:
+        """The expression with sizes as numbers; symbols that set_symbol bound stay."""
+        if not self.bound:
+            return self._numbers(e)
+        return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
+
+    def coordinate(self, dim: Expr) -> Symbol:
+        """The symbol of a dimension's coordinate."""
+        found = self._coordinates.get(dim)
+        if found is None:
+            if isinstance(dim, Symbol) and dim in self.bound:
+                raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
+            size = max(1, self.number(dim))
+            found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, size - 1)
+        return found
+
+    def part(self, dim: Expr) -> Part:
+        """The current part of a dimension."""
+        found = self.parts.get(dim)
+        if found is not None:
+            return found
+        cut = [s for s in dim.symbols if s in self.parts]
+        if not cut:
+            return as_expr(0), self.number(dim)
+        (s,) = cut
+        first, width = self.parts[s]
+        known: dict[Symbol, Expr | int] = dict(self.symbols)
+        low = Substitution({**known, s: first})(dim)
+        size = Substitution({**known, s: first + width})(dim) - low
+        if not isinstance(size, Const):
+            raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
+        return low, size.value
+
+    def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
+        """Coordinates as expressions of the axes of an operation over these parts."""
+        return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
+
+    # -- memory -------------------------------------------------------------------------------------------
+
+    def argument(self, arg: Value) -> Value:
+        """The block program's argument for one of the tile program's."""
+        found = self._arguments.get(arg)
+        if found is None:
+            if isinstance(arg.type, MemoryType):
+                shape, role = self.shapes[arg], memory.role_of(self.program, arg)
+            else:
+                shape, role = (), "in"
+            require_native(arg.type.dtype, None, f"the argument {arg.name}")
+            kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
+            found = self._arguments[arg] = Value(kind, self.w.fresh(arg.name or "argument"))
+        return found
+
+    def fault(self, what: str, op: Op) -> tuple[Value, int]:
+        """The tensor of faults, and the place of a new one."""
+        if self._faults is None:
+            kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")
+            self._faults = Value(kind, self.w.fresh("faults"))
+        self.faults.append(Fault(what, op))
+        return self._faults, len(self.faults) - 1
+
+    def stored(
+        self,
+        tile: Tile,
+        dims: tuple[Expr, ...] | None = None,
+        as_type: tuple[DType, Formula] | None = None,
+        name: str | None = None,
+    ) -> Tile:
+        """The tile in memory of the worker's own: its dimensions in an order, its elements of a type."""
+        dims = tile.dims if dims is None else dims
+        dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
+        parts = {d: tile.parts[d] for d in dims}
+        sizes = tuple(parts[d][1] for d in dims)
+        if 0 in sizes:  # nobody will look
+            return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
+        tensor = self.w.alloc(dtype, sizes, f"v{name}" if name is not None and name.isdigit() else name or "v")
+        self.put(tensor, dims, parts, formula)
+        return self.held(tensor, dims, parts)
+
+    def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
+        """Makes a tensor over these parts hold what the formula computes."""
+        over = self.w.axes([parts[d][1] for d in dims])
+        self.w.map(tensor, over, formula, self.images(dims, parts, over))
+
+    def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
+        """What a tensor over these parts holds."""
+        at = tuple(self.coordinate(d) - parts[d][0] for d in dims)
+        return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
+
+    def simple(self, value: Value) -> Tile:
+        """The value's tile, whose formula may stand in a formula several times: a load or a number."""
+        tile = self.env[value]
+        if weight(tile.formula) > 2 and any(loads(tile.formula)):
+            self.env[value] = tile = self.stored(tile, name=value.name)
+        return tile
+
+    def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
+        """The tile as it lies in memory, put there if it is not; perhaps as another type."""
+        found = only_load(tile.formula)
+        if found is not None and dtype in (None, tile.dtype):
+            return tile, found
+        kind = dtype or tile.dtype
+        made = self.stored(tile, as_type=(kind, forming.converted(tile.formula, tile.dtype, kind)))
+        there = only_load(made.formula)
+        assert there is not None
+        return made, there
+
+
+def require_native(dtype: DType, op: Op | None, what: str | None = None) -> None:
+    """Raises for an element type that has no machine code."""
+    if (dtype.is_float and dtype.bits < 16) or dtype.bits == 4:
+        raise ProgramError(
+            f"{what or op_text(op) if op is not None or what else ''}: elements of type {dtype} have no native form yet",
+            None if op is None else op.loc,
+        )
+
+
+def _walk(block: Block) -> Iterator[Op]:
+    for op in block.ops:
+        yield op
+        for inner in op.blocks:
+            yield from _walk(inner)
+
+
+def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    return ()
+
+
+Rule = Callable[[Lowering, Op], tuple[Tile, ...]]
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys((*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_"), forming.elementwise),
+    **dict.fromkeys(REDUCTIONS, combining.reduce),
+    **dict.fromkeys(("broadcast", "permute"), forming.broadcast),
+    **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max"), memory.atomic),
+    "fill": forming.fill,
+    "scalar": forming.scalar,
+    "self_index": forming.self_index,
+    "apply": forming.apply,
+    "set_symbol": forming.set_symbol,
+    "cast": forming.cast,
+    "bitcast": forming.bitcast,
+    "reshape": forming.reshape,
+    "select": forming.select,
+    "extract": forming.extract,
+    "read": memory.read,
+    "write": memory.write,
+    "mma": combining.mma,
+    "cumsum": combining.cumsum,
+    "iterate": loops.iterate,
+    "conditional": loops.conditional,
+    "barrier": _nothing,
+    "debug_log": _nothing,
+}

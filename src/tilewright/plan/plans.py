@@ -1,0 +1,150 @@
+"""Plans for contractions: how one is cut, where its rows are staged, which atom multiplies.
+
+A plan is text and can be read back: `tiles amx.bf16 depth 32 group 2 stage halo strip 28 split 1 steps 72 stream rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tilewright.algebra.expr import Const, Symbol
+from tilewright.algebra.expr_use import linear_form
+from tilewright.errors import ArgumentError
+from tilewright.plan.contraction import Contraction, size
+
+ROWS = COLUMNS = 32
+"""Rows and columns of a block of sums, by tiles: two by two tiles."""
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """How: the atom, its depth and grouping, where rows are staged, lines (or rows) of a strip, parts of the columns,
+    steps of the depth that are written out, which factor streams.
+    """
+
+    atom: str
+    depth: int
+    group: int
+    stage: str
+    strip: int
+    split: int
+    steps: int
+    stream_rows: bool
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    """How: the atom, rows and vectors of a block of sums, steps of the depth written out, parts, blocks of a task."""
+
+    atom: str
+    lanes: int
+    group: int
+    rows: int
+    vectors: int
+    steps: int
+    split: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Halo:
+    """A pair of coordinates that slide: row digit + dilation * depth digit + shift, for lines and for columns."""
+
+    lines: Symbol
+    columns: Symbol
+    line_taps: Symbol | None
+    column_taps: Symbol | None
+    line_dim: int
+    column_dim: int
+    line_shift: int
+    column_shift: int
+    line_step: int
+    column_step: int
+
+    def width(self) -> int:
+        """Columns that the rows of a line read, taps included."""
+        taps = 0 if self.column_taps is None else (size(self.column_taps) - 1) * self.column_step
+        return size(self.columns) + taps
+
+    def line(self, image: int) -> int:
+        """Columns from one line to the next, of an image so wide: zeros that end a line also begin the next."""
+        before = max(0, -self.column_shift)
+        after = max(0, self.width() - before - image)
+        return max(size(self.columns), self.width() - min(before, after))
+
+
+def halo_of(c: Contraction) -> Halo | None:
+    """The sliding pair of a contraction, if its last two row digits slide over two dimensions; None if not."""
+    if len(c.rows) < 2:
+        return None
+    lines, columns = c.rows[-2], c.rows[-1]
+    found: dict[Symbol, tuple[int, Symbol | None, int, int]] = {}
+    for d, e in enumerate(c.a.coordinates):
+        for digit in (lines, columns):
+            if digit not in e.symbols:
+                continue
+            form = linear_form(e, e.symbols)
+            if form is None or digit in found or not isinstance(form[1], Const):
+                return None
+            steps = {s: int(f) for s, f in form[0].items()}
+            taps = [s for s in steps if s is not digit]
+            if steps[digit] != 1 or len(taps) > 1 or any(t not in c.depth[:-1] or steps[t] < 1 for t in taps):
+                return None
+            found[digit] = (d, taps[0] if taps else None, form[1].value, steps[taps[0]] if taps else 1)
+    if set(found) != {lines, columns} or not set(c.depth[:-1]) <= {taps for _, taps, _, _ in found.values()}:
+        return None
+    (line_dim, line_taps, line_shift, line_step) = found[lines]
+    (column_dim, column_taps, column_shift, column_step) = found[columns]
+    return Halo(
+        lines, columns, line_taps, column_taps, line_dim, column_dim, line_shift, column_shift, line_step, column_step
+    )
+
+
+def is_direct(c: Contraction, plan_depth: int) -> bool:
+    """Whether tiles can be read where the rows lie."""
+    last = c.depth[-1]
+    inner = c.a.coordinates[-1]
+    return (
+        len(c.rows) == 1
+        and not c.a.conditions()
+        and inner is last
+        and c.a.shape[-1] == size(last)
+        and size(last) % plan_depth == 0
+    )
+
+
+def plan_text(plan: TilePlan | VectorPlan) -> str:
+    """The plan as text.
+
+    >>> plan_text(VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8))
+    'vectors atom=avx512.f32 lanes=16 group=1 rows=14 vectors=2 steps=4 split=1 blocks=8'
+    """
+    kind = "tiles" if isinstance(plan, TilePlan) else "vectors"
+    return " ".join([kind, *(f"{f.name}={getattr(plan, f.name)}" for f in fields(plan))])
+
+
+def parse_plan(text: str) -> TilePlan | VectorPlan:
+    """The plan that the text says.
+
+    >>> parse_plan(plan_text(VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8))).rows
+    14
+    """
+    kind, *rest = text.split()
+    made: type[TilePlan] | type[VectorPlan] | None = {"tiles": TilePlan, "vectors": VectorPlan}.get(kind)
+    if made is None:
+        raise ArgumentError(f"plan {text!r}: it begins with `tiles` or `vectors`")
+    given = dict(part.partition("=")[::2] for part in rest)
+    wanted = {f.name: f.type for f in fields(made)}
+    for name in given:
+        if name not in wanted:
+            raise ArgumentError(f"plan {text!r}: there is no {name}; there are {', '.join(wanted)}")
+    values: dict[str, object] = {}
+    for name, kind_of in wanted.items():
+        if name not in given:
+            raise ArgumentError(f"plan {text!r}: {name} is missing")
+        word = given[name]
+        try:
+            values[name] = word if kind_of == "str" else word == "True" if kind_of == "bool" else int(word)
+        except ValueError:
+            raise ArgumentError(f"plan {text!r}: {name} = {word} is no number") from None
+    return made(**values)  # type: ignore[arg-type]
