@@ -31,10 +31,12 @@ class ContractionKernel:
         chosen: TilePlan | VectorPlan
         if plan is not None:
             chosen = parse_plan(plan)
+            same = (x.contraction for x in self.choice.candidates if x.plan.atom == chosen.atom)
+            self.contraction = next(same, self.contraction)
         elif self.choice.best is None:
             raise ArgumentError(f"no plan fits: {'; '.join(self.choice.refused)}")
         else:
-            chosen = self.choice.best.plan
+            chosen, self.contraction = self.choice.best.plan, self.choice.best.contraction
         self.plan = chosen
         c = self.contraction
         if isinstance(chosen, TilePlan):

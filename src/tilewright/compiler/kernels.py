@@ -1,6 +1,6 @@
 """`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
 
-Today there is one target, the executor: it runs the tile program in numpy and defines what it means.
+Targets: the executor, which runs the tile program in numpy and defines what it means; and "x86", machine code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, 
 from tilewright.runtime.arguments import Arguments
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-TARGETS = ("executor",)
+TARGETS = ("executor", "x86")
 
 
 def compile(
@@ -49,6 +49,7 @@ def compile(
 
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
     ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
+    `target="x86"` gives machine code for this CPU.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -62,7 +63,7 @@ def compile(
     if target not in (None, *TARGETS):
         raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
     if plan is not None:
-        raise ArgumentError("plan=: the executor has no plans; leave it out")
+        raise ArgumentError("plan=: this target has no plans; leave it out")
     try:
         program = _program_of(kernel)
         program.bindings |= _bindings(symbols or {})
@@ -74,9 +75,17 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
+        return _executable(program, known, target)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
-    return Executable(program, known)
+
+
+def _executable(program: Program, known: Mapping[Symbol, Expr], target: str | None) -> Executable:
+    if target != "x86":
+        return Executable(program, known)
+    from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
+
+    return NativeExecutable(program, known)
 
 
 def _program_of(kernel: Any) -> Program:

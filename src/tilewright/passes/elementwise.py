@@ -350,7 +350,45 @@ class _Loops:
             rounds(lo, hi, replace(job, assumed=job.assumed | seen))
             rounds(hi, as_expr(size), empty)
         else:
-            rounds(as_expr(0), as_expr(size), job)
+            inner_span = self._interior(job, axis, later, known, size)
+            if inner_span is None:
+                rounds(as_expr(0), as_expr(size), job)
+                return
+            lo, hi, seen = inner_span
+            rounds(as_expr(0), lo, job)
+            rounds(lo, hi, replace(job, assumed=job.assumed | seen))
+            rounds(hi, as_expr(size), job)
+
+    def _interior(
+        self, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: int
+    ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
+        """Where along an axis conditions of single lanes hold for every lane: there, no lane needs a mask."""
+        if self.vector is None or self.low.straight:
+            return None
+        lane = self.axes[self.vector]
+        images = Substitution(known)
+        lo: Expr = as_expr(0)
+        hi: Expr = as_expr(size)
+        seen = []
+        for where in self.places.values():
+            for condition in where.conditions:
+                c = images(condition)
+                if condition in job.assumed or not {axis, lane} <= c.symbols or c.symbols & (later - {lane}):
+                    continue
+                step = linear_step(c.operand, lane) if isinstance(c, AtLeastZero) else None
+                if step is None:
+                    continue
+                worst = Substitution({lane: 0 if step > 0 else self.shape[self.vector] - 1})(c.parts[0])
+                form = linear_form(worst, [axis])
+                factor = None if form is None else form[0].get(axis)
+                if form is None or not isinstance(factor, Const):
+                    continue
+                seen.append(condition)
+                if factor.value > 0:
+                    lo = maximum(lo, minimum(-(form[1] // factor.value), size))
+                else:
+                    hi = minimum(hi, maximum(form[1] // -factor.value + 1, 0))
+        return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _span(
         self, place: int, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: int

@@ -97,6 +97,39 @@ def joined(c: Contraction) -> Contraction:
     return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras))
 
 
+def joined_depth(c: Contraction) -> Contraction:
+    """The contraction with the last two digits of its depth as one, where both factors have them side by side.
+
+    A tap and its few channels are one run of memory, in bounds exactly where the tap is: x[w, c] at C*w + c.
+    """
+    if len(c.depth) < 2:
+        return c
+    tap, last = c.depth[-2:]
+    whole = index("t", size(tap) * size(last))
+    operands = [_run(o, tap, last, whole) for o in (c.a, c.b)]
+    if None in operands or any({tap, last} & e.symbols for x in (c.out, *c.extras) for e in x.coordinates):
+        return c
+    a, b = operands
+    assert a is not None
+    assert b is not None
+    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b)
+
+
+def _run(operand: Operand, tap: Symbol, last: Symbol, whole: Symbol) -> Operand | None:
+    """The operand with its dimensions of tap and last digit as one, or None where they are not side by side."""
+    inner = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
+    outer = [d for d, e in enumerate(operand.coordinates) if tap in e.symbols]
+    if len(inner) != 1 or len(outer) != 1 or inner[0] != outer[0] + 1:
+        return None
+    d = outer[0]
+    moved = operand.coordinates[d] - tap
+    if operand.coordinates[d + 1] is not last or tap in moved.symbols or operand.shape[d + 1] != size(last):
+        return None
+    shape = (*operand.shape[:d], operand.shape[d] * size(last), *operand.shape[d + 2 :])
+    coordinates = (*operand.coordinates[:d], size(last) * moved + whole, *operand.coordinates[d + 2 :])
+    return replace(operand, shape=shape, coordinates=coordinates)
+
+
 def _merged(operand: Operand, rows: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(rows)]
     if not used:

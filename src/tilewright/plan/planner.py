@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan.contraction import Contraction, joined, size
+from tilewright.plan.contraction import Contraction, joined, joined_depth, size
 from tilewright.plan.plans import COLUMNS, ROWS, TilePlan, VectorPlan, halo_of, is_direct, plan_text
 
 Plan = TilePlan | VectorPlan
@@ -72,8 +72,12 @@ def choose(
         if why is not None:
             refused.append(f"{atom.name}: {why}")
             continue
-        plans = _tile_plans if isinstance(atom.c, OpaqueOperand) else _vector_plans
-        made = [Candidate(p, c, cycles) for p, cycles in plans(c, atom, machine, workers)]
+        plans: Callable[..., Iterator[tuple[Plan, float]]] = _vector_plans
+        of = c
+        if isinstance(atom.c, OpaqueOperand):
+            few = 2 * size(c.depth[-1]) <= atom.shape[2]  # channels that would fill a tile's depth with zeros
+            plans, of = _tile_plans, joined_depth(c) if few else c
+        made = [Candidate(p, of, cycles) for p, cycles in plans(of, atom, machine, workers)]
         if not made:
             refused.append(f"{atom.name}: no cut of this problem fits it")
         found += made
@@ -136,6 +140,8 @@ def _tile_plans(c: Contraction, atom: MultiplyAtom, machine: Machine, workers: i
                 products = row_blocks * columns * (steps * 4 * CYCLES_OF_TILE_PRODUCT + CYCLES_OF_A_BLOCK)
                 copied = staged / STAGED_BYTES_A_CYCLE
                 read = columns * panel / FAR_BYTES_A_CYCLE if far else 0.0
+                if staged > (machine.limits.l2_bytes or 1 << 20) // 4:  # read anew for each block of columns
+                    read += columns * staged / FAR_BYTES_A_CYCLE
                 most = _shared_among(outer * split, workers)
                 cycles = most * (max(products, read) + copied) + CYCLES_OF_A_LAUNCH
                 yield TilePlan(atom.name, depth, group, stage, strip, split, 72, stream_rows), cycles

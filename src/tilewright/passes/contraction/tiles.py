@@ -319,7 +319,6 @@ def _panel(w: _Writer) -> str:
         return {columns: plan.strip * named("strip", strips) + named("q", width)}
 
     staged = at_rows(line)
-    staged |= {w.last: plan.depth * named("b", w.chunks) + named("c", plan.depth)}
     staged |= {d: named(d.name, size(d)) for d in taps}
     tap_axes = "".join(f"{d.name} {size(d)}, " for d in taps)
     tap_names = "".join(f"{d.name}, " for d in taps)
@@ -333,8 +332,16 @@ def _panel(w: _Writer) -> str:
             "    fill %past_ 0",
         ]
     goal = at_rows(line) | {w.column: named("j", size(w.column))}
+    chunk_at = plan.depth * named("b", w.chunks) + named("c", plan.depth)
+    if any(e is w.last for e in c.a.coordinates):
+        w.lines.append(f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, w.last: chunk_at})}")
+    else:  # elements past the depth's last digit are others' elements: they must not be read as this tap's
+        inner = f"(l {strip}, q {line}, {tap_axes}t {size(w.last)})"
+        at = places(c.a, {**staged, w.last: named("t", size(w.last))})
+        w.lines.append(f"    %taps_ = view %{c.a.name} {inner} -> {at}")
+        past = " ?" if size(w.last) % plan.depth else ""
+        w.lines.append(f"    %lines_ = view %taps_ {axes} -> [l, q, {tap_names}{chunk_at}{past}]")
     w.lines += [
-        f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, staged)}",
         f"    %staged_ = view %panel_ {axes} -> [{tap_names}b, {line}*l + q, c]",
         "    copy %lines_ -> %staged_ else 0",
         f"    %strip_ = view %{c.out.name} (l {strip}, q {line}, j {size(w.column)}) -> {places(c.out, goal)}",

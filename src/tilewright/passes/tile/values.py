@@ -106,11 +106,11 @@ def common_parts(tiles: list[Tile]) -> Parts:
     for tile in tiles:
         for d, part in tile.parts.items():
             known = found.get(d)
-            found[d] = part if known is None else _inner(d, known, part)
+            found[d] = part if known is None else inner_part(d, known, part)
     return found
 
 
-def _inner(dim: Expr, a: Part, b: Part) -> Part:
+def inner_part(dim: Expr, a: Part, b: Part) -> Part:
     """The one of two parts that lies within the other."""
     if a == b:
         return a

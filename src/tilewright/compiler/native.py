@@ -1,0 +1,164 @@
+"""Tile kernels as machine code: a block program for each set of sizes, made when a call brings them, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.kernels import Executable
+from tilewright.errors import ArgumentError, ExecutionError, ProgramError
+from tilewright.interpret.grid import is_grid
+from tilewright.interpret.loops import accumulates_only
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.ir.printer import op_text
+from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.memory import refuse_aliases
+from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.dump import Dump
+from tilewright.targets.x86 import cpu
+from tilewright.targets.x86.native import Kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LEVELS = ("tile", "block", "loop", "llvm", "asm")
+
+
+class NativeExecutable(Executable):
+    """A kernel that runs as machine code; call it as any executable. Sizes may differ from call to call."""
+
+    target = "x86"
+
+    def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
+        super().__init__(program, known)
+        _refuse_grid(program)
+        refuse_aliases(program)
+        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(op)}
+        self._kernels: dict[Any, Compiled] = {}
+        self._last: Compiled | None = None
+
+    def block(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> Lowered:
+        """The block program for these sizes."""
+        found = to_block(self.program, symbols, shapes, self._free)
+        machine = Op(BLOCK.records["machine"], (), {"name": cpu.machine().name})
+        found.program.records.append(machine)
+        return found
+
+    def compiled(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> Compiled:
+        """The machine code for these sizes; made once."""
+        key = (tuple(sorted((s.name, n) for s, n in symbols.items())), tuple(shapes[a] for a in self.program.args))
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = Compiled(self.block(symbols, shapes))
+        self._last = found
+        return found
+
+    def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
+        """The program on a level: "tile", "block", "loop", "llvm" or "asm".
+
+        Below "tile" it is that of the sizes called last, or of these: `symbols` binds those that shapes would tell.
+        """
+        if level == "tile":
+            return super().text()
+        if level not in LEVELS:
+            raise ArgumentError(f"level={level!r}: there are {', '.join(map(repr, LEVELS))}")
+        if symbols is not None:
+            return self._of_sizes(symbols).text(level)
+        if self._last is None:
+            raise ArgumentError(f"{self.name} has no sizes yet: call it first, or give them, text({level!r}, {{M: 64}})")
+        return self._last.text(level)
+
+    def _of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
+        from tilewright.compiler.kernels import resolve
+
+        named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
+        every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
+        given = {s: as_expr(named[s.name]) for s in every if s.name in named}
+        found = resolve({**self.known, **given})
+        numbers = {s: int(e) for s, e in found.items() if e.is_constant}
+        images = Substitution(numbers)
+        shapes = {}
+        for arg in self.program.args:
+            sizes = arg.type.sizes if isinstance(arg.type, MemoryType) else ()
+            measured = [None if d is None else images(d) for d in sizes]
+            left = [str(d) for d in measured if d is None or not d.is_constant]
+            if left:
+                raise ArgumentError(f"{self.name}: the size of {arg.name} is not known: {', '.join(left)}")
+            shapes[arg] = tuple(int(d) for d in measured if d is not None)
+        return self.compiled(numbers, shapes)
+
+    def _measures(self) -> list[Expr | None]:
+        return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
+
+    def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
+        logged = next((op for op in self.program.walk() if op.name == "debug_log"), None)
+        if logged is not None and (logs is not None or self.program.hooks):
+            raise ProgramError("debug_log keeps nothing natively yet; compile for the executor to look inside", logged.loc)
+        bound = Arguments(self.program, self.outputs, self.known, args)
+        if not bound.is_empty:
+            shapes = {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
+            self.compiled(bound.symbols, shapes)(bound.values, self.outputs)
+        return bound.finish()
+
+    def __repr__(self) -> str:
+        return f"<executable {self.name} on {self.target}>"
+
+
+class Compiled:
+    """One member of the family: a block program and its machine code."""
+
+    def __init__(self, lowered: Lowered):
+        self.lowered = lowered
+        dump = Dump.of(lowered.program.name)
+        dump.write("tile", "block", lambda: str(lowered.program))
+        self.kernel = Kernel(lowered.program, cpu.machine(), dump)
+
+    def text(self, level: str) -> str:
+        """The program on a level."""
+        if level == "block":
+            return str(self.lowered.program)
+        return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
+
+    def __call__(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> None:
+        """Runs it on arrays and numbers; arrays that do not lie as machine code wants them are copied there and back."""
+        run_on(self.lowered, values, outputs, lambda arrays: self.kernel.launch(arrays)())
+
+
+def run_on(
+    lowered: Lowered, values: Mapping[Value, Any], outputs: tuple[Value, ...], run: Callable[[list[Array]], None]
+) -> None:
+    """Runs a block program by `run` on the arguments of its tile program, and raises what it reports."""
+    arrays, back = [], []
+    for arg in lowered.arguments:
+        given = np.asarray(values[arg], arg.type.dtype.numpy)
+        lies = given.flags.c_contiguous and given.flags.aligned
+        array = given if lies else np.ascontiguousarray(given).copy()
+        if arg in outputs and array is not values[arg]:
+            back.append((array, values[arg]))
+        arrays.append(array)
+    faults = np.zeros(len(lowered.faults), np.int32)
+    run([*arrays, faults] if lowered.faults else arrays)
+    for array, target in back:
+        target[...] = array
+    for number, fault in zip(faults, lowered.faults, strict=True):
+        if number:
+            raise ExecutionError(fault.what, fault.op.loc)
+
+
+def _is_free(op: Op) -> bool:
+    return not op.attrs.get("start") and accumulates_only(op)
+
+
+def _refuse_grid(program: Program) -> None:
+    """Raises for programs whose workgroups are part of their meaning."""
+    if not is_grid(program):
+        return
+    op = next((op for op in program.walk() if op.name == "allocate"), None)
+    what = f"it holds {op_text(op)}" if op is not None else "its constraints or expressions name workgroups"
+    raise ProgramError(
+        f"{program.name} is a grid program, {what}: that has no native form yet; compile it for the executor",
+        op.loc if op is not None else program.loc,
+    )

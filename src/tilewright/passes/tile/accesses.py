@@ -1,0 +1,131 @@
+"""Which elements of memory a read or a write means: expressions of coordinates, and numbers found in data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.values import Load, Parts, load
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+TABLED = 1 << 22
+"""Elements whose coordinates are worked out one by one, where ranges do not tell enough."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Memory coordinates as expressions of the tile's coordinates and of numbers found in data."""
+
+    tensor: Value
+    shape: tuple[int, ...]
+    at: tuple[Expr, ...]
+    data: dict[Symbol, Load]
+
+    def formulas(self) -> dict[Symbol, Formula]:
+        """What the numbers found in data are, as formulas of i64."""
+        return {s: Formula.cast(dtypes.i64, load(found.tensor, *found.at)) for s, found in self.data.items()}
+
+
+def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
+    """The access of a read or a write over these dimensions."""
+    tensor = low.argument(target)
+    shape = low.shapes[target]
+    data: dict[Symbol, Load] = {}
+    if "at" not in op.attrs:
+        return Access(tensor, shape, tuple(low.coordinate(d) for d in target.type.dims), data)
+    known: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    images = Substitution(known)
+    for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
+        tile, found = low.load_of(low.env[value])
+        places = {}
+        for d, e in zip(tile.dims, at, strict=True):
+            where = images(with_data(low, low.expr(e), data, dims, op))
+            first, width = tile.parts[d]
+            if where.symbols & data.keys() or not _inside(low, where - first, width, dims):
+                raise ProgramError(
+                    f"{op_text(op)}: the dynamic value is looked up at {e}, which cannot be shown to lie inside it; "
+                    "that has no native form yet",
+                    op.loc,
+                )
+            places[low.coordinate(d)] = where
+        fresh = symbol(low.w.fresh("d"))
+        data[fresh] = Load(found.tensor, tuple(map(Substitution(places), found.at)))
+        known[name] = fresh
+        images = Substitution(known)
+    places_of = tuple(images(with_data(low, low.expr(e), data, dims, op)) for e in op.attrs["at"])
+    return Access(tensor, shape, places_of, data)
+
+
+def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
+    """The expression with symbols that set_symbol bound as numbers found in data, which are added."""
+    images: dict[Symbol, Expr] = {}
+    for s in sorted(e.symbols, key=lambda s: s.name):
+        tile = low.bound.get(s)
+        if tile is None:
+            continue
+        if not all(d in dims for d in tile.dims):
+            raise ProgramError(f"{op_text(op)}: {s} differs along {tile.dims}, where this does not go", op.loc)
+        _, found = low.load_of(tile)
+        images[s] = symbol(low.w.fresh("d"))
+        data[images[s]] = found  # type: ignore[index]
+    return Substitution(images)(e) if images else e
+
+
+def loose(access: Access, images: Substitution) -> tuple[bool, ...]:
+    """Which of the memory coordinates may lie outside, over a part of the dimensions."""
+    found = []
+    for e, size in zip(access.at, access.shape, strict=True):
+        c = images(e)
+        found.append(not ((c >= 0) is ONE and (c < size) is ONE))
+    return tuple(found)
+
+
+def outside(low: Lowering, access: Access, dims: tuple[Expr, ...]) -> tuple[str, ...]:
+    """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
+
+    Ranges do not always tell; then the coordinates of all elements are worked out.
+    """
+    shape = tuple(low.number(d) for d in dims)
+    if prod(shape) > TABLED:
+        raise ProgramError("its coordinates cannot be shown to lie inside memory: add otherwise=0")
+    grid = np.ogrid[tuple(slice(0, n) for n in shape)]
+    known = {low.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
+    worst, wrong = [], False
+    for e, size in zip(access.at, access.shape, strict=True):
+        c = np.asarray(evaluate(e, known))
+        worst.append(f"{c.min()}..{c.max()} of {size}")
+        wrong = wrong or bool(c.min() < 0 or c.max() >= size)
+    return tuple(worst) if wrong else ()
+
+
+def _inside(low: Lowering, e: Expr, size: int, dims: tuple[Expr, ...]) -> bool:
+    """Whether an expression of the current coordinates lies in 0..size-1."""
+    parts: Parts = {d: low.part(d) for d in dims}
+    over = low.w.axes([max(1, parts[d][1]) for d in dims])
+    c = low.images(dims, parts, over)(e)
+    return (c >= 0) is ONE and (c < size) is ONE
+
+
+def is_outside(access: Access) -> Formula:
+    """The formula that tells, element by element, whether an access leaves its memory; of type bool."""
+    data = access.formulas()
+    found: Formula | None = None
+    for e, size in zip(access.at, access.shape, strict=True):
+        c = formulas.of_expr(e, data)
+        for name, limit in (("lt", 0), ("ge", size)):
+            step = formulas.call(name, c, formulas.number(limit, dtypes.i64))
+            found = step if found is None else Formula("or_", (found, step))
+    return formulas.number(0, dtypes.bool_) if found is None else found

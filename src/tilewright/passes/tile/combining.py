@@ -1,0 +1,240 @@
+"""Products, reductions, running sums: in the wide type, rounded once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ExecutionError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.tile import loose
+from tilewright.passes.places import linear_step
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.formulas import call, converted
+from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, only_load, rewritten
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+_STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+LANES = 32
+"""Neighbours that are combined side by side before they are combined with each other."""
+AT_ONCE = 4
+"""Products that are added in one step."""
+
+
+def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
+    """An accumulator: its value rounded, beside the one that is not."""
+    if wide is dtype:
+        return Tile(dtype, dims, parts, formula)
+    return Tile(dtype, dims, parts, converted(formula, wide, dtype), (wide, formula))
+
+
+# -- reductions -------------------------------------------------------------------------------------------
+
+
+def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The sum, maximum, minimum or product along a dimension, with an accumulator if there is one."""
+    tiles = [low.env[v] for v in op.operands]
+    carried = tiles.pop() if op.attrs.get("acc") else None
+    kind: TileType = op.results[0].type
+    dim, step = op.attrs["dim"], _STEPS[op.name]
+    parts = common_parts(tiles)
+    dtype = kind.dtype
+    if dtype is dtypes.bool_:
+        wide, step = dtypes.i32, {"add": "maximum", "mul": "minimum"}.get(step, step)
+    else:
+        wide = dtype.accumulator
+    total: Formula | None = None
+    inner = {d: parts[d] for d in kind.dims}
+    for tile in tiles:
+        cut = tile.over(tile.dims, parts)
+        if parts[dim][1] == 0:
+            if op.name in ("max", "min"):
+                continue
+            found = formulas.number(0 if op.name == "sum" else 1, wide)
+        elif 0 in cut.sizes:
+            found = formulas.number(0, wide)
+        else:
+            found = _along(low, cut, dim, step, wide)
+        total = found if total is None else call(step, total, found)
+    if carried is not None:
+        start = converted(carried.accumulated[1], carried.accumulated[0], wide)
+        total = start if total is None else call(step, total, start)
+        inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
+    if total is None:
+        raise ExecutionError(f"{op.name} over {dim}: there is nothing to combine", op.loc)
+    return (rounded(dtype, kind.dims, inner, wide, total),)
+
+
+def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
+    """The combination along one dimension, in memory: a load."""
+    source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
+    there = only_load(source.formula)
+    if there is None:
+        source, there = low.load_of(source)
+    outer = tuple(d for d in source.dims if d is not dim)
+    sizes = [source.parts[d][1] for d in outer]
+    first, length = source.parts[dim]
+    lanes = LANES if length >= 8 * LANES else LANES // 2
+    total = low.w.alloc(wide, sizes, "total")
+    name = next(n for n, s in _STEPS.items() if s == step)
+    if length >= 2 * lanes and _side_by_side(low, there, dim):
+        total = _by_lanes(low, source, there, dim, lanes, name, total)
+    else:
+        along = source.dims.index(dim)
+        over = low.w.axes(source.sizes)
+        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        low.w.emit("reduce", (view, total), **{"along": along, "with": name})
+    return low.held(total, outer, source.parts).formula
+
+
+def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
+    """Whether neighbours along the dimension are neighbours in memory."""
+    c = low.coordinate(dim)
+    return (
+        bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
+    )
+
+
+def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> Value:
+    """Lines are cut into pieces; the pieces are combined side by side, then what they gave."""
+    outer = tuple(d for d in tile.dims if d is not dim)
+    sizes = [tile.parts[d][1] for d in outer]
+    first, length = tile.parts[dim]
+    pieces, rest = divmod(length, lanes)
+    partial = low.w.alloc(tile.dtype, [*sizes, lanes], "lanes")
+
+    def view(tensor: Load, *ends: int) -> Value:
+        over = low.w.axes([*sizes, *ends])
+        images = {low.coordinate(d): tile.parts[d][0] + i for d, i in zip(outer, over, strict=False)}
+        place = over[-2] * lanes + over[-1] if len(ends) == 2 else over[-1] + pieces * lanes
+        return low.w.viewed(tensor, over, Substitution({**images, low.coordinate(dim): first + place}))
+
+    low.w.emit("reduce", (view(there, pieces, lanes), partial), **{"along": len(outer), "with": name})
+    if rest:
+        over = low.w.axes([*sizes, rest])
+        begin = low.w.view(partial, over, [(s, False) for s in over])
+        formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
+        low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
+    low.w.emit("reduce", (partial, total), **{"along": len(outer), "with": name})
+    return total
+
+
+def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The running sum along a dimension."""
+    tile, *start = (low.env[v] for v in op.operands)
+    dim = op.attrs["dim"]
+    wide = tile.dtype.accumulator
+    if 0 in tile.sizes:
+        return (tile,)
+    source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
+    there = only_load(source.formula)
+    if there is None:
+        source, there = low.load_of(source)
+    over = low.w.axes(source.sizes)
+    view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+    running = low.w.alloc(wide, source.sizes, "running")
+    low.w.emit("scan", (view, running), **{"along": source.dims.index(dim), "with": "sum"})
+    total = low.held(running, source.dims, source.parts).formula
+    if start:
+        kind, before = start[0].accumulated
+        if dim in start[0].dims:  # of a tile along the dimension, the last element counts
+            first, width = start[0].parts[dim]
+            before = rewritten(before, Substitution({low.coordinate(dim): first + width - 1}))
+        total = call("add", total, converted(before, kind, wide))
+    return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
+
+
+# -- products ---------------------------------------------------------------------------------------------
+
+
+def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """acc + the sum of products over what both factors have and the accumulator lacks."""
+    a, b, acc = (low.env[v] for v in op.operands)
+    parts = common_parts([a, b, acc])
+    for d in (loose(op) or (set(),))[0]:
+        if parts[d][1] != 1:
+            raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
+    kind: TileType = op.results[0].type
+    wide = dtypes.f64 if dtypes.f64 in (a.dtype, b.dtype) else acc.dtype.accumulator
+    inner = {d: parts[d] for d in acc.dims}
+    of_acc, formula = acc.accumulated
+    start = converted(formula, of_acc, wide)
+    summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
+    if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
+        return (rounded(kind.dtype, acc.dims, inner, wide, start),)
+    total = _place(low, op, acc, start, inner)
+    if total is None:
+        made = low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc")
+        total = only_load(made.formula)
+        assert total is not None
+    last = acc.dims[-1] if acc.dims else None
+    left, right = (_factor(low, t.over(t.dims, parts), wide, last) for t in (a, b))
+    _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
+    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
+
+
+def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
+    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held."""
+    found = only_load(start)
+    if found is None or found.tensor not in low.mutable or low.uses[op.operands[2]] != 1:
+        return None
+    same = only_load(low.held(found.tensor, acc.dims, parts).formula)
+    sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)
+    return found if found == same and found.tensor.type.shape == sizes else None
+
+
+def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
+    """A factor in the wide type, its elements side by side where vectors go."""
+    found = only_load(tile.formula)
+    if found is not None and tile.dtype is wide and (last not in tile.dims or _side_by_side(low, found, last)):
+        return tile.formula
+    dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
+    return low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
+
+
+def _products(
+    low: Lowering,
+    total: Value,
+    dims: tuple[Expr, ...],
+    parts: Parts,
+    summed: list[tuple[Expr, tuple[Expr, int]]],
+    left: Formula,
+    right: Formula,
+) -> None:
+    """total += left * right, over all of the summed dimensions: a few products of the last of them at once."""
+    *outer, (dim, (first, length)) = summed
+    if outer:
+        (d, (start, width)), *rest = outer
+        with low.w.loop(f"k_{_word(d)}", width) as k:
+            images = Substitution({low.coordinate(d): start + k})
+            inner = (rewritten(left, images), rewritten(right, images))
+            _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
+        return
+    before = low.held(total, dims, parts).formula
+
+    def step(k: Expr, count: int) -> None:
+        formula = before
+        for n in range(count):
+            images = Substitution({low.coordinate(dim): first + k + n})
+            product = Formula("mul", (rewritten(left, images), rewritten(right, images)))
+            formula = Formula("add", (formula, product))
+        low.put(total, dims, parts, formula)
+
+    rounds, rest_of = divmod(length, AT_ONCE)
+    if rounds:
+        with low.w.loop(f"k_{_word(dim)}", rounds) as k:
+            step(k * AT_ONCE, AT_ONCE)
+    if rest_of:
+        step(as_expr(rounds * AT_ONCE), rest_of)
+
+
+def _word(dim: Expr) -> str:
+    """A dimension as part of a name."""
+    text = str(dim)
+    return text if text.isidentifier() else "d"

@@ -1,0 +1,198 @@
+"""Loops over tiles, and conditions.
+
+    %1 = iterate %0 axis=(K) (%2: f32[M]) {      %carried = alloc shared f32 (8)
+      ...                                         map %carried = 0
+      yield %5                                    for k in 0..4 { ... map %carried = ... }
+    }                                             the body once more, for the last, smaller tile
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile import REDUCTIONS
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.formulas import call, converted
+from tilewright.passes.tile.values import Tile, common_parts, loads
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+WHOLE = 512
+"""The longest axis that a loop which may choose takes at once."""
+CHOSEN = 256
+"""The tile that it takes of a longer one."""
+
+
+def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The body once for each tile of the axis, in order."""
+    axis: Expr = op.attrs["axis"]
+    if op.attrs.get("start"):
+        raise ProgramError(f"a while loop over {axis} has no native form yet: {op_text(op)}", op.loc)
+    if low.masks:
+        raise ProgramError(f"iterate over {axis} inside a conditional has no native form yet", op.loc)
+    first, length = low.part(axis)
+    tile = _tile(low, op, axis, length)
+    starts = [low.env[v] for v in op.operands]
+    (body,) = op.blocks
+    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
+    rounds, rest = divmod(length, tile)
+    if rounds:
+        with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds) as k:
+            _round(low, op, carried, axis, (first + tile * k, tile))
+    if rest:
+        _round(low, op, carried, axis, (first + tile * rounds, rest))
+    results = []
+    for (tensor, start), value in zip(carried, op.results, strict=True):
+        kind: TileType = value.type
+        if tensor is None:
+            results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
+            continue
+        low.mutable.discard(tensor)
+        held = low.held(tensor, start.dims, start.parts)
+        results.append(
+            Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)),
+        )
+    return tuple(results)
+
+
+def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
+    """The tile size: what the program says where it is meaning, otherwise what is convenient."""
+    stated = next(
+        (r.attrs["tile"] for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs),
+        None,
+    )
+    if op in low.free:
+        return max(1, length if length <= WHOLE else CHOSEN)
+    if stated is not None:
+        return low.number(stated)
+    if op.attrs.get("any_tile"):
+        return max(1, length)
+    raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+
+
+Carried = tuple[Value | None, Tile]
+
+
+def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
+    """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
+    wide = _wide(op, place) or (start.wide[0] if start.wide is not None else None)
+    dims = arg.type.dims
+    if op.attrs["axis"] in dims:
+        raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
+    if 0 in start.sizes:
+        return None, start
+    kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
+    to = wide or start.dtype
+    made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
+    (found,) = loads(made.formula)
+    return found.tensor, made
+
+
+def _wide(op: Op, place: int) -> DType | None:
+    """The type of the accumulator that a loop carries; None if what it carries is none."""
+    value = op.blocks[0].ops[-1].operands[place]
+    made = next((inner for inner in op.blocks[0].ops if value in inner.results), None)
+    if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
+        return None
+    if made.name == "mma" and dtypes.f64 in (made.operands[0].type.dtype, made.operands[1].type.dtype):
+        return dtypes.f64
+    found: DType = value.type.dtype.accumulator
+    return found
+
+
+def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: tuple[Expr, int]) -> None:
+    """The body for one tile, and what it yields put where it is carried."""
+    (body,) = op.blocks
+    before = low.parts.get(axis)
+    low.parts[axis] = part
+    with low.scope():
+        for (tensor, start), arg in zip(carried, body.args, strict=True):
+            low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
+            if tensor is not None:
+                low.mutable.add(tensor)
+        found = low.block(body)
+        _store(low, carried, found)
+    if before is None:
+        del low.parts[axis]
+    else:
+        low.parts[axis] = before
+
+
+def _current(low: Lowering, tensor: Value, start: Tile, dtype: DType) -> Tile:
+    held = low.held(tensor, start.dims, start.parts)
+    if held.dtype is dtype:
+        return held
+    return Tile(dtype, held.dims, held.parts, converted(held.formula, held.dtype, dtype), (held.dtype, held.formula))
+
+
+def _store(low: Lowering, carried: list[Carried], found: tuple[Tile, ...]) -> None:
+    """All at once: what is still to be read of the old values is read before they are overwritten."""
+    pending: list[tuple[Value, Tile, Formula]] = []
+    for (tensor, start), tile in zip(carried, found, strict=True):
+        if tensor is None:
+            continue
+        kind, formula = tile.accumulated if tensor.type.dtype is not tile.dtype else (tile.dtype, tile.formula)
+        formula = converted(formula, kind, tensor.type.dtype)
+        if formula != low.held(tensor, start.dims, start.parts).formula:
+            pending.append((tensor, start, formula))
+    ready = []
+    for n, (tensor, start, formula) in enumerate(pending):
+        own = low.held(tensor, start.dims, start.parts).formula.value
+        later = {each.tensor for _, _, other in pending[n + 1 :] for each in loads(other)}
+        moved = any(each.tensor is tensor and each != own for each in loads(formula))
+        if moved or tensor in later:
+            made = low.stored(start, as_type=(tensor.type.dtype, formula), name="next")
+            ready.append((tensor, start, made.formula, True))
+        else:
+            ready.append((tensor, start, formula, False))
+    for tensor, start, formula, _ in sorted(ready, key=lambda entry: entry[3]):
+        low.put(tensor, start.dims, start.parts, formula)
+
+
+# -- conditions -------------------------------------------------------------------------------------------
+
+
+def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The body, whose writes happen where the condition holds; what it gives, there too."""
+    (body,) = op.blocks
+    if "when" in op.attrs:
+        otherwise = [low.env[v] for v in op.operands]
+        e = low.expr(op.attrs["when"])
+        if isinstance(e, Const):
+            if not e.value:
+                return tuple(otherwise)
+            with low.scope():
+                found = low.block(body)
+            return found if op.results else ()
+        tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
+        if set(tiles) != set(e.symbols):
+            raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
+        data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
+        parts = common_parts(list(tiles.values()))
+        truth = call("ne", formulas.of_expr(e, data), formulas.number(0, dtypes.i64))
+        condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
+    else:
+        condition, *otherwise = (low.env[v] for v in op.operands)
+        truth = Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
+        condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
+    condition = low.stored(condition, name="condition")
+    low.masks.append(condition)
+    try:
+        with low.scope():
+            found = low.block(body)
+    finally:
+        low.masks.pop()
+    results = []
+    for yes, no in zip(found, otherwise, strict=True):
+        parts = common_parts([yes, no, condition])
+        formula = call("select", condition.formula, yes.formula, no.formula)
+        results.append(Tile(yes.dtype, yes.dims, {d: parts[d] for d in yes.dims}, formula))
+    return tuple(results)

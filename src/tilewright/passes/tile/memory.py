@@ -1,0 +1,323 @@
+"""Reads, writes and atomics: loads where that is all, copies where a read may leave memory, gathers and scatters."""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import prod
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ExecutionError, ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.ir.formula import Formula
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.boxes import WRITES
+from tilewright.passes.tile.formulas import call, converted
+from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+
+# -- what holds of arguments ------------------------------------------------------------------------------
+
+
+def role_of(program: Program, arg: Value) -> str:
+    """`in` for what is only read, `out` for what is written completely, `inout` for the rest."""
+    ops = list(program.walk())
+    if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
+        return "in"
+    if any(op.name == "read" and op.operands[0] is arg for op in ops) or arg.type.extents is not None:
+        return "inout"
+    return "out" if _covers(program.body.ops, arg, ()) else "inout"
+
+
+def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...]) -> bool:
+    """Whether one of the operations writes all of an argument, whatever happens."""
+    for op in ops:
+        if op.name == "write" and op.operands[1] is arg and not {"at", "bounds"} & op.attrs.keys():
+            if all(axis in op.operands[0].type.dims for axis in axes):
+                return True
+        elif op.name == "iterate" and not op.attrs.get("start"):
+            if _covers(op.blocks[0].ops, arg, (*axes, op.attrs["axis"])):
+                return True
+    return False
+
+
+def refuse_aliases(program: Program) -> None:
+    """Raises where an argument is read and written through different accesses: tasks have no order."""
+    for arg in program.args:
+        touching = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
+        reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
+        for a in touching:
+            for b in (*reads, *touching):
+                if a is b or (a.name == b.name != "write"):
+                    continue
+                if a.name != "write" or _form(a) != _form(b):
+                    lines = "".join(f"\n{op.loc.pointing()}" for op in (b, a) if op.loc)
+                    raise ProgramError(
+                        f"the argument {arg.name} is accessed in two ways, by {b.name} and by {a.name}, and one of "
+                        f"them writes; natively both must be the same access{lines}",
+                        a.loc,
+                    )
+
+
+def _form(op: Op) -> Any:
+    """An access in a form that two operations with the same access share."""
+    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    if "at" not in op.attrs:
+        return frozenset(kind.dims)
+    extra = op.operands[1:] if op.name == "read" else op.operands[2:]
+    by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
+    return tuple(by_dim(e) for e in op.attrs["at"]), extra
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The elements of memory that the access names."""
+    source, *extra = op.operands
+    kind: TileType = op.results[0].type
+    parts = {d: low.part(d) for d in kind.dims}
+    sizes = tuple(parts[d][1] for d in kind.dims)
+    other = formulas.rounded(op.attrs.get("otherwise", 0), kind.dtype)
+    if 0 in sizes:
+        return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
+    access = access_of(low, op, source, kind.dims, tuple(extra))
+    over = low.w.axes(sizes)
+    images = low.images(kind.dims, parts, over)
+    marks = loose(access, images)
+    if any(marks) and "otherwise" not in op.attrs:
+        if access.data or low.masks:
+            _report(low, op, access, kind.dims, parts)
+        else:
+            worst = outside(low, access, kind.dims)
+            if worst:
+                raise ExecutionError(
+                    f"read leaves its tensor: its coordinates reach {', '.join(worst)}; say what lies outside with "
+                    "read(..., otherwise=0)",
+                    op.loc,
+                )
+            marks = tuple(False for _ in marks)
+    if 0 in access.shape:
+        tile = Tile(kind.dtype, kind.dims, parts, formulas.number(other, kind.dtype))
+    elif access.data:
+        tile = _gathered(low, op, access, kind, parts, marks, other)
+    elif any(marks):
+        tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
+        view = low.w.view(access.tensor, over, [(images(e), m) for e, m in zip(access.at, marks, strict=True)])
+        low.w.emit("copy", (view, tensor), otherwise=other)
+        tile = low.held(tensor, kind.dims, parts)
+    else:
+        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
+        if access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
+            tile = low.stored(tile, name=f"{source.name}_before")
+    condition = _bounds(low, op, kind.dims)
+    if condition is not None:
+        tile = Tile(
+            kind.dtype,
+            kind.dims,
+            parts,
+            call("select", condition, tile.formula, formulas.number(other, kind.dtype)),
+        )
+    return (tile,)
+
+
+def _gathered(
+    low: Lowering, op: Op, access: Access, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+) -> Tile:
+    sizes = tuple(parts[d][1] for d in kind.dims)
+    over = low.w.axes(sizes)
+    images = low.images(kind.dims, parts, over)
+    tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
+    low.w.emit(
+        "gather",
+        (tensor, access.tensor, *(found.tensor for found in access.data.values())),
+        over=over,
+        where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
+        at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
+        otherwise=other if any(marks) else None,
+    )
+    return low.held(tensor, kind.dims, parts)
+
+
+def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts: Parts) -> None:
+    """Notes at run time that a read leaves its memory."""
+    wrong = is_outside(access)
+    for mask in low.masks:
+        if not all(d in dims for d in mask.dims):
+            raise ProgramError("a read under a condition that has dimensions the read has not: no native form yet")
+        wrong = Formula("and_", (wrong, mask.formula))
+    used = [d for d in dims if any(low.coordinate(d) in e.symbols for e in _expressions(access))] or []
+    for mask in low.masks:
+        used += [d for d in mask.dims if d not in used]
+    used = [d for d in dims if d in used]
+    tile = Tile(dtypes.i32, tuple(used), {d: parts[d] for d in used}, Formula.cast(dtypes.i32, wrong))
+    count = prod(tile.sizes)
+    shape = " x ".join(map(str, access.shape))
+    faults, place = low.fault(
+        f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)", op
+    )
+    made, found = low.load_of(tile)
+    sizes = made.sizes
+    (flat,) = low.w.axes([count])
+    images: dict[Symbol, Expr] = {}
+    step = count
+    for d, width in zip(made.dims, sizes, strict=True):
+        step //= width
+        images[low.coordinate(d)] = made.parts[d][0] + flat // step % width
+    view = low.w.viewed(found, (flat,), Substitution(images))
+    any_wrong = low.w.alloc(dtypes.i32, (), "wrong")
+    low.w.emit("reduce", (view, any_wrong), **{"along": 0, "with": "max"})
+    low.w.emit("atomic", (any_wrong, faults), how="max", over=(), at=((as_expr(place), False),))
+
+
+def _expressions(access: Access) -> list[Expr]:
+    return [*access.at, *(e for found in access.data.values() for e in found.at)]
+
+
+# -- conditions -------------------------------------------------------------------------------------------
+
+
+def _bounds(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
+    """The condition that `bounds` states; None: there is none, or it always holds."""
+    found: Formula | None = None
+    for static, formula in _conditions(low, op, dims):
+        one = formula if formula is not None else Formula("index", (), static)
+        if static is not None and isinstance(static, Const) and static.value:
+            continue
+        found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
+    return found
+
+
+def _truth(formula: Formula) -> Formula:
+    return Formula.cast(dtypes.bool_, formula)
+
+
+def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Expr | None, Formula | None]]:
+    """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
+    found: list[tuple[Expr | None, Formula | None]] = []
+    for dim, bound in op.attrs.get("bounds", ()):
+        if dim not in dims:
+            continue
+        data: dict[Symbol, Load] = {}
+        limit = with_data(low, low.expr(bound), data, dims, op)
+        condition = low.coordinate(dim) < limit
+        if data:
+            values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
+            found.append((None, Formula("ne", (formulas.of_expr(condition, values), Formula.number(0)))))
+        else:
+            found.append((condition, None))
+    return found
+
+
+# -- writing ----------------------------------------------------------------------------------------------
+
+
+class _Write:
+    """What writes and atomics share: the part that is written, where to, and under which conditions."""
+
+    def __init__(self, low: Lowering, op: Op):
+        source, target, *extra = op.operands
+        tile = low.env[source]
+        self.low, self.op, self.dims = low, op, tile.dims
+        self.parts = {d: inner_part(d, tile.parts[d], low.part(d)) for d in tile.dims}
+        self.sizes = tuple(self.parts[d][1] for d in tile.dims)
+        self.empty = 0 in self.sizes or 0 in low.shapes[target]
+        if self.empty:
+            return
+        self.access = access_of(low, op, target, tile.dims, tuple(extra))
+        self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
+        self.dtype = target.type.dtype
+        self.over = low.w.axes(self.sizes)
+        self.images = low.images(self.dims, self.parts, self.over)
+        self.marks = list(loose(self.access, self.images))
+        self.at = [self.images(e) for e in self.access.at]
+        self.where = dict(self.access.data)
+        self._restrict()
+
+    def _restrict(self) -> None:
+        """Conditions send what is not to be written outside memory."""
+        low = self.low
+        kept: list[Expr] = []
+        chosen: list[Formula] = []
+        for static, formula in _conditions(low, self.op, self.dims):
+            if static is not None:
+                kept.append(self.images(static))
+            elif formula is not None:
+                chosen.append(formula)
+        for mask in low.masks:
+            if not all(d in self.dims for d in mask.dims):
+                raise ProgramError(
+                    f"{self.op.name} under a condition over dimensions that it has not: no native form yet"
+                )
+            chosen.append(mask.formula)
+        for formula in chosen:
+            whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
+            _, found = low.load_of(whole)
+            s = symbol(low.w.fresh("d"))
+            self.where[s] = found
+            kept.append(s)
+        holds = [c for c in kept if not (isinstance(c, Const) and c.value)]
+        if not holds:
+            return
+        if not self.at:
+            raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
+        condition = reduce(mul, holds)
+        self.at[0] = condition * (self.at[0] + 1) - 1
+        self.marks[0] = True
+
+    def places(self) -> tuple[tuple[Expr, bool], ...]:
+        """The coordinates, with marks."""
+        return tuple(zip(self.at, self.marks, strict=True))
+
+    def looked_up(self) -> tuple[tuple[Symbol, tuple[Expr, ...]], ...] | None:
+        """The numbers found in data, as `where` has them."""
+        return tuple((s, tuple(map(self.images, f.at))) for s, f in self.where.items()) or None
+
+    def tile(self) -> Value:
+        """The elements to write, in memory."""
+        made = Tile(self.dtype, self.dims, self.parts, self.formula)
+        _, found = self.low.load_of(made)
+        return self.low.w.viewed(found, self.over, self.images)
+
+
+def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Writes a tile."""
+    to = _Write(low, op)
+    if to.empty:
+        return ()
+    if to.where:
+        low.w.emit(
+            "scatter",
+            (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
+            over=to.over,
+            where=to.looked_up(),
+            at=to.places(),
+        )
+        return ()
+    target = low.w.view(to.access.tensor, to.over, to.places())
+    low.w.map(target, to.over, to.formula, to.images)
+    return ()
+
+
+def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Combines a tile into memory."""
+    if low.uses.get(op.results[0], 0):
+        raise ProgramError(f"what {op.name} found in memory has no native form yet: leave its result unused", op.loc)
+    to = _Write(low, op)
+    if not to.empty:
+        low.w.emit(
+            "atomic",
+            (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
+            how=op.name.removeprefix("atomic_"),
+            over=to.over,
+            where=to.looked_up(),
+            at=to.places(),
+        )
+    return (low.env[op.operands[0]],)
