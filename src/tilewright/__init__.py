@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from tilewright import algebra, compat, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
+    from tilewright.ops import Conv2d, conv2d, matmul
 
 __all__ = [
+    "Conv2d",
     "Executable",
     "TextExecutable",
     "__version__",
@@ -28,15 +30,18 @@ __all__ = [
     "compat",
     "compile",
     "compile_text",
+    "conv2d",
     "ir",
     "kernels",
     "lang",
+    "matmul",
     "problems",
     "wave",
 ]
 
 _PARTS = frozenset({"algebra", "compat", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
+_NAMES |= dict.fromkeys(("Conv2d", "conv2d", "matmul"), "tilewright.ops")
 
 
 def __getattr__(name: str) -> ModuleType | Any:

@@ -20,7 +20,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType, from_numpy
+from tilewright.ir.dtypes import DType, dtype, from_numpy
 from tilewright.kernels.conv import conv2d as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
@@ -37,13 +37,26 @@ def conv2d(
     stride: Pair = 1,
     padding: Pair = 0,
     dilation: Pair = 1,
+    groups: int = 1,
     activation: str | None = None,
+    out_dtype: str | None = None,
 ) -> Array:
-    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), of x's element type.
+    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]).
 
-    Weights are packed on every call; `Conv2d` packs them once.
+    Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result is of x's element type unless
+    `out_dtype` says another. Weights are packed on every call; `Conv2d` packs them once.
     """
-    return Conv2d(w, bias, stride=stride, padding=padding, dilation=dilation, activation=activation)(x)
+    layer = Conv2d(
+        w,
+        bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        activation=activation,
+        out_dtype=out_dtype,
+    )
+    return layer(x)
 
 
 class Conv2d:
@@ -64,14 +77,19 @@ class Conv2d:
         stride: Pair = 1,
         padding: Pair = 0,
         dilation: Pair = 1,
+        groups: int = 1,
         activation: str | None = None,
+        out_dtype: str | None = None,
     ):
         self.weight = _array(weight, "weight", 4)
         self.stride, self.padding, self.dilation = (
             _pair(v, n) for v, n in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
         )
-        self.activation = activation
         kind = _dtype(self.weight, "weight")
+        self.activation, self.groups = activation, groups
+        self.out = kind if out_dtype is None else dtype(out_dtype)
+        if not isinstance(groups, int) or groups < 1 or self.weight.shape[0] % groups:
+            raise ArgumentError(f"groups={groups!r}: it must divide the {self.weight.shape[0]} filters")
         self.bias = None if bias is None else _array(bias, "bias", 1).astype(kind.accumulator.numpy)
         if self.bias is not None and self.bias.shape != self.weight.shape[:1]:
             raise ArgumentError(f"bias has {self.bias.shape[0]} elements; there are {self.weight.shape[0]} filters")
@@ -88,8 +106,8 @@ class Conv2d:
         """The kernel for an image of this shape, and an output for it."""
         f, r, s, c = self.weight.shape
         n, h, w, channels = image.shape
-        if channels != c:
-            raise ArgumentError(f"x has {channels} channels; the weights take {c}")
+        if channels != c * self.groups:
+            raise ArgumentError(f"x has {channels} channels; the weights take {c} in each of {self.groups} groups")
         if _dtype(image, "x") is not _dtype(self.weight, "weight"):
             raise ArgumentError(f"x holds {image.dtype}, the weights {self.weight.dtype}: convert one")
         sizes = []
@@ -100,14 +118,15 @@ class Conv2d:
             sizes.append(count)
         made = _conv(
             (n, h, w, c, f, r, s),
-            _dtype(image, "x").name,
+            (_dtype(image, "x").name, self.out.name),
+            self.groups,
             self.stride,
             self.padding,
             self.dilation,
             self.bias is not None,
             self.activation,
         )
-        return made, np.empty((n, *sizes, f), image.dtype)
+        return made, np.empty((n, *sizes, f), self.out.numpy)
 
     def bind(self, image: Array, out: Array, kernel: ContractionKernel | None = None) -> Any:
         """The convolution bound to arrays; a call of the result launches it."""
@@ -120,8 +139,8 @@ class Conv2d:
         return made.bind(arrays, self._packed[made])
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -> Array:
-    """activation(a[m, k] * b[k, n] + bias[n]), of a's element type.
+def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Array:
+    """activation(a[m, k] * b[k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
@@ -135,8 +154,9 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
         )
     if _dtype(right, "b") is not kind:
         raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
-    kernel = _matmul((*left.shape, right.shape[1]), kind.name, bias is not None, activation)
-    out = np.empty((left.shape[0], right.shape[1]), left.dtype)
+    result = kind if out_dtype is None else dtype(out_dtype)
+    kernel = _matmul((*left.shape, right.shape[1]), (kind.name, result.name), bias is not None, activation)
+    out = np.empty((left.shape[0], right.shape[1]), result.numpy)
     arrays = {"a": left, "b": right, "c": out}
     if bias is not None:
         arrays["bias"] = _array(bias, "bias", 1).astype(kind.accumulator.numpy)
@@ -147,7 +167,8 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None) -
 @lru_cache(maxsize=512)
 def _conv(
     sizes: tuple[int, ...],
-    dtype: str,
+    dtypes: tuple[str, str],
+    groups: int,
     stride: tuple[int, int],
     padding: tuple[int, int],
     dilation: tuple[int, int],
@@ -157,21 +178,22 @@ def _conv(
     n, h, w, c, f, r, s = sizes
     made, symbols = conv_kernel(
         (r, s),
-        dtype,
-        dtype,
+        *dtypes,
+        groups=groups,
         stride=stride,
         padding=padding,
         dilation=dilation,
         bias=bias,
         activation=activation,
     )
-    return _planned(made, symbols, {"N": n, "H": h, "W": w, "C": c, "F": f})
+    of_group = {"CG": c} if groups > 1 else {"C": c}
+    return _planned(made, symbols, {"N": n, "H": h, "W": w, "F": f, **of_group})
 
 
 @lru_cache(maxsize=512)
-def _matmul(sizes: tuple[int, ...], dtype: str, bias: bool, activation: str | None) -> ContractionKernel:
+def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activation: str | None) -> ContractionKernel:
     m, k, n = sizes
-    made = gemm_kernel("nn", dtype, dtype, bias=bias, activation=activation)
+    made = gemm_kernel("nn", *dtypes, bias=bias, activation=activation)
     return _planned(made, {}, {"M": m, "K": k, "N": n})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class ContractionKernel:
     def __init__(self, contraction: Contraction, plan: str | None = None):
         machine = cpu.machine()
         self.choice: Choice = choose(contraction, machine, pool().workers, cpu.has)
+        self.widened: dict[str, TextExecutable] = {}
+        if self.choice.best is None and contraction.a.dtype.is_narrow:  # no atom takes it: converted beforehand
+            contraction = self._widen(contraction)
+            self.choice = choose(contraction, machine, pool().workers, cpu.has)
         self.contraction = joined(contraction)
         chosen: TilePlan | VectorPlan
         if plan is not None:
@@ -49,11 +54,33 @@ class ContractionKernel:
         self.packer: TextExecutable = compile_text(packing.text, "x86")
         self.main: TextExecutable = compile_text(text, "x86")
 
+    def _widen(self, c: Contraction) -> Contraction:
+        """The contraction on factors of the sum's type, and programs that convert them."""
+        wide = c.sum_dtype
+        for operand in (c.a, c.b):
+            count = int(np.prod(operand.shape, dtype=np.int64))
+            text = (
+                f"block widen(%narrow: in global {operand.dtype} ({count}), %wide: out global {wide} ({count}))\n"
+                f"{{\n  map %wide = {wide}(%narrow)\n}}\n"
+            )
+            self.widened[operand.name] = compile_text(text, "x86")
+        return replace(c, a=replace(c.a, dtype=wide), b=replace(c.b, dtype=wide))
+
+    def _wide(self, name: str, array: Array) -> tuple[Array, Callable[[], None] | None]:
+        """(the array as the main program takes it, what must run before it)."""
+        if name not in self.widened:
+            return array, None
+        wide = np.empty(array.shape, self.contraction.a.dtype.numpy)
+        return wide, self.widened[name].bind(array.reshape(-1), wide.reshape(-1))
+
     def pack(self, factor: Array) -> Array:
         """The columns' factor in the order in which it is read."""
         c = self.contraction
         packed = np.empty(self.packed_shape, c.b.dtype.numpy)
-        self.packer.bind(np.ascontiguousarray(factor).reshape(c.b.shape), packed)()
+        wide, before = self._wide(c.b.name, np.ascontiguousarray(factor))
+        if before is not None:
+            before()
+        self.packer.bind(wide.reshape(c.b.shape), packed)()
         return packed
 
     def bind(self, arrays: Mapping[str, Array], packed: Array | None = None) -> Callable[[], None]:
@@ -61,10 +88,18 @@ class ContractionKernel:
         c = self.contraction
         held = self.pack(arrays[c.b.name]) if packed is None else packed
         operands = [c.a, *(e for e in c.extras if e.name != c.a.name), c.out]
-        shaped = {o.name: arrays[o.name].reshape(o.shape) for o in operands}
+        image, before = self._wide(c.a.name, arrays[c.a.name])
+        shaped = {o.name: (image if o.name == c.a.name else arrays[o.name]).reshape(o.shape) for o in operands}
         names = [a.name or "" for a in self.main.main.args]
         launch: Callable[[], None] = self.main.bind(*[held if n == "packed_" else shaped[n] for n in names])
-        return launch
+        if before is None:
+            return launch
+
+        def both() -> None:
+            before()
+            launch()
+
+        return both
 
     def explain(self) -> str:
         """The chosen plan, what came next, and what was refused."""

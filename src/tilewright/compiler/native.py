@@ -68,7 +68,9 @@ class NativeExecutable(Executable):
         if symbols is not None:
             return self._of_sizes(symbols).text(level)
         if self._last is None:
-            raise ArgumentError(f"{self.name} has no sizes yet: call it first, or give them, text({level!r}, {{M: 64}})")
+            raise ArgumentError(
+                f"{self.name} has no sizes yet: call it first, or give them, text({level!r}, {{M: 64}})"
+            )
         return self._last.text(level)
 
     def _of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
@@ -76,8 +78,9 @@ class NativeExecutable(Executable):
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
-        given = {s: as_expr(named[s.name]) for s in every if s.name in named}
-        found = resolve({**self.known, **given})
+        bindings: dict[Expr, Any] = dict(self.known.items())
+        bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
+        found = resolve(bindings)
         numbers = {s: int(e) for s, e in found.items() if e.is_constant}
         images = Substitution(numbers)
         shapes = {}
@@ -96,7 +99,9 @@ class NativeExecutable(Executable):
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         logged = next((op for op in self.program.walk() if op.name == "debug_log"), None)
         if logged is not None and (logs is not None or self.program.hooks):
-            raise ProgramError("debug_log keeps nothing natively yet; compile for the executor to look inside", logged.loc)
+            raise ProgramError(
+                "debug_log keeps nothing natively yet; compile for the executor to look inside", logged.loc
+            )
         bound = Arguments(self.program, self.outputs, self.known, args)
         if not bound.is_empty:
             shapes = {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
@@ -123,7 +128,7 @@ class Compiled:
         return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
 
     def __call__(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> None:
-        """Runs it on arrays and numbers; arrays that do not lie as machine code wants them are copied there and back."""
+        """Runs it on arrays and numbers; arrays that do not lie as machine code wants are copied there and back."""
         run_on(self.lowered, values, outputs, lambda arrays: self.kernel.launch(arrays)())
 
 

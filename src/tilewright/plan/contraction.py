@@ -60,6 +60,8 @@ class Contraction:
     epilogue: Formula
     extras: tuple[Operand, ...]
     arguments: tuple[str, ...]
+    batch: tuple[Symbol, ...] = ()
+    """Digits that both factors and the result keep: groups, or matrices of a batch."""
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
         """The product of the digits' extents."""
@@ -71,7 +73,7 @@ class Contraction:
     @property
     def flops(self) -> int:
         """Two for each product."""
-        return 2 * self.extent(self.rows) * self.extent(self.columns) * self.extent(self.depth)
+        return 2 * self.extent((*self.batch, *self.rows, *self.columns, *self.depth))
 
 
 def size(s: Symbol) -> int:
@@ -86,7 +88,7 @@ def joined(c: Contraction) -> Contraction:
     rows = c.rows
     if len(rows) < 2:
         return c
-    whole = index("m", c.extent(rows))
+    whole = index("rows_0", c.extent(rows))
     operands = []
     for operand in (c.a, c.out, *c.extras):
         found = _merged(operand, rows, whole)
@@ -105,7 +107,7 @@ def joined_depth(c: Contraction) -> Contraction:
     if len(c.depth) < 2:
         return c
     tap, last = c.depth[-2:]
-    whole = index("t", size(tap) * size(last))
+    whole = index("taps_0", size(tap) * size(last))
     operands = [_run(o, tap, last, whole) for o in (c.a, c.b)]
     if None in operands or any({tap, last} & e.symbols for x in (c.out, *c.extras) for e in x.coordinates):
         return c
@@ -191,13 +193,16 @@ class _Recogniser:
         dims = result.type.dims
         axis = loop.attrs["axis"]
         a_dims, b_dims = (set(op.results[0].type.dims) for op in (left, right))
-        if set(dims) & a_dims & b_dims or (a_dims & b_dims) != {axis}:
-            raise NoContraction("dimensions that both factors keep (batches) are not handled yet")
-        rows = [d for d in dims if d in a_dims]
-        columns = [d for d in dims if d in b_dims]
+        batch = [d for d in dims if d in a_dims and d in b_dims]
+        if (a_dims & b_dims) - set(batch) != {axis}:
+            raise NoContraction("its factors share other dimensions than those of the loop and those that both keep")
+        rows = [d for d in dims if d in a_dims and d not in batch]
+        columns = [d for d in dims if d in b_dims and d not in batch]
+        if len(rows) + len(columns) + len(batch) != len(dims):
+            raise NoContraction("a dimension of the sum is in none of its factors")
         if rows and columns and dims.index(rows[0]) > dims.index(columns[0]):
             left, right, rows, columns = right, left, columns, rows
-        indices = {d: index(f"{_name(d)}", self.number(d)) for d in (*rows, *columns, axis)}
+        indices = {d: index(f"{_name(d)}", self.number(d)) for d in (*batch, *rows, *columns, axis)}
         accesses = {op: self.access(op, indices) for op in (left, right)}
         accesses[write] = self.access(write, indices)
         extras, epilogue, reads = self.epilogue(write, result, indices)
@@ -220,6 +225,7 @@ class _Recogniser:
             epilogue,
             tuple(operand[op] for op in extras),
             tuple(a.name or "" for a in self.program.args),
+            tuple(s for d in batch for s in digits[indices[d]][0] if size(s) > 1),
         )
 
     def number(self, e: Expr) -> int:
@@ -267,7 +273,7 @@ class _Recogniser:
             if any(end % step for step, end in zip(ordered, ends, strict=True)):
                 raise NoContraction(f"{axis.name} is divided by {', '.join(map(str, ordered))}, which are no chain")
             made = [
-                (index(f"{axis.name}{i}" if len(ordered) > 1 else axis.name, end // step), step)
+                (index(f"{axis.name}_{i}", end // step), step)
                 for i, (step, end) in enumerate(zip(ordered, ends, strict=True))
                 if end // step > 1 or len(ordered) == 1
             ]

@@ -142,7 +142,7 @@ def _tile_plans(c: Contraction, atom: MultiplyAtom, machine: Machine, workers: i
                 read = columns * panel / FAR_BYTES_A_CYCLE if far else 0.0
                 if staged > (machine.limits.l2_bytes or 1 << 20) // 4:  # read anew for each block of columns
                     read += columns * staged / FAR_BYTES_A_CYCLE
-                most = _shared_among(outer * split, workers)
+                most = _shared_among(outer * split * c.extent(c.batch), workers)
                 cycles = most * (max(products, read) + copied) + CYCLES_OF_A_LAUNCH
                 yield TilePlan(atom.name, depth, group, stage, strip, split, 72, stream_rows), cycles
 
@@ -187,7 +187,7 @@ def _vector_plans(
         return
     steps = max(d for d in (1, 2, 3, 4) if size(last) % (d * group) == 0)
     depth = c.extent(c.depth)
-    outer = c.extent(c.rows[:-1])
+    outer = c.extent((*c.batch, *c.rows[:-1]))
     registers = machine.limits.registers
     weights = size(column) * depth * _bytes(c.b.dtype)
     far = weights > (machine.limits.l2_bytes or 1 << 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.passes.contraction.text import argument, flat_index, named, places
+from tilewright.passes.contraction.text import argument, batch_at, batch_shape, batch_tasks, flat_index, named, places
 from tilewright.plan.contraction import Contraction, size
 
 
@@ -20,7 +20,7 @@ def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
     """[columns / width][depth / group][width][group]: what `group` neighbours of the depth's last digit share."""
     (column,) = c.columns
     blocks, depth = -(-size(column) // width), c.extent(c.depth)
-    shape = (blocks, depth // group, width, group)
+    shape = (*batch_shape(c), blocks, depth // group, width, group)
     outer = [named(f"d{n}", size(d)) for n, d in enumerate(c.depth[:-1])]
     last = c.depth[-1]
     inner, lane, b = named("e", size(last) // group), named("g", group), named("b", blocks)
@@ -32,9 +32,9 @@ def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
     lines = [
         f"block pack({argument('in', c.b)}, %packed_: out global {c.b.dtype} ({', '.join(map(str, shape))}))",
         "{",
-        f"  tasks b in 0..{blocks} {{",
+        f"  tasks {', '.join([*batch_tasks(c), f'b in 0..{blocks}'])} {{",
         f"    %from_ = view %{c.b.name} {over} -> {places(c.b, meanings)}",
-        f"    %to_ = view %packed_ {over} -> [b, {index}, j, g]",
+        f"    %to_ = view %packed_ {over} -> [{batch_at(c)}b, {index}, j, g]",
         "    copy %from_ -> %to_ else 0",
         "  }",
         "}",

@@ -20,6 +20,21 @@ def argument(role: str, operand: Operand) -> str:
     return f"%{operand.name}: {role} global {operand.dtype} ({', '.join(map(str, operand.shape))})"
 
 
+def batch_tasks(c: Contraction) -> list[str]:
+    """The loops over what both factors keep."""
+    return [f"{d.name} in 0..{size(d)}" for d in c.batch]
+
+
+def batch_at(c: Contraction) -> str:
+    """The first coordinates of the packed factor."""
+    return "".join(f"{d.name}, " for d in c.batch)
+
+
+def batch_shape(c: Contraction) -> tuple[int, ...]:
+    """The first extents of the packed factor."""
+    return tuple(size(d) for d in c.batch)
+
+
 def flat_index(digits: tuple[Symbol, ...], meanings: Mapping[Any, Any]) -> Expr:
     """The digits as one number, the last fastest, with these meanings."""
     total: Any = 0
@@ -71,7 +86,15 @@ def ending(
 ) -> list[str]:
     """The lines that turn a block of sums into results: epilogue and store. `padded`: columns past the last one."""
     shape = f"(i {rows}, j {columns})"
-    lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
+    (column,) = c.columns
+    if padded:  # what lies past the last column may be another group's: a view of the columns alone comes first
+        whole = places(c.out, {**meanings, column: named("j", size(column))})
+        lines = [
+            f"%whole_ = view %{c.out.name} (i {rows}, j {size(column)}) -> {whole}",
+            f"%goal_ = view %whole_ {shape} -> [i, {meanings[column]} ?]",
+        ]
+    else:
+        lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
     names = ["", sums]
     for n, extra in enumerate(c.extras):
         lines.append(f"%extra{n}_ = view %{extra.name} {shape} -> {places(extra, meanings)}")

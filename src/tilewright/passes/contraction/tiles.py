@@ -15,7 +15,16 @@ from typing import Any
 
 from tilewright.algebra.expr import Symbol
 from tilewright.passes.contraction.packing import Packing
-from tilewright.passes.contraction.text import argument, ending, may_leave, named, places
+from tilewright.passes.contraction.text import (
+    argument,
+    batch_at,
+    batch_shape,
+    batch_tasks,
+    ending,
+    may_leave,
+    named,
+    places,
+)
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plans import COLUMNS, ROWS, Halo, TilePlan, halo_of
 
@@ -26,7 +35,7 @@ def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
     last = c.depth[-1]
     blocks, chunks = -(-size(column) // COLUMNS), -(-size(last) // depth)
     outer = c.depth[:-1]
-    shape = (blocks, *(size(d) for d in outer), chunks, 2, depth // group, 16, group)
+    shape = (*batch_shape(c), blocks, *(size(d) for d in outer), chunks, 2, depth // group, 16, group)
     f, b = named("f", blocks), named("b", chunks)
     h, r, j, g = named("h", 2), named("r", depth // group), named("j", 16), named("g", group)
     taps = {d: named(d.name, size(d)) for d in outer}
@@ -37,9 +46,9 @@ def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
     lines = [
         f"block pack({argument('in', c.b)}, %packed_: out global {c.b.dtype} ({', '.join(map(str, shape))}))",
         "{",
-        f"  tasks f in 0..{blocks} {{",
+        f"  tasks {', '.join([*batch_tasks(c), f'f in 0..{blocks}'])} {{",
         f"    %from_ = view %{c.b.name} {over} -> {places(c.b, meanings)}",
-        f"    %to_ = view %packed_ {over} -> [f, {to}]",
+        f"    %to_ = view %packed_ {over} -> [{batch_at(c)}f, {to}]",
         "    copy %from_ -> %to_ else 0",
         "  }",
         "}",
@@ -65,7 +74,7 @@ class _Writer:
             f"block {c.name}({', '.join(arguments)})",
             f"  machine {self.machine}",
             "{",
-            f"  tasks {', '.join(tasks)} {{",
+            f"  tasks {', '.join([*batch_tasks(c), *tasks])} {{",
         ]
 
     def registers(self) -> None:
@@ -85,7 +94,7 @@ class _Writer:
         """One step of the depth: both factors into tile registers, and their product."""
         c, plan = self.c, self.plan
         outer = ", ".join(d.name for d in c.depth[:-1])
-        at = f"f, {outer + ', ' if outer else ''}{chunk}, j//16, c//{plan.group}, j%16, c%{plan.group}"
+        at = f"{batch_at(c)}f, {outer + ', ' if outer else ''}{chunk}, j//16, c//{plan.group}, j%16, c%{plan.group}"
         return [
             f"{indent}%rows_ = view {view}",
             f"{indent}copy %rows_ -> %left_ stream {int(plan.stream_rows)}",
@@ -129,7 +138,7 @@ class _Writer:
             *self.products(view, "      "),
             "    } finally {",
             "      copy %sums_ -> %scratch_",
-            *ending(target, "%scratch_", ROWS, COLUMNS, ends, "      ", True),
+            *ending(target, "%scratch_", ROWS, COLUMNS, ends, "      ", bool(size(self.column) % COLUMNS)),
             "    }",
         ]
 
@@ -178,12 +187,13 @@ def _direct(w: _Writer) -> str:
         w.rounds(first, view, {row: ROWS * m + i, w.column: COLUMNS * f + j}, c)
     if tail:
         start = full * ROWS
+        ragged = bool(size(w.column) % COLUMNS)
         inner = [
             f"for {w.f_range()} {{",
             f"  fill %sums_ {int(c.start)}",
             *(line[4:] for line in _tail_products(w, row, start)),
             "  copy %sums_ -> %scratch_",
-            *ending(c, "%scratch_", ROWS, COLUMNS, {row: start + i, w.column: COLUMNS * f + j}, "  ", True),
+            *ending(c, "%scratch_", ROWS, COLUMNS, {row: start + i, w.column: COLUMNS * f + j}, "  ", ragged),
             "}",
         ]
         if groups > 1:
@@ -227,7 +237,6 @@ def _halo(w: _Writer, halo: Halo) -> str:
         **loose,
         halo.lines: plan.strip * named("strip", strips) + named("l", lines),
         halo.columns: named("q", line),
-        w.last: plan.depth * named("b", w.chunks) + named("c", plan.depth),
     }
     for t in (halo.line_taps, halo.column_taps):
         if t is not None:
@@ -238,7 +247,7 @@ def _halo(w: _Writer, halo: Halo) -> str:
         f"    %past_ = view %planes_ (b {w.chunks}, i {pixels - lines * line}, c {plan.depth})"
         f" -> [b, {lines * line} + i, c]",
         "    fill %past_ 0",
-        f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, staged)}",
+        *_lines(w, staged, f"l {lines}, q {line}", "l, q", axes),
         f"    %padded_ = view %planes_ {axes} -> [b, {line}*l + q, c]",
         "    copy %lines_ -> %padded_ else 0",
         f"    %strip_ = view %{c.out.name} (l {plan.strip}, q {columns_out}, j {size(w.column)}) -> "
@@ -266,6 +275,24 @@ def _halo(w: _Writer, halo: Halo) -> str:
     blocks = -(-used // ROWS)
     _staged_rounds(w, blocks, view, line)
     return w.text()
+
+
+def _lines(w: _Writer, staged: dict[Any, Any], over: str, names: str, axes: str) -> list[str]:
+    """The view of what is staged: chunks of the depth's last digit, and nothing past its end.
+
+    Where that digit shares its dimension with others (a group, a tap), what lies past its end is others' elements:
+    a view of the digit alone comes first, which they are outside of.
+    """
+    c, plan = w.c, w.plan
+    chunk = plan.depth * named("b", w.chunks) + named("c", plan.depth)
+    if any(e is w.last for e in c.a.coordinates):
+        return [f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, w.last: chunk})}"]
+    whole = places(c.a, {**staged, w.last: named("t", size(w.last))})
+    past = " ?" if size(w.last) % plan.depth else ""
+    return [
+        f"    %taps_ = view %{c.a.name} ({over}, t {size(w.last)}) -> {whole}",
+        f"    %lines_ = view %taps_ {axes} -> [{names}, {chunk}{past}]",
+    ]
 
 
 def _staged_rounds(w: _Writer, blocks: int, view: Any, line: int) -> None:
@@ -332,15 +359,13 @@ def _panel(w: _Writer) -> str:
             "    fill %past_ 0",
         ]
     goal = at_rows(line) | {w.column: named("j", size(w.column))}
-    chunk_at = plan.depth * named("b", w.chunks) + named("c", plan.depth)
-    if any(e is w.last for e in c.a.coordinates):
-        w.lines.append(f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, w.last: chunk_at})}")
-    else:  # elements past the depth's last digit are others' elements: they must not be read as this tap's
-        inner = f"(l {strip}, q {line}, {tap_axes}t {size(w.last)})"
-        at = places(c.a, {**staged, w.last: named("t", size(w.last))})
-        w.lines.append(f"    %taps_ = view %{c.a.name} {inner} -> {at}")
-        past = " ?" if size(w.last) % plan.depth else ""
-        w.lines.append(f"    %lines_ = view %taps_ {axes} -> [l, q, {tap_names}{chunk_at}{past}]")
+    w.lines += _lines(
+        w,
+        staged,
+        f"l {strip}, q {line}{', ' + tap_axes[:-2] if taps else ''}",
+        f"l, q{', ' + tap_names[:-2] if taps else ''}",
+        axes,
+    )
     w.lines += [
         f"    %staged_ = view %panel_ {axes} -> [{tap_names}b, {line}*l + q, c]",
         "    copy %lines_ -> %staged_ else 0",

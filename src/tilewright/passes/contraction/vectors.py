@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.text import argument, ending, flat_index, limits, named, places
+from tilewright.passes.contraction.text import (
+    argument,
+    batch_at,
+    batch_tasks,
+    ending,
+    flat_index,
+    limits,
+    named,
+    places,
+)
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plans import VectorPlan
 
@@ -25,7 +34,7 @@ def vector_program(c: Contraction, plan: VectorPlan, machine: str, packed: tuple
     arguments = [argument("in", c.a), f"%packed_: in global {c.b.dtype} ({', '.join(map(str, packed))})"]
     arguments += [argument("in", e) for e in c.extras if e.name != c.a.name]
     arguments.append(argument("out", c.out))
-    tasks = [f"part in 0..{plan.split}", *(f"{d.name} in 0..{size(d)}" for d in outer)]
+    tasks = [f"part in 0..{plan.split}", *batch_tasks(c), *(f"{d.name} in 0..{size(d)}" for d in outer)]
     if groups > 1:
         tasks.append(f"group in 0..{groups}")
     lines = [
@@ -38,7 +47,7 @@ def vector_program(c: Contraction, plan: VectorPlan, machine: str, packed: tuple
 
     def block(rows: int, start: Any, indent: str) -> list[str]:
         """One block of sums: rows from `start` on."""
-        return _block(c, plan, rows, start, set(outer), indent)
+        return _block(c, plan, rows, start, {*outer, *c.batch}, indent)
 
     if full:
         lines.append(f"    %sums_ = alloc register {c.sum_dtype} ({plan.rows}, {width}) as {plan.atom}.c")
@@ -95,7 +104,7 @@ def _block(c: Contraction, plan: VectorPlan, rows: int, start: Any, outer: set[A
     skip = " skip" if "?" in taps else ""
     lines += [
         f"{inner}  %taps_ = view %{c.a.name} (i {rows}, k {step}) -> {taps}",
-        f"{inner}  %columns_ = view %packed_ (k {step}, j {width}) -> [f, {', '.join(group)}]",
+        f"{inner}  %columns_ = view %packed_ (k {step}, j {width}) -> [{batch_at(c)}f, {', '.join(group)}]",
         f"{inner}  mma %sums_ += %taps_ * %columns_ using {plan.atom}{skip}",
         f"{inner}}}",
     ]

@@ -78,6 +78,7 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
             continue
         if not all(d in dims for d in tile.dims):
             raise ProgramError(f"{op_text(op)}: {s} differs along {tile.dims}, where this does not go", op.loc)
+        low.require_range(s, op)
         _, found = low.load_of(tile)
         images[s] = symbol(low.w.fresh("d"))
         data[images[s]] = found  # type: ignore[index]

@@ -20,7 +20,7 @@ from tilewright.ir.tile import REDUCTIONS
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 ELEMENTS = (2 << 10, 16 << 10)
 """Elements that a task works on: few where there are few in all, never more than it must."""
-PRODUCTS = (64 << 10, 1 << 20)
+PRODUCTS = (64 << 10, 8 << 20)
 """Multiplications that a task does, where there are products."""
 TASKS = 64
 """Tasks that are enough for many workers."""
@@ -43,7 +43,7 @@ def boxes(program: Program, size: Size) -> dict[Expr, int]:
     ...   write %0, %y
     ... }''')
     >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
-    {<M>: 200, <N>: 60}
+    {<M>: 125, <N>: 60}
     """
     dims = pointwise(program, size)
     return _widths(program, dims, size) if dims else {}
@@ -67,8 +67,8 @@ def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
         for d in value.type.dims:  # another dimension depends on it
             if not isinstance(d, Symbol):
                 crossed |= d.symbols
-    set_symbols = {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
-    kept = [d for d in found if d not in crossed and d not in set_symbols and all(d in _dims(op) for op in writes)]
+    crossed |= {op.attrs["symbol"] for op in ops if op.name == "set_symbol"}
+    kept: list[Expr] = [d for d in found if d not in crossed and all(d in _dims(op) for op in writes)]
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
             touching = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
@@ -177,26 +177,34 @@ def _all_differ(op: Op, size: Size) -> bool:
 
 def _widths(program: Program, dims: tuple[Expr, ...], size: Size) -> dict[Expr, int]:
     """Widths that divide the dimensions: first a run for each that is innermost in memory, then what fits."""
-    inner, limits = 1, ELEMENTS
-    for op in program.walk():
-        for value in (*op.results, *op.operands):
-            if isinstance(value.type, TileType):
-                inner = max(inner, prod(max(1, size(d)) for d in value.type.dims if d not in dims))
-    for op in program.walk():
-        if op.name == "mma":
-            every = {d for v in op.operands for d in v.type.dims}
-            inner, limits = max(inner, prod(max(1, size(d)) for d in every if d not in dims)), PRODUCTS
-    most = min(max(inner * prod(map(size, dims)) // TASKS, limits[0]), limits[1])
+    spaces = [_space(op) for op in program.walk()]
+    products = [_space(op) for op in program.walk() if op.name == "mma"]
+    limits = PRODUCTS if products else ELEMENTS
+
+    def work(widths: Mapping[Expr, int]) -> int:
+        return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
+
+    shared = [d for d in dims if all(d in space for space in products)]  # others would mean products done twice
+    if prod(map(size, shared)) >= TASKS:
+        dims = tuple(shared)
+    most = min(max(work({}) // TASKS, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
     last = [d for d in dict.fromkeys(_innermost(program)) if d in widths]
     for d in last:
         widths[d] = _divisor(size(d), RUN * 4 if len(last) > 1 else RUN, RUN)
-    for d in sorted(dims, key=lambda d: (d not in last, -dims.index(d))):
-        others = prod(w for o, w in widths.items() if o is not d) * inner
-        widths[d] = max(widths[d], _divisor(size(d), most // others, 1))
+    for d in (*last, *(d for d in reversed(dims) if d not in last)):
+        room = most // max(1, work({**widths, d: 1}))
+        widths[d] = max(widths[d], _divisor(size(d), room, 1))
         if widths[d] < size(d) and d in last[:1]:
             break
     return widths
+
+
+def _space(op: Op) -> set[Expr]:
+    """The dimensions of all that an operation works on."""
+    values = (*op.results, *op.operands)
+    tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
+    return set().union(*tiles)
 
 
 def _innermost(program: Program) -> list[Expr]:

@@ -79,7 +79,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    first, length = source.parts[dim]
+    _, length = source.parts[dim]
     lanes = LANES if length >= 8 * LANES else LANES // 2
     total = low.w.alloc(wide, sizes, "total")
     name = next(n for n, s in _STEPS.items() if s == step)
@@ -89,16 +89,14 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         along = source.dims.index(dim)
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
-        low.w.emit("reduce", (view, total), **{"along": along, "with": name})
+        low.w.combine("reduce", view, total, along, name)
     return low.held(total, outer, source.parts).formula
 
 
 def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
     """Whether neighbours along the dimension are neighbours in memory."""
     c = low.coordinate(dim)
-    return (
-        bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
-    )
+    return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
 
 
 def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> Value:
@@ -115,13 +113,13 @@ def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, nam
         place = over[-2] * lanes + over[-1] if len(ends) == 2 else over[-1] + pieces * lanes
         return low.w.viewed(tensor, over, Substitution({**images, low.coordinate(dim): first + place}))
 
-    low.w.emit("reduce", (view(there, pieces, lanes), partial), **{"along": len(outer), "with": name})
+    low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name)
     if rest:
         over = low.w.axes([*sizes, rest])
         begin = low.w.view(partial, over, [(s, False) for s in over])
         formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
         low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
-    low.w.emit("reduce", (partial, total), **{"along": len(outer), "with": name})
+    low.w.combine("reduce", partial, total, len(outer), name)
     return total
 
 
@@ -139,7 +137,7 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     over = low.w.axes(source.sizes)
     view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
     running = low.w.alloc(wide, source.sizes, "running")
-    low.w.emit("scan", (view, running), **{"along": source.dims.index(dim), "with": "sum"})
+    low.w.combine("scan", view, running, source.dims.index(dim), "sum")
     total = low.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated
@@ -174,7 +172,8 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         total = only_load(made.formula)
         assert total is not None
     last = acc.dims[-1] if acc.dims else None
-    left, right = (_factor(low, t.over(t.dims, parts), wide, last) for t in (a, b))
+    tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
+    left, right = (_factor(low, t.over(t.dims, parts), wide, last, tf32) for t in (a, b))
     _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
 
@@ -189,13 +188,30 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     return found if found == same and found.tensor.type.shape == sizes else None
 
 
-def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
+def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None, tf32: bool) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    if found is not None and tile.dtype is wide and (last not in tile.dims or _side_by_side(low, found, last)):
+    fits = found is not None and (last is None or last not in tile.dims or _side_by_side(low, found, last))
+    if fits and tile.dtype is wide and not tf32:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
-    return low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
+    made = low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor")
+    return _as_tf32(low, made) if tf32 and tile.dtype is dtypes.f32 else made.formula
+
+
+def _as_tf32(low: Lowering, tile: Tile) -> Formula:
+    """A tile in memory of f32 with its numbers rounded to ten bits of fraction."""
+    found = only_load(tile.formula)
+    assert found is not None
+    bits = low.w.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
+    bits.name = low.w.fresh("bits")
+    word = low.held(bits, tile.dims, tile.parts).formula
+    odd = Formula("and_", (Formula("shr", (word, Formula.number(13))), Formula.number(1)))
+    near = Formula("add", (Formula("add", (word, Formula.number(0xFFF))), odd))
+    cut = Formula("and_", (near, Formula.number(-0x2000)))
+    finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
+    low.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
+    return tile.formula
 
 
 def _products(

@@ -20,8 +20,6 @@ from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-__all__ = ["converted"]
-
 
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
@@ -109,10 +107,10 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     flat: Expr = as_expr(0)
     for d in kind.dims:
         flat = flat * parts[d][1] + (low.coordinate(d) - parts[d][0])
-    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(_digits(low, tile, flat)))),)
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(digits(low, tile, flat)))),)
 
 
-def _digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
+def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
     """The coordinates of an element, from its number within the tile."""
     images: dict[Symbol, Expr] = {}
     step = prod(tile.sizes)
@@ -132,7 +130,7 @@ def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
         size = prod(tile.sizes)
         if not -size <= offsets[0] < size:
             raise ExecutionError(f"extract of element {offsets[0]} of {size}", op.loc)
-        images = _digits(low, tile, as_expr(offsets[0] % size))
+        images = digits(low, tile, as_expr(offsets[0] % size))
     else:
         images = {
             low.coordinate(d): tile.parts[d][0] + n % tile.parts[d][1] for d, n in zip(tile.dims, offsets, strict=True)
@@ -155,7 +153,7 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A number, or an expression, as a tile without dimensions."""
     value, dtype = op.attrs["value"], op.attrs["dtype"]
     if isinstance(value, Expr):
-        return (_computed(low, value, {}, dtype),)
+        return (_computed(low, op, value, {}, dtype),)
     return (Tile(dtype, (), {}, formulas.number(value, dtype)),)
 
 
@@ -170,11 +168,12 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """An expression of the elements of tiles."""
     known = dict(zip(op.attrs["over"], op.operands, strict=True))
-    return (_computed(low, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
+    return (_computed(low, op, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
 
 
 def _computed(
     low: Lowering,
+    op: Op,
     e: Expr,
     values: dict[Symbol, Value],
     dtype: dtypes.DType,
@@ -184,7 +183,10 @@ def _computed(
     numbers = {s: n for s, n in low.symbols.items() if s not in values and s not in low.bound}
     e = Substitution(numbers)(e)
     tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
-    tiles |= {s: t for s, t in low.bound.items() if s in e.symbols and s not in values}
+    for s in e.symbols:
+        if s in low.bound and s not in values:
+            tiles[s] = low.bound[s]
+            low.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
         dims = ()

@@ -55,8 +55,13 @@ def rounded(value: float, dtype: DType) -> Any:
 
 
 def number(value: float, dtype: DType) -> Formula:
-    """A number of an element type."""
-    return Formula.cast(dtype, Formula.number(rounded(value, dtype)))
+    """A number of an element type; large integers from parts that every float holds."""
+    found = rounded(value, dtype)
+    if not dtype.is_float and abs(found) > 1 << 53:
+        high, low = divmod(found, 1 << 32)
+        upper = Formula("mul", (number(high, dtype), number(1 << 32, dtype)))
+        return Formula("add", (upper, number(low, dtype)))
+    return Formula.cast(dtype, Formula.number(found))
 
 
 def is_number(formula: Formula) -> bool:
@@ -103,9 +108,9 @@ def cast(formula: Formula, kind: DType, to: DType) -> Formula:
         formula, kind = Formula.cast(dtypes.f32, formula), dtypes.f32
     limits = np.iinfo(to.numpy)
     low, high = Formula.number(float(limits.min)), Formula.number(float(limits.max))
-    inside = call("select", call("eq", formula, formula), Formula.cast(to, formula), Formula.number(0))
-    above = call("select", call("ge", formula, high), Formula.number(int(limits.max)), inside)
-    return call("select", call("le", formula, low), Formula.number(int(limits.min)), above)
+    inside = call("select", call("eq", formula, formula), Formula.cast(to, formula), number(0, to))
+    above = call("select", call("ge", formula, high), number(int(limits.max), to), inside)
+    return call("select", call("le", formula, low), number(int(limits.min), to), above)
 
 
 def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:

@@ -12,9 +12,10 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf, prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, symbol_range
 from tilewright.errors import ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
@@ -25,7 +26,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
-from tilewright.passes.tile import boxes, combining, forming, loops, memory
+from tilewright.passes.tile import boxes, combining, forming, formulas, loops, memory
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, weight
 from tilewright.passes.tile.writer import Writer
 
@@ -111,6 +112,7 @@ class Lowering:
         self._coordinates: dict[Expr, Symbol] = {}
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
+        self._required: set[tuple[Symbol, Tile]] = set()
 
     def run(self) -> Lowered:
         """The block program."""
@@ -247,6 +249,35 @@ class Lowering:
         self.faults.append(Fault(what, op))
         return self._faults, len(self.faults) - 1
 
+    def report(self, wrong: Tile, what: str, op: Op) -> None:
+        """Notes at run time that a tile of bools holds somewhere; the call then raises."""
+        wrong = Tile(dtypes.i32, wrong.dims, wrong.parts, Formula.cast(dtypes.i32, wrong.formula))
+        if 0 in wrong.sizes:
+            return
+        faults, place = self.fault(what, op)
+        made, found = self.load_of(wrong)
+        (flat,) = self.w.axes([prod(made.sizes)])
+        view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
+        total = self.w.alloc(dtypes.i32, (), "wrong")
+        self.w.combine("reduce", view, total, 0, "max")
+        self.w.emit("atomic", (total, faults), how="max", over=(), at=((as_expr(place), False),))
+
+    def require_range(self, s: Symbol, op: Op) -> None:
+        """Notes at run time that a symbol stands for a number that it cannot be."""
+        tile = self.bound[s]
+        if (s, tile) in self._required or (s.lo == -inf and s.hi == inf):
+            return
+        self._required.add((s, tile))
+        value = formulas.converted(tile.formula, tile.dtype, dtypes.i64)
+        wrong = formulas.number(0, dtypes.bool_)
+        for name, limit in (("lt", s.lo), ("gt", s.hi)):
+            if abs(limit) != inf:
+                step = formulas.call(name, value, formulas.number(limit, dtypes.i64))
+                wrong = Formula("or_", (wrong, step))
+        self.report(
+            Tile(dtypes.bool_, tile.dims, tile.parts, wrong), f"{s} is outside its range: {symbol_range(s)}", op
+        )
+
     def stored(
         self,
         tile: Tile,
@@ -288,7 +319,7 @@ class Lowering:
         if found is not None and dtype in (None, tile.dtype):
             return tile, found
         kind = dtype or tile.dtype
-        made = self.stored(tile, as_type=(kind, forming.converted(tile.formula, tile.dtype, kind)))
+        made = self.stored(tile, as_type=(kind, formulas.converted(tile.formula, tile.dtype, kind)))
         there = only_load(made.formula)
         assert there is not None
         return made, there
@@ -297,10 +328,9 @@ class Lowering:
 def require_native(dtype: DType, op: Op | None, what: str | None = None) -> None:
     """Raises for an element type that has no machine code."""
     if (dtype.is_float and dtype.bits < 16) or dtype.bits == 4:
-        raise ProgramError(
-            f"{what or op_text(op) if op is not None or what else ''}: elements of type {dtype} have no native form yet",
-            None if op is None else op.loc,
-        )
+        name = what if op is None else op_text(op)
+        where = None if op is None else op.loc
+        raise ProgramError(f"{name}: elements of type {dtype} have no native form yet", where)
 
 
 def _walk(block: Block) -> Iterator[Op]:

@@ -1,9 +1,9 @@
 """Loops over tiles, and conditions.
 
-    %1 = iterate %0 axis=(K) (%2: f32[M]) {      %carried = alloc shared f32 (8)
-      ...                                         map %carried = 0
-      yield %5                                    for k in 0..4 { ... map %carried = ... }
-    }                                             the body once more, for the last, smaller tile
+%1 = iterate %0 axis=(K) (%2: f32[M]) {      %carried = alloc shared f32 (8)
+  ...                                         map %carried = 0
+  yield %5                                    for k in 0..4 { ... map %carried = ... }
+}                                             the body once more, for the last, smaller tile
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     stated = next(
-        (r.attrs["tile"] for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs),
+        (
+            r.attrs["tile"]
+            for r in low.program.records
+            if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs
+        ),
         None,
     )
     if op in low.free:
@@ -181,7 +185,9 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
         condition = Tile(dtypes.bool_, tuple(parts), parts, truth)
     else:
         condition, *otherwise = (low.env[v] for v in op.operands)
-        truth = Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
+        truth = (
+            Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
+        )
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
     condition = low.stored(condition, name="condition")
     low.masks.append(condition)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import reduce
-from math import prod
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
@@ -43,7 +42,8 @@ def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...]) -> bool:
             if all(axis in op.operands[0].type.dims for axis in axes):
                 return True
         elif op.name == "iterate" and not op.attrs.get("start"):
-            if _covers(op.blocks[0].ops, arg, (*axes, op.attrs["axis"])):
+            inner = (*axes, op.attrs["axis"])
+            if _covers(op.blocks[0].ops, arg, inner):
                 return True
     return False
 
@@ -157,24 +157,9 @@ def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts
     for mask in low.masks:
         used += [d for d in mask.dims if d not in used]
     used = [d for d in dims if d in used]
-    tile = Tile(dtypes.i32, tuple(used), {d: parts[d] for d in used}, Formula.cast(dtypes.i32, wrong))
-    count = prod(tile.sizes)
     shape = " x ".join(map(str, access.shape))
-    faults, place = low.fault(
-        f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)", op
-    )
-    made, found = low.load_of(tile)
-    sizes = made.sizes
-    (flat,) = low.w.axes([count])
-    images: dict[Symbol, Expr] = {}
-    step = count
-    for d, width in zip(made.dims, sizes, strict=True):
-        step //= width
-        images[low.coordinate(d)] = made.parts[d][0] + flat // step % width
-    view = low.w.viewed(found, (flat,), Substitution(images))
-    any_wrong = low.w.alloc(dtypes.i32, (), "wrong")
-    low.w.emit("reduce", (view, any_wrong), **{"along": 0, "with": "max"})
-    low.w.emit("atomic", (any_wrong, faults), how="max", over=(), at=((as_expr(place), False),))
+    what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
+    low.report(Tile(dtypes.bool_, tuple(used), {d: parts[d] for d in used}, wrong), what, op)
 
 
 def _expressions(access: Access) -> list[Expr]:

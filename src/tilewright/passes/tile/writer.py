@@ -71,6 +71,11 @@ class Writer:
             yield found.symbol
         self.emit("for", ranges=(found,), blocks=(inner,))
 
+    def combine(self, name: str, source: Value, target: Value, along: int, how: str) -> None:
+        """A reduction or a scan."""
+        attrs: dict[str, Any] = {"along": along, "with": how}
+        self.emit(name, (source, target), (), **attrs)
+
     def axes(self, sizes: Sequence[int]) -> tuple[Symbol, ...]:
         """Names for the coordinates of an operation."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))

@@ -1,0 +1,126 @@
+"""The peak of this CPU, measured: the products of one atom in a loop, all operands in registers or the first cache.
+
+A share of the peak says how much of the machine a kernel uses; the same loop, run beside a measurement, says whether
+the machine was free while it was taken.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tilewright.ir.dtypes import DType
+    from tilewright.machine import Machine, MultiplyAtom
+
+CYCLES = 100_000
+"""How long a probe takes, roughly."""
+_DEPTH = 64  # numbers of the depth that a probe by vectors goes over, again and again
+
+
+@dataclass
+class Peak:
+    """A probe: call it, and it says how many seconds it took. `flops` is what it does in that time."""
+
+    atom: str
+    flops: int
+    launch: Any
+
+    def __call__(self) -> float:
+        """The seconds that one run takes."""
+        before = time.perf_counter()
+        self.launch()
+        return time.perf_counter() - before
+
+    def rate(self, repeats: int = 20) -> float:
+        """The most floating-point operations a second that were seen."""
+        return self.flops / min(self() for _ in range(repeats))
+
+
+def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
+    """The atom of this CPU that does most products of these types at once."""
+    from tilewright.targets.x86 import cpu
+
+    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and cpu.has(x)]
+    return max(fit, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
+
+
+def peak_of(a: DType, b: DType) -> Peak:
+    """The probe for factors of these types."""
+    from tilewright.compiler.text import compile_text
+    from tilewright.targets.x86 import cpu
+    from tilewright.targets.x86.pool import pool
+
+    machine, workers = cpu.machine(), pool().workers
+    atom = fastest_atom(machine, a, b)
+    if atom is None:
+        raise ArgumentError(f"no atom of this CPU multiplies {a} by {b}: there is no peak to measure")
+    text, products = peak_text(atom, machine, workers)
+    made = compile_text(text, "x86")
+    arrays = [np.zeros(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args]
+    return Peak(atom.name, 2 * products * workers, made.bind(*arrays))
+
+
+def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
+    """(the block program of a probe, the products that each of its workers does).
+
+    >>> from tilewright.targets.registry import machine
+    >>> row = machine("x86.avx512")
+    >>> text, products = peak_text(row.multiply_atom("avx512.f32"), row, 2)
+    >>> print(text.splitlines()[0])
+    block peak(%a: in global f32 (14, 64), %b: in global f32 (64, 32, 1), %y: out global f32 (2, 14, 32))
+    """
+    from tilewright.machine import OpaqueOperand
+
+    m, n, depth = atom.shape
+    tiles = isinstance(atom.c, OpaqueOperand)
+    if tiles:  # 2 x 2 tiles of sums, two of each factor: all that eight registers hold
+        rows, columns, group, length = 2 * m, 2 * n, depth // m, depth
+        count = max(1, CYCLES // (4 * m))
+    else:  # two vectors of sums for each row, as many rows as registers allow
+        rows, columns, group, length = machine.limits.registers // 2 - 2, 2 * n, depth, _DEPTH
+        count = max(1, CYCLES * depth // (rows * length))
+    a, b, c = atom.a.dtype, atom.b.dtype, atom.c.dtype
+    lines = [
+        f"block peak(%a: in global {a} ({rows}, {length}), %b: in global {b} ({length // group}, {columns}, {group}),"
+        f" %y: out global {c} ({workers}, {rows}, {columns}))",
+        f"  machine {machine.name}",
+        "{",
+        f"  tasks w in 0..{workers} {{",
+        f"    %sums = alloc register {c} ({rows}, {columns}) as {atom.name}.c",
+        "    fill %sums 0",
+    ]
+    if tiles:
+        lines += [
+            f"    %left = alloc register {a} ({rows}, {length}) as {atom.name}.a",
+            f"    %right = alloc register {b} ({length}, {columns}) as {atom.name}.b",
+            f"    %rows = view %a (i {rows}, k {length}) -> [i, k]",
+            f"    %columns = view %b (k {length}, j {columns}) -> [k//{group}, j, k%{group}]",
+            "    copy %rows -> %left",
+            "    copy %columns -> %right",
+            f"    for again in 0..{count} {{",
+            f"      mma %sums += %left * %right using {atom.name}",
+            "    }",
+        ]
+    else:
+        step = 4 * depth
+        part = f"{step}*e + k"
+        lines += [
+            f"    for again in 0..{count}, e in 0..{length // step} {{",
+            f"      %rows = view %a (i {rows}, k {step}) -> [i, {part}]",
+            f"      %columns = view %b (k {step}, j {columns}) -> [({part})//{group}, j, ({part})%{group}]",
+            f"      mma %sums += %rows * %columns using {atom.name}",
+            "    }",
+        ]
+    lines += [
+        f"    %goal = view %y (i {rows}, j {columns}) -> [w, i, j]",
+        "    copy %sums -> %goal",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n", count * rows * columns * length

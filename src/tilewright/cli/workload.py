@@ -1,0 +1,273 @@
+"""A problem as commands work on it: its kernel, its plan, its data and what should come out.
+
+Images and outputs are NHWC, weights FRSC; a matrix product takes both factors as rows of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError, ProblemError
+from tilewright.problems import (
+    ConvProblem,
+    MatmulProblem,
+    Problem,
+    conv_forward,
+    dtype,
+    exact_data,
+    matmul_reference,
+    parse_conv,
+    parse_matmul,
+    real_bound,
+    real_data,
+    terms,
+)
+
+if TYPE_CHECKING:
+    from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.compiler.text import TextExecutable
+    from tilewright.plan.contraction import Contraction
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+_NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
+
+
+def read_types(text: str) -> tuple[str, str, str]:
+    """The element types of both factors and of the result that --dt names.
+
+    One type stands for all three; sums of integers are the result themselves. Three are written as u8:s8:s32.
+
+    >>> read_types("bf16"), read_types("s8"), read_types("bf16:bf16:f32")
+    (('bf16', 'bf16', 'bf16'), ('s8', 's8', 's32'), ('bf16', 'bf16', 'f32'))
+    """
+    kinds = [dtype(name) for name in text.split(":")]
+    if len(kinds) == 1:
+        (kind,) = kinds
+        return kind.name, kind.name, "s32" if kind.is_integer else kind.name
+    if len(kinds) != 3:
+        raise ProblemError(f"--dt {text}: one type, or three as in u8:s8:s32")
+    return kinds[0].name, kinds[1].name, kinds[2].name
+
+
+def read_problem(text: str) -> Problem:
+    """The convolution or, where it begins with a digit, the matrix product that the text writes."""
+    return parse_matmul(text) if text[:1].isdigit() else parse_conv(text)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A problem with its element types.
+
+    >>> work = Workload(parse_conv("mb1ic3ih5oc4kh3ph1"), ("f32", "f32", "f32"))
+    >>> work.shapes["x"], work.shapes["w"], work.shapes["y"]
+    ((1, 5, 5, 3), (4, 3, 3, 3), (1, 5, 5, 4))
+    """
+
+    problem: Problem
+    types: tuple[str, str, str]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arguments, by name."""
+        p = self.problem
+        if isinstance(p, MatmulProblem):
+            return {"a": p.src, "b": p.wei, "c": p.dst}
+        n, c, *image = p.x_shape
+        return {"x": (n, *image, c), "w": (p.oc, *p.k, p.ic_per_group), "y": (n, *p.o, p.oc)}
+
+    @cached_property
+    def traced(self) -> tuple[Any, dict[Any, int]]:
+        """The kernel's tile program, and a number for each of its sizes."""
+        from tilewright.algebra.expr import Symbol
+        from tilewright.compiler.kernels import resolve
+
+        kernel, symbols, sizes = self._kernel()
+        program = kernel.trace()
+        named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
+        named |= {s.name: s for s in symbols}
+        known = {**symbols, **{named[name]: value for name, value in sizes.items()}}
+        return program, {s: int(e) for s, e in resolve(known).items()}
+
+    def _kernel(self) -> tuple[Any, dict[Any, Any], dict[str, int]]:
+        """(kernel, symbols it binds, sizes by name)."""
+        left, right, result = (_NAMES.get(name, name) for name in self.types)
+        if left != right:
+            raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
+        p = self.problem
+        if isinstance(p, MatmulProblem):
+            from tilewright.kernels.gemm import gemm
+
+            if len(p.src) != 2 or len(p.wei) != 2:
+                raise ArgumentError("batches of matrix products are not handled yet")
+            return gemm("nn", left, result), {}, {"M": p.src[0], "K": p.k, "N": p.wei[1]}
+        if p.rank != 2:
+            raise ArgumentError(f"convolutions over {p.rank} axes are not handled yet; there are those over two")
+        from tilewright.kernels.conv import conv2d
+
+        grouped: dict[str, Any] = {"groups": p.groups} if p.groups > 1 else {}
+        kernel, symbols = conv2d(
+            (p.k[0], p.k[1]),
+            left,
+            result,
+            stride=(p.s[0], p.s[1]),
+            padding=(p.p[0], p.p[1]),
+            dilation=(p.dilation[0], p.dilation[1]),
+            **grouped,
+        )
+        n, c, h, w = p.x_shape
+        sizes = {"N": n, "H": h, "W": w, "F": p.oc, "P": p.o[0], "Q": p.o[1]}
+        sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": c}
+        return kernel, symbols, sizes
+
+    @cached_property
+    def contraction(self) -> Contraction:
+        """The contraction that the kernel is."""
+        from tilewright.plan.contraction import recognise
+
+        program, sizes = self.traced
+        found = recognise(program, sizes)
+        if isinstance(found, str):
+            raise ArgumentError(f"{program.name}: {found}")
+        return found
+
+    def compiled(self, plan: str | None = None) -> ContractionKernel:
+        """The kernel's machine code, for the best plan or a given one."""
+        from tilewright.compiler.contraction import ContractionKernel
+
+        return ContractionKernel(self.contraction, plan)
+
+    def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
+        """Both factors, with exact or with real data, and an output full of NaN (or of a number that is no result)."""
+        p = self.problem
+        kinds = ":".join(self.types[:2])
+        if exact:
+            first, second = exact_data(p, kinds, rng, result=self.types[2])
+        else:
+            first, second = real_data(p, kinds, rng)
+        if isinstance(p, ConvProblem):
+            first = np.moveaxis(first, 1, -1)
+            second = np.moveaxis(second.reshape(p.oc, p.ic_per_group, *p.k), 1, -1)
+        a, b, out = self.shapes
+        kind = dtype(self.types[2])
+        poison = -(2**6) if kind.is_integer else np.nan
+        made = np.full(self.shapes[out], poison, kind.numpy)
+        return {a: np.ascontiguousarray(first), b: np.ascontiguousarray(second), out: made}
+
+    def reference(self, arrays: Arrays) -> Array:
+        """What should come out, in float64 or exactly in integers."""
+        p = self.problem
+        first, second, _ = arrays.values()
+        if isinstance(p, MatmulProblem):
+            return matmul_reference(p, first, second)
+        return conv_forward(p, first, second, x_layout="nxc", w_layout="oxi", y_layout="nxc")
+
+    def bound(self, arrays: Arrays, exact: Array) -> Array:
+        """How far a result of these real data may lie from the exact one."""
+        size = self.reference({name: np.abs(array) for name, array in arrays.items()})
+        adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
+        return real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
+
+    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "x86") -> Checks:
+        """Runs the kernel on exact and on real data, and compares."""
+        arrays = self.arrays(rng, exact=True)
+        *_, out = arrays.values()
+        launch_on(target, kernel, arrays)()
+        wanted = self.reference(arrays).astype(out.dtype)
+        wrong = int(np.count_nonzero(out != wanted))
+        arrays = self.arrays(rng, exact=False)
+        *_, out = arrays.values()
+        launch_on(target, kernel, arrays)()
+        exact = self.reference(arrays)
+        if dtype(self.types[2]).is_integer:
+            share = float(np.count_nonzero(out != exact.astype(out.dtype)) > 0) * 2
+        else:
+            error = np.abs(out.astype(np.float64) - exact)
+            share = float(np.max(error / self.bound(arrays, exact))) if np.isfinite(error).all() else np.inf
+        return Checks(out.size, wrong, share)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Elements in all, elements that differ on exact data, and the largest error on real data as a share of its
+    bound.
+    """
+
+    count: int
+    wrong: int
+    share: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.wrong == 0 and self.share <= 1
+
+    def lines(self) -> list[str]:
+        """The outcome in words."""
+        exact = f"all {self.count} elements are equal" if not self.wrong else f"{self.wrong} of {self.count} differ"
+        real = f"the largest error is {self.share:.2g} of its bound"
+        return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
+
+
+def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
+    """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
+    if target == "x86":
+        return kernel.bind(arrays)
+    if target != "interpreter":
+        raise ArgumentError(f"--target {target}: there is x86 (machine code) and interpreter (the block programs)")
+    made = on_interpreter(host_text(kernel))
+    c = kernel.contraction
+    shapes = {o.name: o.shape for o in (c.a, c.b, c.out, *c.extras)}
+    named = [a.name or "" for a in made.main.args]
+    return made.bind(*[arrays[name].reshape(shapes[name]) for name in named])  # type: ignore[no-any-return]
+
+
+def on_interpreter(text: str) -> TextExecutable:
+    """A text that the interpreter runs."""
+    from tilewright.compiler.text import compile_text
+
+    return compile_text(text, "interpreter")
+
+
+def host_program(kernel: ContractionKernel, workers: int) -> str:
+    """The host program of a kernel: the packed factor is made when arguments are bound, the rest at every launch."""
+    from tilewright.ir.tensors import TensorType
+
+    pack, main = kernel.packer.main, kernel.main.main
+
+    def kind(t: TensorType, role: str) -> str:
+        return f"{role}global {t.dtype} ({', '.join(map(str, t.shape))})"
+
+    source, packed = pack.args
+    arguments = {source.name: kind(source.type, "in ")}
+    arguments |= {a.name: kind(a.type, f"{a.type.role} ") for a in main.args if a.name != packed.name}
+    order = [a for a in kernel.contraction.arguments if a in arguments]
+    shown = ", ".join(f"%{name}: {arguments[name]}" for name in order)
+    return "\n".join(
+        [
+            f"host {main.name}_host({shown})",
+            "{",
+            "  bind {",
+            f"    %{packed.name} = workspace {kind(packed.type, '')}",
+            f"    launch {pack.name}(%{source.name}, %{packed.name}) workers {workers}",
+            "  }",
+            f"  launch {main.name}({', '.join(f'%{a.name}' for a in main.args)}) workers {workers}",
+            "}",
+            "",
+        ]
+    )
+
+
+def host_text(kernel: ContractionKernel, workers: int | None = None) -> str:
+    """The whole text that `compile_text` takes: the host program and the two it launches."""
+    if workers is None:
+        from tilewright.targets.x86.pool import pool
+
+        workers = pool().workers
+    parts = [host_program(kernel, workers), kernel.packer.text("block"), kernel.main.text("block")]
+    return "\n".join(parts)
