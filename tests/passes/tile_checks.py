@@ -1,0 +1,98 @@
+"""Running a tile kernel natively: poisoned outputs between guards, against the executor, and on the interpreter."""
+
+import platform
+import warnings
+
+import numpy as np
+import pytest
+from kernel_checks import GUARD, poisoned
+
+import tilewright
+from tilewright.compiler.native import run_on
+from tilewright.errors import AliasingWarning
+from tilewright.interpret.block.run import interpret
+from tilewright.ir.block import parse_block
+from tilewright.runtime.arguments import Arguments
+from tilewright.targets.x86 import cpu
+
+on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
+
+
+def native(made, **options):
+    """The executable of a kernel, or of a kernel with its symbols."""
+    kernel, symbols = made if isinstance(made, tuple) else (made, {})
+    return tilewright.compile(kernel, symbols, target="x86", **options)
+
+
+def run_native(made, inputs, shape, dtype, *, fresh=None):
+    """The output natively; nothing outside it is written, the inputs stay, the block text parses back."""
+    executable = native(made, strict=True)
+    before = [x.copy() for x in inputs]
+    out, buffer = poisoned(shape, dtype)
+    if fresh is not None:
+        out[...] = fresh
+    guards = buffer[:GUARD].tobytes() + buffer[-GUARD:].tobytes()
+    assert executable(*inputs, out) is None
+    assert buffer[:GUARD].tobytes() + buffer[-GUARD:].tobytes() == guards
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(inputs, before, strict=True))
+    if out.size:
+        parses_back(executable)
+    return out
+
+
+def parses_back(executable):
+    program = executable._last.lowered.program
+    assert parse_block(str(program)) == program
+    assert executable.text("block") == str(program)
+
+
+def executed(made, inputs, shape, dtype, *, fresh=None):
+    """The output by the executor."""
+    kernel, symbols = made if isinstance(made, tuple) else (made, {})
+    out, _ = poisoned(shape, dtype)
+    if fresh is not None:
+        out[...] = fresh
+    tilewright.compile(kernel, symbols, strict=True)(*inputs, out)
+    return out
+
+
+def same_bits(made, inputs, shape, dtype, *, fresh=None):
+    """Natively and by the executor: equal to the last bit."""
+    found = run_native(made, inputs, shape, dtype, fresh=fresh)
+    wanted = executed(made, inputs, shape, dtype, fresh=fresh)
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    return found
+
+
+def interpreted(executable, args, workers=2, seed=0):
+    """What the block program gives on its interpreter: outputs that are left out, made and returned."""
+    bound = Arguments(executable.program, executable.outputs, executable.known, args)
+    shapes = {a: np.shape(bound.values[a]) for a in executable.program.args}
+    lowered = executable.block(bound.symbols, shapes)
+    program = lowered.program
+
+    def run(arrays):
+        named = {a.name: array for a, array in zip(program.args, arrays, strict=True)}
+        interpret(program, named, cpu.machine(), workers=workers, seed=seed)
+
+    run_on(lowered, bound.values, executable.outputs, run)
+    return bound.finish()
+
+
+def three_ways(kernel, *args, symbols=None):
+    """By the executor, natively and on the block interpreter: all the same bits. Arrays are left as they came."""
+    results = []
+    for way in ("executor", "native", "interpreter"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AliasingWarning)
+            run = tilewright.compile(kernel, symbols or {}, target=None if way == "executor" else "x86")
+        mine = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        found = interpreted(run, tuple(mine)) if way == "interpreter" else run(*mine)
+        arrays = [a for a in mine if isinstance(a, np.ndarray)]
+        results.append([*(found if isinstance(found, tuple) else [] if found is None else [found]), *arrays])
+        if way == "native":
+            parses_back(run)
+    for other in results[1:]:
+        for wanted, found in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    return results[0]
