@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import perf_counter
 
+import ml_dtypes
 import numpy as np
 from rich.console import Console
 from rich.rule import Rule
@@ -11,7 +13,9 @@ from rich.rule import Rule
 import tilewright
 from tilewright.algebra import ComposedLayout, Layout, Swizzle, View, extent
 from tilewright.algebra.picture import layout_conflicts, layout_table
+from tilewright.errors import ProgramError
 from tilewright.problems import conv_forward, exact_data, parse_conv
+from tilewright.targets.x86 import cpu
 from tilewright.wave.templates import get_igemm_conv2d
 
 
@@ -37,6 +41,51 @@ def convolution(console: Console) -> None:
     console.print(f"run in {elapsed:.3f} s; {y.size - wrong} of {y.size} results equal the float64 reference exactly")
     if wrong:
         raise SystemExit("the convolution is wrong")
+
+
+def machine_code(console: Console) -> None:
+    """A convolution as machine code for this CPU: its plan, its block program, its speed; checked exactly."""
+    rng = np.random.default_rng(0)
+    dtype = np.dtype(ml_dtypes.bfloat16) if "amx-bf16" in cpu.features() else np.dtype(np.float32)
+    x = rng.integers(-2, 3, (1, 56, 52, 64)).astype(dtype)
+    w = rng.integers(-1, 2, (64, 3, 3, 64)).astype(dtype)
+    start = perf_counter()
+    layer = tilewright.Conv2d(w, padding=1)
+    kernel, y = layer.kernel(x)
+    launch = layer.bind(x, y, kernel)
+    console.print(f"64 to 64 channels, 56x52, 3x3, {dtype}: compiled in {1000 * (perf_counter() - start):.0f} ms\n")
+    console.print(kernel.explain() + "\n")
+    console.print(kernel.main.text("block"))
+    times = []
+    for _ in range(200):
+        start = perf_counter()
+        launch()
+        times.append(perf_counter() - start)
+    operations = kernel.contraction.flops
+    console.print(f"run in {1e6 * min(times):.0f} us, {operations / min(times) / 1e9:.0f} GFLOP/s on this machine")
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    wanted = sum(
+        padded[:, r : r + 56, s : s + 52] @ w[:, r, s].astype(np.float64).T for r in range(3) for s in range(3)
+    )
+    wrong = int((y.astype(np.float64) != np.asarray(wanted).astype(dtype).astype(np.float64)).sum())
+    console.print(f"{y.size - wrong} of {y.size} results equal the float64 reference exactly")
+    if wrong:
+        raise SystemExit("the convolution is wrong")
+
+
+def faults(console: Console) -> None:
+    """A block program for Hopper on the interpreter; then with one line taken away."""
+    text = (Path(__file__).parent / "block" / "gemm_hopper.block").read_text()
+    params = {"M": 72, "N": 64, "K": 128, "BN": 64}
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, s).astype(ml_dtypes.bfloat16) for s in ((72, 128), (64, 128)))
+    d = tilewright.compile_text(text, params=params)(a, b)
+    equal = np.array_equal(d.astype(np.float64), (a.astype(np.float64) @ b.astype(np.float64).T))
+    console.print(f"a warp-specialised matrix product, TMA, wgmma, 9 waves: {'exact' if equal else 'WRONG'}")
+    try:
+        tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params)(a, b)
+    except ProgramError as fault:
+        console.print(f"without its `commit %out`:\n{fault}")
 
 
 def accesses(console: Console) -> None:
@@ -72,6 +121,10 @@ def main() -> None:
     console = Console(markup=False, highlight=False)
     console.print(Rule("Tile language: the seed's convolution"))
     convolution(console)
+    console.print(Rule("Machine code: a convolution on this CPU"))
+    machine_code(console)
+    console.print(Rule("Block programs: one for Hopper, on the interpreter"))
+    faults(console)
     console.print(Rule("Accesses: 3x3, stride 2, padding 1, run-time sizes"))
     accesses(console)
     console.print(Rule("Layouts: functions from coordinates to offsets"))

@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from tilewright._version import __version__
+from tilewright.cli.bench import bench
 from tilewright.cli.cache import cache
 from tilewright.cli.draw import draw
 from tilewright.cli.environment import environment
+from tilewright.cli.run import run
+from tilewright.cli.show import show
 from tilewright.cli.targets import targets
 
 app = typer.Typer(
@@ -20,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (draw, targets, cache, environment):
+for command in (run, show, bench, draw, targets, cache, environment):
     app.command()(command)
 
 

@@ -30,7 +30,6 @@ from tilewright.problems import (
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
-    from tilewright.compiler.text import TextExecutable
     from tilewright.plan.contraction import Contraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -214,24 +213,27 @@ class Checks:
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
 
 
+def known_target(target: str) -> None:
+    """Refuses a target that there is not."""
+    from tilewright.compiler.text import TARGETS
+
+    if target not in TARGETS:
+        raise ArgumentError(f"--target {target}: there is {', '.join(TARGETS)}")
+
+
 def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
     """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
+    from tilewright.compiler.text import compile_text
+
     if target == "x86":
         return kernel.bind(arrays)
-    if target != "interpreter":
-        raise ArgumentError(f"--target {target}: there is x86 (machine code) and interpreter (the block programs)")
-    made = on_interpreter(host_text(kernel))
+    known_target(target)
+    made = compile_text(host_text(kernel), target)
     c = kernel.contraction
     shapes = {o.name: o.shape for o in (c.a, c.b, c.out, *c.extras)}
     named = [a.name or "" for a in made.main.args]
-    return made.bind(*[arrays[name].reshape(shapes[name]) for name in named])  # type: ignore[no-any-return]
-
-
-def on_interpreter(text: str) -> TextExecutable:
-    """A text that the interpreter runs."""
-    from tilewright.compiler.text import compile_text
-
-    return compile_text(text, "interpreter")
+    launch: Callable[[], Any] = made.bind(*[arrays[name].reshape(shapes[name]) for name in named])
+    return launch
 
 
 def host_program(kernel: ContractionKernel, workers: int) -> str:

@@ -37,7 +37,7 @@ def _erf_f64(x: Formula) -> Formula:
     inside = Formula("maximum", (Formula("minimum", (x, Formula.number(6.0))), Formula.number(-6.0)))
     z = Formula("mul", (Formula("mul", (inside, inside)), Formula.number(2.0)))
     total: Formula = Formula.number(1.0)
-    for n in range(127, 1, -2):
+    for n in range(301, 1, -2):
         step = Formula("mul", (total, Formula("mul", (z, Formula.number(1.0 / n)))))
         total = Formula("add", (step, Formula.number(1.0)))
     scale = Formula("exp", (Formula("mul", (z, Formula.number(-0.5))),))

@@ -1,0 +1,96 @@
+"""`tilewright run`: one problem, planned, compiled, checked and timed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.printing import fail, show, table
+from tilewright.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.cli.workload import Workload
+    from tilewright.compiler.contraction import ContractionKernel
+
+ROUNDS = 10
+
+
+def run(
+    problem: Annotated[
+        str, typer.Argument(metavar="PROBLEM", help="Such as mb1ic64ih56oc64oh56kh3ph1, or 128x64:64x96.")
+    ],
+    dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
+    target: Annotated[str, typer.Option(help="x86 (machine code) or interpreter (the block programs).")] = "x86",
+    plan: Annotated[str | None, typer.Option(metavar="TEXT", help="Use this plan, as `show` prints it.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the reference: exact and real data.")] = False,
+    timed: Annotated[bool, typer.Option("--time", help="The shortest time, and its share of the peak.")] = False,
+) -> None:
+    """Plan and compile a problem; check its results, time it.
+
+    Images and results are NHWC. Exact data must give exactly the reference, real data a result within the bound of
+    their rounding errors. The peak is measured beside: products of the CPU's best atom for these types, nothing else.
+    The exit code is 1 if a result is wrong.
+
+    \b
+    Examples:
+      tilewright run mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --check --time
+      tilewright run 128x64:64x96 --check
+    """
+    try:
+        right = _run(problem, dt, target, plan, check, timed)
+    except TilewrightError as fault:
+        fail(str(fault))
+    if not right:
+        raise typer.Exit(1)
+
+
+def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool) -> bool:
+    from tilewright.cli.workload import Workload, known_target, read_problem, read_types
+    from tilewright.plan.plans import plan_text
+
+    known_target(target)
+    work = Workload(read_problem(problem), read_types(dt))
+    before = time.perf_counter()
+    kernel = work.compiled(plan)
+    compiled = time.perf_counter() - before
+    rows = [("problem", str(work.problem)), ("types", ":".join(work.types)), ("target", target)]
+    rows += [("plan", plan_text(kernel.plan) + (", given" if plan is not None else ""))]
+    rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
+    show(table(("", ""), rows), kernel.explain())
+    passed = _checked(work, kernel, target) if check else True
+    if timed:
+        _timed(work, kernel, target)
+    return passed
+
+
+def _checked(work: Workload, kernel: ContractionKernel, target: str) -> bool:
+    import numpy as np
+
+    found = work.check(kernel, np.random.default_rng(0), target)
+    show("", "\n".join(found.lines()))
+    return found.passed
+
+
+def _timed(work: Workload, kernel: ContractionKernel, target: str) -> None:
+    import numpy as np
+
+    from tilewright.cli.peak import peak_of
+    from tilewright.cli.timing import shortest
+    from tilewright.cli.workload import launch_on
+
+    launch = launch_on(target, kernel, work.arrays(np.random.default_rng(0), exact=False))
+    launch()
+    c = kernel.contraction
+    peak = peak_of(c.a.dtype, c.b.dtype)
+    best, rate = float("inf"), 0.0
+    for _ in range(ROUNDS):
+        rate = max(rate, peak.rate(5))
+        best = min(best, shortest(launch))
+    done = work.problem.ops / best
+    show(
+        "",
+        f"time: {best * 1e6:.1f} us, {done / 1e9:.1f} GFLOP/s: {100 * done / rate:.1f} % of {rate / 1e9:.0f} GFLOP/s,"
+        f" the peak of {peak.atom} measured beside",
+    )
