@@ -15,7 +15,7 @@ from tilewright.algebra.expr_conditions import conjuncts
 from tilewright.algebra.expr_rules import all_of, maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
 from tilewright.passes.places import Memory, MemoryView, Where, linear_step
 from tilewright.passes.storage import Tiles, Vectors
@@ -437,8 +437,10 @@ class _Loops:
         elif full:
             with self.low.loop("v", 0, full) as i:
                 step(self.lanes * i, self.lanes)
-        if tail:
-            step(as_expr(full * self.lanes), tail)
+        start = full * self.lanes
+        for count in _whole_powers(tail) if job.identity and job.dtype is bf16 else [tail] * bool(tail):
+            step(as_expr(start), count)
+            start += count
 
     def _step(self, job: Job, known: dict[Symbol, Expr], lane: Symbol | None, lanes: int) -> None:
         images = Substitution(known)
@@ -448,6 +450,15 @@ class _Loops:
             places[n] = Where(where.buffer, images(where.offset), conjuncts(kept))
         coordinates = tuple(known.get(a, as_expr(0)) for a in self.axes)
         _leaf(self.low, job, coordinates, places, lane, lanes, None)
+
+
+def _whole_powers(count: int) -> list[int]:
+    """A number as a sum of powers of two: LLVM moves no other number of bf16 from memory to memory.
+
+    >>> _whole_powers(13)
+    [8, 4, 1]
+    """
+    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
 
 
 def _by_loops(low: Lowering, job: Job) -> None:
