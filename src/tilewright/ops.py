@@ -97,15 +97,17 @@ class Conv2d:
 
     def __call__(self, x: Any) -> Array:
         """The convolution of an image."""
-        image = _array(x, "x", 4)
+        image = _array(x, "x", 4, empty=True)
+        if image.shape[0] == 0:
+            return np.empty((0, *self.sizes(image), self.weight.shape[0]), self.out.numpy)
         kernel, out = self.kernel(image)
         self.bind(image, out, kernel)()
         return out
 
-    def kernel(self, image: Array) -> tuple[ContractionKernel, Array]:
-        """The kernel for an image of this shape, and an output for it."""
-        f, r, s, c = self.weight.shape
-        n, h, w, channels = image.shape
+    def sizes(self, image: Array) -> list[int]:
+        """The output's height and width; raises where the image does not go with the weights."""
+        _, r, s, c = self.weight.shape
+        _, h, w, channels = image.shape
         if channels != c * self.groups:
             raise ArgumentError(f"x has {channels} channels; the weights take {c} in each of {self.groups} groups")
         if _dtype(image, "x") is not _dtype(self.weight, "weight"):
@@ -116,6 +118,13 @@ class Conv2d:
             if count < 1:
                 raise ArgumentError(f"x is {h}x{w}: a filter of {r}x{s} does not fit, with this padding and dilation")
             sizes.append(count)
+        return sizes
+
+    def kernel(self, image: Array) -> tuple[ContractionKernel, Array]:
+        """The kernel for an image of this shape, and an output for it."""
+        sizes = self.sizes(image)
+        f, r, s, c = self.weight.shape
+        n, h, w, _ = image.shape
         made = _conv(
             (n, h, w, c, f, r, s),
             (_dtype(image, "x").name, self.out.name),
@@ -146,7 +155,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
     array([[11.]], dtype=float32)
     """
-    left, right = _array(a, "a", 2), _array(b, "b", 2)
+    left, right = _array(a, "a", 2, empty=True), _array(b, "b", 2, empty=True)
     kind = _dtype(left, "a")
     if left.shape[1] != right.shape[0]:
         raise ArgumentError(
@@ -155,6 +164,10 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
     if _dtype(right, "b") is not kind:
         raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
     result = kind if out_dtype is None else dtype(out_dtype)
+    if 0 in (left.shape[0], right.shape[1]):
+        return np.empty((left.shape[0], right.shape[1]), result.numpy)
+    if left.shape[1] == 0:
+        raise ArgumentError("a has no columns: there is nothing to add up")
     kernel = _matmul((*left.shape, right.shape[1]), (kind.name, result.name), bias is not None, activation)
     out = np.empty((left.shape[0], right.shape[1]), result.numpy)
     arrays = {"a": left, "b": right, "c": out}
@@ -218,14 +231,14 @@ def _pair(value: Pair, name: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _array(value: Any, name: str, dims: int) -> Array:
+def _array(value: Any, name: str, dims: int, empty: bool = False) -> Array:
     """The argument as a contiguous numpy array; anything that speaks DLPack is taken."""
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     found = np.ascontiguousarray(value)
     if found.ndim != dims:
         raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {dims}")
-    if 0 in found.shape:
+    if 0 in (found.shape[1:] if empty and dims == 4 else () if empty else found.shape):
         raise ArgumentError(f"{name} has the shape {found.shape}: nothing to compute")
     return found
 

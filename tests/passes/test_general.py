@@ -20,7 +20,7 @@ from test_rowwise_kernels import (
     softmax_bound,
     softmax_in_float64,
 )
-from tile_checks import interpreted, native, on_x86, run_native, same_bits
+from tile_checks import interpreted, native, on_x86, own_cache, run_native, same_bits
 from tile_fuzz import TileFuzz
 
 import tilewright
@@ -28,6 +28,7 @@ from tilewright import kernels
 from tilewright.errors import ExecutionError
 
 pytestmark = on_x86
+__all__ = ["own_cache"]
 
 
 # -- exact --------------------------------------------------------------------------------------------------
@@ -89,9 +90,8 @@ def test_reductions(combine, over, dtype):
     for shape in [*MOVED, (5, 259), (300, 3)]:
         # all of one sign too: a padding of 0 would win the maximum
         for x in (small_integers(rng, shape, dtype), small_integers(rng, shape, dtype, 1) - form(dtype).type(2)):
-            kept = shape[:1] if over == "columns" else shape[1:]
-            same_bits(kernels.reduction(combine, over, dtype, "i32" if dtype == "i8" else "f32"), (x,), kept,
-                      "i32" if dtype == "i8" else "f32")  # fmt: skip
+            kept, out = shape[:1] if over == "columns" else shape[1:], "i32" if dtype == "i8" else "f32"
+            same_bits(kernels.reduction(combine, over, dtype, out), (x,), kept, out)
 
 
 @pytest.mark.parametrize("over", ["columns", "rows"])

@@ -18,6 +18,14 @@ from tilewright.targets.x86 import cpu
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Compiled programs are kept in a folder of the tests' own."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "tilewright-cache"))
+    for name in ("TILEWRIGHT_CACHE_MB", "TILEWRIGHT_DUMP", "TILEWRIGHT_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def native(made, **options):
     """The executable of a kernel, or of a kernel with its symbols."""
     kernel, symbols = made if isinstance(made, tuple) else (made, {})

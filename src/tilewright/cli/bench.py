@@ -41,7 +41,8 @@ def bench(
     """Time the problems of a list against oneDNN, on this CPU, in one run.
 
     Weights are packed beforehand on both sides. Both run in turn, and a probe of the machine's peak before and after
-    each sample says whether it counts: others may use the machine, too. The shortest sample that counts is the time.
+    each sample says whether it counts, as does the time that threads waited for a core: others may use the machine, too. The
+    shortest sample that counts is the time; a problem without one is listed as not measured.
     The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says it
     took. ratio = peer / ours: above 1, ours is faster. Worst first. It needs PyTorch: the extra `bench`.
 
@@ -134,8 +135,8 @@ def measured(work: Workload, library: Library, rounds: int) -> Row:
         rounds,
     )
     ours, theirs, primitive = (gate.least(side) for side in ("ours", "peer", "primitive"))
-    assert ours is not None
-    assert theirs is not None
+    if ours is None or theirs is None:
+        raise ArgumentError("the machine was not free: no sample counts")
     return {
         "problem": str(work.problem),
         "dt": ":".join(work.types),

@@ -42,7 +42,7 @@ def show(
 
 
 def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
-    from tilewright.cli.workload import Workload, host_text, read_problem, read_types
+    from tilewright.cli.workload import Workload, block_texts, host_text, read_problem, read_types
     from tilewright.plan.plans import plan_text
 
     if level not in LEVELS:
@@ -54,7 +54,7 @@ def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
     if level == "plan":
         return f"{plan_text(kernel.plan)}\n\n{kernel.explain()}"
     if level == "block":
-        return f"{kernel.packer.text('block')}\n{kernel.main.text('block')}"
+        return "\n".join(block_texts(kernel))
     if level == "host":
         return host_text(kernel)
     return kernel.main.text(level)

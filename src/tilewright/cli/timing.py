@@ -6,13 +6,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tilewright.cli.peak import Peak
 
 FREE = 1.2
 """A probe that takes no longer than so many times the shortest one says that the machine was free."""
+WAITED = 0.1
+"""The share of a sample's duration that threads may wait for a core."""
 
 
 def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
@@ -31,50 +35,69 @@ def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
             return best
 
 
+def waited() -> float:
+    """The seconds that threads of this process have waited for a core so far; 0 where the system does not say."""
+    total = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):
+            total += int(task.read_text().split()[1])
+    return total * 1e-9
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measurement, the slower of the probes beside it, and the share of its duration that threads waited."""
+
+    value: float | None
+    probe: float
+    waited: float
+
+
 @dataclass
 class Gate:
-    """Samples, each taken between two probes; kept are those beside which no probe was slow.
+    """Samples, each taken between two probes; kept are those beside which no probe was slow and no thread waited.
 
-    >>> gate = Gate(Peak("", 1, lambda: None), pause=0)
-    >>> gate.samples = {"ours": [(1.0, 5e-6), (1.3, 2e-6), (1.1, 4e-6)]}
-    >>> gate.best = 1.0
-    >>> gate.kept("ours"), gate.least("ours")
-    ([5e-06, 4e-06], 4e-06)
+    A probe is short, and may find a free moment on a machine that is busy all the time; waiting threads tell.
+
+    >>> gate = Gate(Peak("", 1, lambda: None), pause=0, best=1.0)
+    >>> gate.samples = {"ours": [Sample(5e-6, 1.0, 0.0), Sample(2e-6, 1.3, 0.0), Sample(4e-6, 1.1, 0.9)]}
+    >>> gate.kept("ours"), gate.least("ours"), gate.least("peer")
+    ([5e-06], 5e-06, None)
     """
 
     probe: Peak
     pause: float = 0.003
     best: float = math.inf
-    samples: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def sample(self, side: str, measure: Callable[[], float | None]) -> None:
         """Takes one sample of a side: probe, measurement, probe."""
-        probes = []
-        value = None
-        for after in (False, True):
-            if after:
-                value = measure()
-            time.sleep(self.pause)  # threads of others stop looking for work
-            probes.append(min(self.probe() for _ in range(3)))
-        self.best = min(self.best, *probes)
-        self.samples.setdefault(side, []).append((max(probes), value))
+        first = self._probe()
+        delay, start = waited(), time.perf_counter()
+        value = measure()
+        took = time.perf_counter() - start
+        share = (waited() - delay) / took
+        last = self._probe()
+        self.best = min(self.best, first, last)
+        self.samples.setdefault(side, []).append(Sample(value, max(first, last), share))
+
+    def _probe(self) -> float:
+        time.sleep(self.pause)  # threads of others stop looking for work
+        return min(self.probe() for _ in range(3))
 
     def kept(self, side: str) -> list[float]:
         """The samples that count, by what the best probe is now."""
         taken = self.samples.get(side, [])
-        return [value for probe, value in taken if value is not None and probe <= FREE * self.best]
+        free = (s.value for s in taken if s.probe <= FREE * self.best and s.waited <= WAITED)
+        return [value for value in free if value is not None]
 
     def least(self, side: str) -> float | None:
-        """The shortest sample that counts; where none does, the one beside the fastest probes; None without any."""
-        kept = self.kept(side)
-        if kept:
-            return min(kept)
-        taken = [(probe, value) for probe, value in self.samples.get(side, []) if value is not None]
-        return min(taken)[1] if taken else None
+        """The shortest sample that counts, if one does."""
+        return min(self.kept(side), default=None)
 
     def take(self, sides: dict[str, Callable[[], float | None]], rounds: int) -> None:
-        """Rounds over all sides in turn, until each has so many samples that count, or four times as many are taken."""
-        for _ in range(4 * rounds):
+        """Rounds over all sides in turn, until each has so many samples that count, or six times as many are taken."""
+        for _ in range(6 * rounds):
             for side, measure in sides.items():
                 self.sample(side, measure)
             if min(len(self.kept(side)) for side in sides) >= rounds:

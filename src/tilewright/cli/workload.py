@@ -30,7 +30,7 @@ from tilewright.problems import (
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
-    from tilewright.plan.contraction import Contraction
+    from tilewright.plan.contraction import Contraction, Operand
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -236,40 +236,62 @@ def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callabl
     return launch
 
 
+def block_texts(kernel: ContractionKernel) -> list[str]:
+    """The block programs of a kernel in the order in which they run: packing and the main one last."""
+    texts = []
+    for name, widen in kernel.widened.items():  # factors that are converted first
+        narrow, wide = (a.type.dtype for a in widen.main.args)
+        shape = _shape(_operand(kernel, name).shape)
+        arguments = f"%narrow: in global {narrow} {shape}, %wide: out global {wide} {shape}"
+        texts.append(f"block widen_{name}({arguments})\n{{\n  map %wide = {wide}(%narrow)\n}}\n")
+    return [*texts, kernel.packer.text("block"), kernel.main.text("block")]
+
+
 def host_program(kernel: ContractionKernel, workers: int) -> str:
     """The host program of a kernel: the packed factor is made when arguments are bound, the rest at every launch."""
-    from tilewright.ir.tensors import TensorType
-
     pack, main = kernel.packer.main, kernel.main.main
+    source, packed = (a.name for a in pack.args)
+    types = {a.name: f"{a.type.dtype} {_shape(a.type.shape)}" for a in (*pack.args, *main.args)}
+    roles = {a.name: a.type.role for a in (*main.args, pack.args[0])}
+    wide = {name: f"wide_{name}" for name in kernel.widened}
+    outer = types | {
+        n: f"{w.main.args[0].type.dtype} {_shape(_operand(kernel, n).shape)}" for n, w in kernel.widened.items()
+    }
+    names = [name for name in kernel.contraction.arguments if name in roles]
+    header = ", ".join(f"%{name}: {roles[name]} global {outer[name]}" for name in names)
 
-    def kind(t: TensorType, role: str) -> str:
-        return f"{role}global {t.dtype} ({', '.join(map(str, t.shape))})"
+    def widening(name: str | None) -> list[str]:
+        if name not in wide:
+            return []
+        return [f"%{wide[name]} = workspace global {types[name]}", launch(f"widen_{name}", name, wide[name])]
 
-    source, packed = pack.args
-    arguments = {source.name: kind(source.type, "in ")}
-    arguments |= {a.name: kind(a.type, f"{a.type.role} ") for a in main.args if a.name != packed.name}
-    order = [a for a in kernel.contraction.arguments if a in arguments]
-    shown = ", ".join(f"%{name}: {arguments[name]}" for name in order)
-    return "\n".join(
-        [
-            f"host {main.name}_host({shown})",
-            "{",
-            "  bind {",
-            f"    %{packed.name} = workspace {kind(packed.type, '')}",
-            f"    launch {pack.name}(%{source.name}, %{packed.name}) workers {workers}",
-            "  }",
-            f"  launch {main.name}({', '.join(f'%{a.name}' for a in main.args)}) workers {workers}",
-            "}",
-            "",
-        ]
-    )
+    def launch(program: str, *arguments: str | None) -> str:
+        return f"launch {program}({', '.join(f'%{a}' for a in arguments)}) workers {workers}"
+
+    bound = [
+        *widening(source),
+        f"%{packed} = workspace global {types[packed]}",
+        launch(pack.name, wide.get(source or "", source), packed),
+    ]
+    rows = next(name for name in (a.name for a in main.args) if name != packed)
+    done = [*widening(rows), launch(main.name, *(wide.get(a.name or "", a.name) for a in main.args))]
+    lines = ["  bind {", *(f"    {line}" for line in bound), "  }", *(f"  {line}" for line in done)]
+    return "\n".join([f"host {main.name}_host({header})", "{", *lines, "}", ""])
 
 
 def host_text(kernel: ContractionKernel, workers: int | None = None) -> str:
-    """The whole text that `compile_text` takes: the host program and the two it launches."""
+    """The whole text that `compile_text` takes: the host program and those that it launches."""
     if workers is None:
         from tilewright.targets.x86.pool import pool
 
         workers = pool().workers
-    parts = [host_program(kernel, workers), kernel.packer.text("block"), kernel.main.text("block")]
-    return "\n".join(parts)
+    return "\n".join([host_program(kernel, workers), *block_texts(kernel)])
+
+
+def _operand(kernel: ContractionKernel, name: str) -> Operand:
+    c = kernel.contraction
+    return c.a if c.a.name == name else c.b
+
+
+def _shape(extents: Any) -> str:
+    return f"({', '.join(map(str, extents))})"
