@@ -40,11 +40,11 @@ def bench(
 ) -> None:
     """Time the problems of a list against oneDNN, on this CPU, in one run.
 
-    Weights are packed beforehand on both sides. Both run in turn, and a probe of the machine's peak before and after
-    each sample says whether it counts, as does the time that threads waited for a core: others may use the machine, too. The
-    shortest sample that counts is the time; a problem without one is listed as not measured.
-    The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says it
-    took. ratio = peer / ours: above 1, ours is faster. Worst first. It needs PyTorch: the extra `bench`.
+    Weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's peak was
+    fast before and after it and no thread waited for a core: others may use the machine, too. The shortest sample that
+    counts is the time; a problem without one is listed as not measured. The peer is the fastest of PyTorch's calls
+    with prepacked weights; its primitive is what oneDNN itself says it took. ratio = peer / ours: above 1, ours is
+    faster. Worst first. It needs PyTorch: the extra `bench`.
 
     \b
     Examples:

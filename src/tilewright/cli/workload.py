@@ -142,7 +142,7 @@ class Workload:
         return ContractionKernel(self.contraction, plan)
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
-        """Both factors, with exact or with real data, and an output full of NaN (or of a number that is no result)."""
+        """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""
         p = self.problem
         kinds = ":".join(self.types[:2])
         if exact:
@@ -154,7 +154,7 @@ class Workload:
             second = np.moveaxis(second.reshape(p.oc, p.ic_per_group, *p.k), 1, -1)
         a, b, out = self.shapes
         kind = dtype(self.types[2])
-        poison = -(2**6) if kind.is_integer else np.nan
+        poison = np.nan if not kind.is_integer else -kind.exact_limit - 1 if kind.signed else kind.exact_limit
         made = np.full(self.shapes[out], poison, kind.numpy)
         return {a: np.ascontiguousarray(first), b: np.ascontiguousarray(second), out: made}
 

@@ -466,7 +466,8 @@ def _by_loops(low: Lowering, job: Job) -> None:
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
-    loops.run(job, [n for n in range(len(job.shape)) if n != loops.vector], {})
+    alone = {axis: as_expr(0) for axis, size in zip(loops.axes, job.shape, strict=True) if size == 1}
+    loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size > 1], alone)
 
 
 def _leaf(

@@ -27,7 +27,7 @@ from tilewright.algebra.expr import (
     Symbol,
     Xor,
 )
-from tilewright.algebra.expr_rules import linear, weighted_sum
+from tilewright.algebra.expr_rules import linear, maximum, minimum, weighted_sum
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
@@ -343,12 +343,45 @@ class Writer:
             total = part if not total else self.value(pattern.format(total, part))
         return total
 
+    def _up_to_a_limit(self, e: Expr, lane: Symbol, lanes: int) -> str | None:
+        """The lanes where e >= 0, if e is linear in the lane: those from a limit on, or up to one.
+
+        The limit is one number for all lanes, worked out where its symbols are known; lanes are compared with it in 16
+        bits, so that the mask of a vector costs one comparison.
+        """
+        constant, terms = linear(e)
+        mine = [c for t, c in terms if t is lane]
+        rest = [(t, c) for t, c in terms if t is not lane]
+        if len(mine) != 1 or any(lane in t.symbols for t, _ in rest) or lanes >= 1 << 14:
+            return None
+        step = mine[0]
+        other = weighted_sum(constant, rest)
+        limit = -(other // step) if step > 0 else other // -step
+        word = "sge" if step > 0 else "sle"
+        if isinstance(limit, Const):
+            holds = [i >= limit.value if step > 0 else i <= limit.value for i in range(lanes)]
+            return "<" + ", ".join(f"i1 {str(h).lower()}" for h in holds) + ">"
+        number = self.integer(minimum(maximum(limit, -1), lanes))
+        depth = self.depth(limit)
+        short = self.placed(depth, (limit, lanes, "short"), f"trunc i64 {number} to i16")
+        first = self.placed(depth, (limit, lanes, "first"), f"insertelement <{lanes} x i16> poison, i16 {short}, i64 0")
+        spread = self.placed(
+            depth,
+            (limit, lanes, "spread"),
+            f"shufflevector <{lanes} x i16> {first}, <{lanes} x i16> poison, <{lanes} x i32> zeroinitializer",
+        )
+        numbers = "<" + ", ".join(f"i16 {i}" for i in range(lanes)) + ">"
+        return self.placed(depth, (e, lane.name, lanes, "mask"), f"icmp {word} <{lanes} x i16> {numbers}, {spread}")
+
     def lane_conditions(self, e: Expr, lane: Symbol, lanes: int) -> str:
         """The condition for every lane: a vector of i1."""
         if lane not in e.symbols:
             return self.splat(self.condition(e), "i1", lanes)
         kind = f"<{lanes} x i64>"
         if isinstance(e, AtLeastZero):
+            by_limit = self._up_to_a_limit(e.operand, lane, lanes)
+            if by_limit is not None:
+                return by_limit
             return self.value(f"icmp sge {kind} {self.lane_values(e.operand, lane, lanes)}, zeroinitializer")
         if isinstance(e, IsZero):
             return self.value(f"icmp eq {kind} {self.lane_values(e.operand, lane, lanes)}, zeroinitializer")

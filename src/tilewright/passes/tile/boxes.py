@@ -58,8 +58,6 @@ def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
     writes = [op for op in ops if op.name in WRITES]
     first = writes[0].operands[0].type.dims
     found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
-    if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
-        return ()
     crossed: set[Expr] = set()
     for op in ops:
         crossed |= _crossed(op, program)

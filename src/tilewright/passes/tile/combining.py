@@ -148,6 +148,57 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return (Tile(tile.dtype, tile.dims, tile.parts, converted(total, wide, tile.dtype)),)
 
 
+def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The largest elements along a dimension, and where they are: one after another, each time of those left."""
+    tile = low.env[op.operands[0]]
+    dim = op.attrs["dim"]
+    count = low.number(op.attrs["count"])
+    values, places = op.results
+    outer = tuple(d for d in tile.dims if d is not dim)
+    if count > tile.parts[dim][1]:
+        raise ExecutionError(f"topk: {count} of {tile.parts[dim][1]} elements", op.loc)
+    parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
+    if 0 in tile.sizes or count == 0:
+        return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
+    made = [
+        low.stored(tile, (*outer, dim), kind)
+        for kind in (
+            (dtypes.i32, formulas.number(1, dtypes.i32)),
+            (tile.dtype, tile.formula),
+            (dtypes.i32, formulas.index(low.coordinate(dim), dtypes.i32)),
+        )
+    ]
+    left, elements, indices = (t.formula.value.tensor for t in made)
+    sizes = [parts[d][1] for d in outer]
+    best = [low.w.alloc(t.type.dtype, sizes, "best") for t in (left, elements, indices)]
+    found = [low.w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
+    with low.w.loop("n", count) as n:
+        attrs = {"along": len(outer), "with": _LARGER}
+        low.w.emit("reduce", (left, elements, indices, *best), (), **attrs)
+        over = low.w.axes(sizes)
+        for target, source in zip(found, best[1:], strict=True):
+            low.w.emit("copy", (source, low.w.view(target, over, [*((s, False) for s in over), (n, False)])))
+        taken = low.held(best[2], outer, parts).formula
+        there = Formula("eq", (made[2].formula, taken))
+        gone = Formula("select", (there, Formula.number(0), made[0].formula))
+        low.put(left, made[0].dims, made[0].parts, gone)
+    dims = (*outer, op.attrs["count"])
+    tiles = [low.held(t, dims, parts) for t in found]
+    return tuple(Tile(t.dtype, v.type.dims, parts, t.formula) for t, v in zip(tiles, op.results, strict=True))
+
+
+def _larger() -> tuple[Formula, ...]:
+    """Combines (is left, element, place): the element that is left and larger; the earlier one of two equal ones."""
+    (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
+    number = Formula("and_", (Formula("ne", (a1, a1)), Formula("eq", (b1, b1))))
+    above = Formula("or_", (Formula("gt", (b1, a1)), number))
+    later = Formula("or_", (Formula("gt", (b0, a0)), Formula("and_", (Formula("eq", (b0, a0)), above))))
+    return tuple(Formula("select", (later, b, a)) for a, b in ((a0, b0), (a1, b1), (a2, b2)))
+
+
+_LARGER = _larger()
+
+
 # -- products ---------------------------------------------------------------------------------------------
 
 

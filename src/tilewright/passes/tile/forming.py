@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -73,18 +74,56 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The same bits in another element type of the same width."""
     (value,) = op.operands
     to = op.attrs["dtype"]
-    if to.bits != value.type.dtype.bits:
-        raise ProgramError(f"bitcast of {value.type.dtype} to {to}, another width, has no native form yet", op.loc)
     tile = low.env[value]
+    if to.bits == tile.dtype.bits:
+        return (_as_bits(low, tile, to),)
+    if to is dtypes.bool_ or tile.dtype is dtypes.bool_:
+        raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
+    return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
+
+
+_WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
+
+
+def _as_bits(low: Lowering, tile: Tile, to: dtypes.DType) -> Tile:
+    """The same bits as another type of the same width."""
+    if tile.dtype is to:
+        return tile
     found = only_load(tile.formula)
     if found is None or found.tensor.type.space != "shared":
-        tile = low.stored(tile, name=value.name)
+        tile = low.stored(tile)
         found = only_load(tile.formula)
     if found is None:  # nothing to look at
-        return (Tile(to, tile.dims, tile.parts, formulas.number(0, to)),)
+        return Tile(to, tile.dims, tile.parts, formulas.number(0, to))
     tensor = low.w.emit("bitcast", (found.tensor,), dtype=to).result
     tensor.name = low.w.fresh(f"{found.tensor.name}_bits")
-    return (Tile(to, tile.dims, tile.parts, load(tensor, *found.at)),)
+    return Tile(to, tile.dims, tile.parts, load(tensor, *found.at))
+
+
+def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
+    """Words cut into smaller ones, or put together to larger ones, along the last dimension; the lowest bits first."""
+    *outer, last = kind.dims
+    before = tile.dims[-1]
+    parts = {d: tile.parts[d] for d in outer}
+    start, width = tile.parts[before]
+    c, word = low.coordinate(last), _WORDS[kind.dtype.bits]
+    bits, narrow = tile.dtype.bits, word.bits < tile.dtype.bits
+    if narrow:
+        ratio = bits // word.bits
+        parts[last] = start * ratio, width * ratio
+        whole = rewritten(tile.formula, Substitution({low.coordinate(before): c // ratio}))
+        formula = Formula.cast(word, Formula("shr", (whole, formulas.index(c % ratio * word.bits, tile.dtype))))
+    else:
+        ratio = word.bits // bits
+        parts[last] = start / ratio, width // ratio
+        pieces = []
+        for n in range(ratio):
+            piece = rewritten(tile.formula, Substitution({low.coordinate(before): c * ratio + n}))
+            mask = formulas.number((1 << bits) - 1, word)
+            clean = call("and_", Formula.cast(word, piece), mask)
+            pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
+        formula = reduce(lambda a, b: Formula("or_", (a, b)), pieces)
+    return _as_bits(low, Tile(word, kind.dims, parts, formula), kind.dtype)
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -201,11 +240,14 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if any(s in d.symbols for v in _values(low) for d in v.type.dims):
+    if s not in low.walking and any(s in d.symbols for v in _values(low) for d in v.type.dims):
         raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
     if low.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
-    low.bound[s] = low.simple(op.operands[0])
+    if s in low.walking:
+        low.bound[s] = low.single(op.operands[0], op)
+    else:
+        low.bound[s] = low.simple(op.operands[0])
     return ()
 
 

@@ -27,7 +27,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.passes.tile import boxes, combining, forming, formulas, loops, memory
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, weight
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 
 HEAVY = 8
@@ -108,6 +108,10 @@ class Lowering:
         self.mutable: set[Value] = set()
         """Tensors that hold what a loop carries: an accumulation may go on in them."""
         self.faults: list[Fault] = []
+        self.walking: set[Symbol] = set()
+        """The axes of the while loops around."""
+        self.iteration: dict[Expr, Expr] = {}
+        """How many tiles of each loop around have been done before."""
         self._numbers = Substitution(self.symbols)
         self._coordinates: dict[Expr, Symbol] = {}
         self._arguments: dict[Value, Value] = {}
@@ -313,6 +317,15 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
+    def single(self, value: Value, op: Op, tile: Tile | None = None) -> Tile:
+        """The one element of a tile, as i64 without dimensions."""
+        tile = self.env[value] if tile is None else tile
+        if prod(tile.sizes) != 1:
+            raise ProgramError(f"{op_text(op)}: natively {value.type} must have one element here", op.loc)
+        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in tile.dims})
+        formula = formulas.converted(rewritten(tile.formula, images), tile.dtype, dtypes.i64)
+        return self.stored(Tile(dtypes.i64, (), {}, formula))
+
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
         """The tile as it lies in memory, put there if it is not; perhaps as another type."""
         found = only_load(tile.formula)
@@ -365,6 +378,7 @@ RULES: dict[str, Rule] = {
     "write": memory.write,
     "mma": combining.mma,
     "cumsum": combining.cumsum,
+    "topk": combining.topk,
     "iterate": loops.iterate,
     "conditional": loops.conditional,
     "barrier": _nothing,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
-from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
@@ -35,9 +35,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body once for each tile of the axis, in order."""
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
-        raise ProgramError(f"a while loop over {axis} has no native form yet: {op_text(op)}", op.loc)
-    if low.masks:
-        raise ProgramError(f"iterate over {axis} inside a conditional has no native form yet", op.loc)
+        return _while(low, op)
     first, length = low.part(axis)
     tile = _tile(low, op, axis, length)
     starts = [low.env[v] for v in op.operands]
@@ -46,9 +44,16 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     rounds, rest = divmod(length, tile)
     if rounds:
         with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds) as k:
+            low.iteration[axis] = k
             _round(low, op, carried, axis, (first + tile * k, tile))
     if rest:
+        low.iteration[axis] = as_expr(rounds)
         _round(low, op, carried, axis, (first + tile * rounds, rest))
+    return _results(low, op, carried)
+
+
+def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
+    """What a loop gives: what it carried last, rounded."""
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
         kind: TileType = value.type
@@ -89,7 +94,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
     wide = _wide(op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
-    if op.attrs["axis"] in dims:
+    if not op.attrs.get("start") and op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
     if 0 in start.sizes:
         return None, start
@@ -114,20 +119,66 @@ def _wide(op: Op, place: int) -> DType | None:
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: tuple[Expr, int]) -> None:
     """The body for one tile, and what it yields put where it is carried."""
-    (body,) = op.blocks
     before = low.parts.get(axis)
     low.parts[axis] = part
     with low.scope():
-        for (tensor, start), arg in zip(carried, body.args, strict=True):
-            low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
-            if tensor is not None:
-                low.mutable.add(tensor)
-        found = low.block(body)
-        _store(low, carried, found)
+        _body(low, op, carried)
     if before is None:
         del low.parts[axis]
     else:
         low.parts[axis] = before
+
+
+def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
+    (body,) = op.blocks
+    for (tensor, start), arg in zip(carried, body.args, strict=True):
+        low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
+        if tensor is not None:
+            low.mutable.add(tensor)
+    _store(low, carried, low.block(body))
+
+
+def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The body as long as a condition holds; it moves the axis itself, by set_symbol."""
+    axis = op.attrs["axis"]
+    (body,) = op.blocks
+    if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
+        raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
+    if low.masks or axis in low.bound:
+        raise ProgramError(f"a while loop over {axis} inside another or a conditional has no native form yet", op.loc)
+    first = low.single(op.operands[0], op)
+    place = low.stored(first, name=f"{axis}_now")
+    starts = [low.env[v] for v in op.operands[1:]]
+    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
+    going = low.w.alloc(dtypes.i32, (), "going")
+    low.walking.add(axis)
+    low.bound[axis] = place
+
+    def look() -> None:
+        data = {axis: place.formula}
+        for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
+            asked = symbol(f"GET_ITER_ARG_{n}")
+            if asked in op.attrs["condition"].symbols and tensor is not None:
+                data[asked] = low.single(value, op, low.held(tensor, start.dims, start.parts)).formula
+        e = low.expr(op.attrs["condition"])
+        for s in e.symbols - data.keys():
+            if s in low.bound:
+                data[s] = converted(low.bound[s].formula, low.bound[s].dtype, dtypes.i64)
+        low.put(going, (), {}, Formula.cast(dtypes.i32, formulas.of_expr(e, data)))
+
+    look()
+    inner = Block(())
+    with low.w.inside(inner):
+        with low.scope():
+            _body(low, op, carried)
+            following = low.bound[axis].formula
+        tensor = place.formula.value.tensor
+        low.put(tensor, (), {}, following)
+        look()
+    low.w.emit("while", (going,), (inner,))
+    low.walking.discard(axis)
+    del low.bound[axis]
+    return _results(low, op, carried)
 
 
 def _current(low: Lowering, tensor: Value, start: Tile, dtype: DType) -> Tile:

@@ -1,0 +1,143 @@
+"""Random convolutions, each under its default plan and under a random valid one: the results must be exact.
+
+    python benchmarks/random_convolutions.py N [--seed S] [--first I]
+
+Images that are not square, ragged sizes, padding (over-large, and other before than after), dilation, strides, groups,
+odd channels; f32, bf16, f16 and s8. What is refused is counted and listed by reason. Number I of seed S is the same
+problem in every run; the exit code is 1 if a result is wrong or something fails that was not refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.cli.workload import Workload
+from tilewright.errors import ArgumentError, MissingAtomWarning, ProblemError
+from tilewright.plan.plans import plan_text
+from tilewright.problems import ConvProblem
+
+CHANNELS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 20, 32, 33, 48, 64, 80, 127)
+TYPES = {"f32": ("f32",), "bf16": ("bf16", "f32"), "f16": ("f16", "f32"), "s8": ("s32", "s8")}
+MOST = 4_000_000  # products of one problem
+
+
+def random_workload(number: int, seed: int = 0) -> Workload:
+    """Convolution number so and so."""
+    rng = np.random.default_rng((seed, number))
+    kind = str(rng.choice(list(TYPES)))
+    result = str(rng.choice(TYPES[kind]))
+    while True:
+        try:
+            problem = _problem(rng)
+        except ProblemError:  # the filter does not fit
+            continue
+        if problem.macs <= MOST:
+            return Workload(problem, (kind, kind, result))
+
+
+def _problem(rng: np.random.Generator) -> ConvProblem:
+    groups = int(rng.choice([1, 1, 1, 2, 3, 4, 8]))
+    few = CHANNELS if groups == 1 else CHANNELS[:10]
+    ic, oc = (int(rng.choice(few)) for _ in range(2))
+    if groups == 1 and rng.random() < 0.15:  # depthwise, perhaps with several filters for a channel
+        groups, ic, oc = int(rng.choice(CHANNELS)), 1, int(rng.choice([1, 1, 2]))
+    i = tuple(int(n) for n in rng.integers(1, 24, 2))
+    k = tuple(int(n) for n in rng.choice([1, 1, 2, 3, 3, 4, 5, 7], 2))
+    s = tuple(int(n) for n in rng.choice([1, 1, 1, 2, 3], 2))
+    d = tuple(int(n) for n in rng.choice([0, 0, 0, 1, 2], 2))
+    p = tuple(
+        int(rng.choice([0, (tap - 1) * (far + 1) // 2, rng.integers(0, tap + 2)]))
+        for tap, far in zip(k, d, strict=True)
+    )
+    made = ConvProblem(
+        mb=int(rng.integers(1, 4)),
+        ic=ic * groups,
+        oc=oc * groups,
+        i=i,
+        k=k,
+        s=s,
+        d=d,
+        p=p,
+        g=groups if groups > 1 else None,
+    )
+    if rng.random() < 0.2:  # more, or fewer, outputs than the same padding on both sides gives
+        o = tuple(max(1, n + int(more)) for n, more in zip(made.o, rng.integers(-1, 2, 2), strict=True))
+        made = ConvProblem(mb=made.mb, ic=made.ic, oc=made.oc, i=i, k=k, s=s, d=d, p=p, o=o, g=made.g)
+    return made
+
+
+@dataclass
+class Outcome:
+    """What came of a number of convolutions: how many ran, under how many plans, what was refused, what is wrong."""
+
+    ran: int = 0
+    plans: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, number: int, seed: int = 0) -> None:
+        """Runs one convolution under both plans."""
+        work = random_workload(number, seed)
+        rng = np.random.default_rng((seed, number, 1))
+        name = f"number {number} of seed {seed}: {work.problem} {':'.join(work.types)}"
+        arrays = work.arrays(rng, exact=True)
+        *_, out = arrays.values()
+        poison = out.copy()
+        wanted = work.reference(arrays).astype(out.dtype)
+        plan = None
+        try:
+            for _ in range(2):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", MissingAtomWarning)
+                    kernel = work.compiled(plan)
+                out[...] = poison
+                kernel.bind(arrays)()
+                self.plans += 1
+                bad = int(np.count_nonzero(out != wanted))
+                if bad:
+                    self.wrong.append(f"{name}: {bad} of {out.size} differ under {plan_text(kernel.plan)}")
+                candidates = kernel.choice.candidates
+                plan = plan_text(candidates[int(rng.integers(len(candidates)))].plan)
+        except ArgumentError as why:
+            self.refused[re.sub(r"\d+", "N", str(why).partition("\n")[0])] += 1
+            return
+        except Exception as fault:  # whatever it is, it was not refused
+            where = traceback.extract_tb(fault.__traceback__)[-1]
+            what = f"{type(fault).__name__} at {where.name}, line {where.lineno}: {str(fault).partition(chr(10))[0]}"
+            self.wrong.append(f"{name}: {what} under {plan or 'the default plan'}")
+            return
+        self.ran += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    os.environ.setdefault("TILEWRIGHT_CACHE_DIR", "off")  # none of these is ever wanted again
+    from rich.progress import track
+
+    outcome = Outcome()
+    numbers = range(options.first, options.first + options.count)
+    for number in track(numbers, "convolutions", disable=not sys.stderr.isatty()):
+        outcome.add(number, options.seed)
+    print(f"{outcome.ran} of {options.count} convolutions ran, {outcome.plans} plans, {len(outcome.wrong)} wrong")
+    for why, count in outcome.refused.most_common():
+        print(f"refused {count}: {why}")
+    for line in outcome.wrong:
+        print(f"WRONG {line}")
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
