@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.printing import fail, show, table
+from tilewright.cli.printing import fail
 from tilewright.errors import TilewrightError
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, time
     rows = [("problem", str(work.problem)), ("types", ":".join(work.types)), ("target", target)]
     rows += [("plan", plan_text(kernel.plan) + (", given" if plan is not None else ""))]
     rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
-    show(table(("", ""), rows), kernel.explain())
+    typer.echo("\n".join(f"{name:<9} {value}" for name, value in rows))
+    typer.echo(("without --plan:\n" if plan is not None else "") + kernel.explain())
     passed = _checked(work, kernel, target) if check else True
     if timed:
         _timed(work, kernel, target)
@@ -69,7 +70,7 @@ def _checked(work: Workload, kernel: ContractionKernel, target: str) -> bool:
     import numpy as np
 
     found = work.check(kernel, np.random.default_rng(0), target)
-    show("", "\n".join(found.lines()))
+    typer.echo("\n".join(found.lines()))
     return found.passed
 
 
@@ -89,8 +90,7 @@ def _timed(work: Workload, kernel: ContractionKernel, target: str) -> None:
         rate = max(rate, peak.rate(5))
         best = min(best, shortest(launch))
     done = work.problem.ops / best
-    show(
-        "",
+    typer.echo(
         f"time: {best * 1e6:.1f} us, {done / 1e9:.1f} GFLOP/s: {100 * done / rate:.1f} % of {rate / 1e9:.0f} GFLOP/s,"
         f" the peak of {peak.atom} measured beside",
     )

@@ -52,7 +52,8 @@ def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
         return str(work.traced[0])
     kernel = work.compiled(plan)
     if level == "plan":
-        return f"{plan_text(kernel.plan)}\n\n{kernel.explain()}"
+        given = "without --plan:\n" if plan is not None else ""
+        return f"{plan_text(kernel.plan)}\n\n{given}{kernel.explain()}"
     if level == "block":
         return "\n".join(block_texts(kernel))
     if level == "host":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, ProblemError
+from tilewright.errors import ArgumentError, ProblemError, TilewrightError
 from tilewright.problems import (
     ConvProblem,
     MatmulProblem,
@@ -139,7 +139,14 @@ class Workload:
         """The kernel's machine code, for the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
-        return ContractionKernel(self.contraction, plan)
+        try:
+            return ContractionKernel(self.contraction, plan)
+        except TilewrightError:
+            raise
+        except (ArithmeticError, AssertionError, ValueError) as fault:
+            if plan is None:
+                raise
+            raise ArgumentError(f"plan {plan!r}: it does not fit this problem") from fault
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
         """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""

@@ -16,6 +16,7 @@ from tilewright.passes.contraction.vectors import vector_program
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.planner import Choice, choose
 from tilewright.plan.plans import TilePlan, VectorPlan, parse_plan
+from tilewright.plan.validate import validate
 from tilewright.targets.x86 import cpu
 from tilewright.targets.x86.pool import pool
 
@@ -38,6 +39,7 @@ class ContractionKernel:
             chosen = parse_plan(plan)
             same = (x.contraction for x in self.choice.candidates if x.plan.atom == chosen.atom)
             self.contraction = next(same, self.contraction)
+            validate(chosen, self.contraction, machine)
         elif self.choice.best is None:
             raise ArgumentError(f"no plan fits: {'; '.join(self.choice.refused)}")
         else:

@@ -285,6 +285,11 @@ class Executable:
             logs = {}
         if not bound.is_empty:
             execute(self.program, bound.symbols, bound.values, logs, bound.derived)
+        self._finish_logs(bound, logs)
+        return bound.finish()
+
+    def _finish_logs(self, bound: Arguments, logs: dict[str, Any] | None) -> None:
+        """Hands what was logged to the author's functions."""
         if logs:
             bound.finish_logs(logs)
         for label, (printer, handler) in self.program.hooks.items():
@@ -292,7 +297,6 @@ class Executable:
                 printer(label, logs[label]["value"])
             if handler is not None:
                 handler(logs)
-        return bound.finish()
 
     @property
     def asm(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.interpret.grid import is_grid
-from tilewright.interpret.loops import accumulates_only
+from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import op_text
@@ -40,19 +41,25 @@ class NativeExecutable(Executable):
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
 
-    def block(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> Lowered:
-        """The block program for these sizes."""
-        found = to_block(self.program, symbols, shapes, self._free)
+    def block(
+        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
+    ) -> Lowered:
+        """The block program for these sizes; with `logs`, one that keeps what debug_log asks for."""
+        free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
+        found = to_block(self.program, symbols, shapes, free, logs=logs)
         machine = Op(BLOCK.records["machine"], (), {"name": cpu.machine().name})
         found.program.records.append(machine)
         return found
 
-    def compiled(self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> Compiled:
+    def compiled(
+        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
+    ) -> Compiled:
         """The machine code for these sizes; made once."""
-        key = (tuple(sorted((s.name, n) for s, n in symbols.items())), tuple(shapes[a] for a in self.program.args))
+        sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
+        key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = Compiled(self.block(symbols, shapes))
+            found = self._kernels[key] = Compiled(self.block(symbols, shapes, logs=logs))
         self._last = found
         return found
 
@@ -97,15 +104,13 @@ class NativeExecutable(Executable):
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        logged = next((op for op in self.program.walk() if op.name == "debug_log"), None)
-        if logged is not None and (logs is not None or self.program.hooks):
-            raise ProgramError(
-                "debug_log keeps nothing natively yet; compile for the executor to look inside", logged.loc
-            )
         bound = Arguments(self.program, self.outputs, self.known, args)
+        if logs is None and self.program.hooks:
+            logs = {}
         if not bound.is_empty:
             shapes = {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
-            self.compiled(bound.symbols, shapes)(bound.values, self.outputs)
+            self.compiled(bound.symbols, shapes, logs=logs is not None)(bound.values, self.outputs, logs)
+        self._finish_logs(bound, logs)
         return bound.finish()
 
     def __repr__(self) -> str:
@@ -120,6 +125,8 @@ class Compiled:
         dump = Dump.of(lowered.program.name)
         dump.write("tile", "block", lambda: str(lowered.program))
         self.kernel = Kernel(lowered.program, cpu.machine(), dump)
+        (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
+        self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 
     def text(self, level: str) -> str:
         """The program on a level."""
@@ -127,34 +134,52 @@ class Compiled:
             return str(self.lowered.program)
         return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
 
-    def __call__(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> None:
+    def __call__(
+        self, values: Mapping[Value, Any], outputs: tuple[Value, ...], logs: dict[str, Any] | None = None
+    ) -> None:
         """Runs it on arrays and numbers; arrays that do not lie as machine code wants are copied there and back."""
-        run_on(self.lowered, values, outputs, lambda arrays: self.kernel.launch(arrays)())
+        run_on(self.lowered, values, outputs, lambda arrays: self.kernel.launch(arrays, self.tasks)(), logs)
 
 
 def run_on(
-    lowered: Lowered, values: Mapping[Value, Any], outputs: tuple[Value, ...], run: Callable[[list[Array]], None]
+    lowered: Lowered,
+    values: Mapping[Value, Any],
+    outputs: tuple[Value, ...],
+    run: Callable[[list[Array]], None],
+    logs: dict[str, Any] | None = None,
 ) -> None:
     """Runs a block program by `run` on the arguments of its tile program, and raises what it reports."""
     arrays, back = [], []
     for arg in lowered.arguments:
-        given = np.asarray(values[arg], arg.type.dtype.numpy)
+        given = np.asarray(values[arg]).astype(arg.type.dtype.numpy, copy=False)
         lies = given.flags.c_contiguous and given.flags.aligned
         array = given if lies else np.ascontiguousarray(given).copy()
         if arg in outputs and array is not values[arg]:
             back.append((array, values[arg]))
         arrays.append(array)
+    kept = [np.full(log.shape, np.nan if log.dtype.is_float else 0, log.dtype.numpy) for log in lowered.logs]
     faults = np.zeros(len(lowered.faults), np.int32)
-    run([*arrays, faults] if lowered.faults else arrays)
+    run([*arrays, *kept, *([faults] if lowered.faults else [])])
     for array, target in back:
         target[...] = array
     for number, fault in zip(faults, lowered.faults, strict=True):
         if number:
             raise ExecutionError(fault.what, fault.op.loc)
+    for log, array in zip(lowered.logs, kept, strict=True):
+        if logs is not None:
+            logs[log.label] = {"value": array}
+            if log.names:
+                logs[log.label]["iteration_dimensions"] = list(log.names)
 
 
 def _is_free(op: Op) -> bool:
     return not op.attrs.get("start") and accumulates_only(op)
+
+
+def _keeps_tiles(program: Program, op: Op) -> bool:
+    """Whether a loop's tile size shows in what is logged."""
+    tiling = tiling_of(program, op.attrs["axis"])
+    return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs
 
 
 def _refuse_grid(program: Program) -> None:

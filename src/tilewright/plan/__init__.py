@@ -4,5 +4,6 @@
 |-------------|--------------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits       |
 | plans       | plans: cuts, staging, atoms; as text                                           |
+| validate    | why a plan is impossible                                                       |
 | planner     | all plans that fit, ranked by a model of their time                            |
 """

@@ -32,8 +32,8 @@ TABLED = 1 << 22
 Size = Callable[[Expr], int]
 
 
-def boxes(program: Program, size: Size) -> dict[Expr, int]:
-    """The dimensions to cut, and the width of a task along each.
+def boxes(program: Program, size: Size, logs: bool = False) -> dict[Expr, int]:
+    """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -46,6 +46,9 @@ def boxes(program: Program, size: Size) -> dict[Expr, int]:
     {<M>: 125, <N>: 60}
     """
     dims = pointwise(program, size)
+    for op in program.walk() if logs else ():
+        if op.name == "debug_log":
+            dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
     return _widths(program, dims, size) if dims else {}
 
 
@@ -58,6 +61,8 @@ def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
     writes = [op for op in ops if op.name in WRITES]
     first = writes[0].operands[0].type.dims
     found = [d for d in first if isinstance(d, Symbol) and size(d) > 1]
+    if any(op.name == "iterate" and op.attrs.get("start") for op in ops):
+        return ()  # its condition is one for all
     crossed: set[Expr] = set()
     for op in ops:
         crossed |= _crossed(op, program)
@@ -118,7 +123,10 @@ def _looked_up(op: Op) -> set[Expr]:
 
 def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> list[Expr]:
     """Those of the dimensions whose coordinates are written to places of their own."""
-    if all(op.name != "write" for op in writes) and not reads:
+    names = {op.name for op in writes}
+    if len(names) > 1:
+        return []
+    if names != {"write"} and not reads:
         return dims  # atomics meet where they will
     kept = []
     for d in dims:

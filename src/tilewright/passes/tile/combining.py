@@ -15,7 +15,7 @@ from tilewright.ir.tile import loose
 from tilewright.passes.places import linear_step
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.formulas import call, converted
-from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, only_load, rewritten
+from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 LANES = 32
 """Neighbours that are combined side by side before they are combined with each other."""
+BLOCK = 128
+"""Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
 """Products that are added in one step."""
 
@@ -86,11 +88,33 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     if length >= 2 * lanes and _side_by_side(low, there, dim):
         total = _by_lanes(low, source, there, dim, lanes, name, total)
     else:
-        along = source.dims.index(dim)
-        over = low.w.axes(source.sizes)
-        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
-        low.w.combine("reduce", view, total, along, name)
+        _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
+
+
+def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
+    """Combines along a dimension, a block of the last other dimension at a time: its vectors are written out."""
+    outer = [d for d in tile.dims if d is not dim]
+    kept = tile.dims if how[0] == "scan" else tuple(outer)
+
+    def one(place: Expr, width: int) -> None:
+        parts = dict(tile.parts)
+        if outer:
+            parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
+        over = low.w.axes([parts[d][1] for d in tile.dims])
+        view = low.w.viewed(there, over, low.images(tile.dims, parts, over))
+        over = low.w.axes([parts[d][1] for d in kept])
+        (to,) = loads(low.held(target, kept, tile.parts).formula)
+        goal = low.w.viewed(to, over, low.images(kept, parts, over))
+        low.w.combine(how[0], view, goal, tile.dims.index(dim), how[1])
+
+    size = tile.parts[outer[-1]][1] if outer else 1
+    rounds, rest = divmod(size, BLOCK) if size > 2 * BLOCK else (0, size)
+    if rounds:
+        with low.w.loop("b", rounds) as b:
+            one(b * BLOCK, BLOCK)
+    if rest:
+        one(as_expr(rounds * BLOCK), rest)
 
 
 def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
@@ -134,10 +158,8 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     there = only_load(source.formula)
     if there is None:
         source, there = low.load_of(source)
-    over = low.w.axes(source.sizes)
-    view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
     running = low.w.alloc(wide, source.sizes, "running")
-    low.w.combine("scan", view, running, source.dims.index(dim), "sum")
+    _blocks(low, source, there, dim, running, ("scan", "sum"))
     total = low.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated
@@ -153,7 +175,7 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[op.operands[0]]
     dim = op.attrs["dim"]
     count = low.number(op.attrs["count"])
-    values, places = op.results
+    values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
     if count > tile.parts[dim][1]:
         raise ExecutionError(f"topk: {count} of {tile.parts[dim][1]} elements", op.loc)
@@ -225,6 +247,8 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     last = acc.dims[-1] if acc.dims else None
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
     left, right = (_factor(low, t.over(t.dims, parts), wide, last, tf32) for t in (a, b))
+    if low.uses[op.operands[2]] == 1:
+        low.going_on[op.results[0]] = total.tensor
     _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
 
@@ -232,7 +256,8 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
     """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held."""
     found = only_load(start)
-    if found is None or found.tensor not in low.mutable or low.uses[op.operands[2]] != 1:
+    before = op.operands[2]
+    if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)

@@ -11,11 +11,12 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.formulas import call, converted
-from tilewright.passes.tile.functions import FUNCTIONS, MISSING
+from tilewright.passes.tile.functions import FUNCTIONS, INTEGER, MISSING
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
     if (op.name in MISSING and dtype.is_float) or (op.name == "powf" and not dtype.is_float):
         raise ProgramError(f"{op.name} of {dtype} has no native form yet: {op_text(op)}", op.loc)
-    special = FUNCTIONS.get(op.name) if dtype.is_float else None
+    special = (FUNCTIONS if dtype.is_float else INTEGER).get(op.name)
     tiles = [low.simple(v) for v in op.operands] if special is not None else _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
     arguments = [t.formula for t in tiles]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 
 from tilewright.errors import ProgramError
 from tilewright.ir.dtypes import DType, f64
 from tilewright.ir.formula import Formula
+from tilewright.passes.tile.formulas import call, is_number, number
 
 # erf(x) = x P(x*x) / Q(x*x) for |x| < 4, fitted here to 2.5e-8; beyond, it is 1 to the last bit of f32
 _P = (1.9868491e-06, 0.00028455916, 0.00388300895, 0.0531007023, 0.193537084, 1.12837914)
@@ -38,5 +39,38 @@ def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
     return Formula("select", (crossed, Formula("add", (rest, b)), rest))
 
 
+def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
+    """Division of integers: by 0 it gives 0; by -1 it is a change of sign, since the least number has no opposite.
+
+    Machines stop there. A number to divide by that is neither needs no care.
+    """
+    if is_number(b) and b.parts[0].value not in (0, -1):
+        return call(name, a, b)
+    zero, one = number(0, kind), number(1, kind)
+    nothing, turned = call("eq", b, zero), zero if name == "mod" else Formula("neg", (a,))
+    if kind.numpy.kind == "u":
+        return call("select", nothing, zero, call(name, a, call("select", nothing, one, b)))
+    opposite = call("eq", b, number(-1, kind))
+    careful = call("select", Formula("or_", (nothing, opposite)), one, b)
+    found = call("select", opposite, turned, call(name, a, careful))
+    return call("select", nothing, zero, found)
+
+
+def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
+    """A shift by any number of bits: by more than there are, all are gone; to the right the sign stays."""
+    if is_number(b) and 0 <= b.parts[0].value < kind.bits:
+        return call(name, a, b)
+    last = number(kind.bits - 1, kind)
+    inside = Formula("and_", (call("ge", b, number(0, kind)), call("le", b, last)))
+    most = call(name, a, call("select", inside, b, last))
+    if name == "shr" and kind.numpy.kind != "u":
+        return most
+    return call("select", inside, most, number(0, kind))
+
+
+INTEGER: dict[str, Callable[..., Formula]] = {
+    **{name: partial(quotient, name) for name in ("div", "floordiv", "mod")},
+    **{name: partial(shifted, name) for name in ("shl", "shr")},
+}
 FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
 MISSING = frozenset(("cbrt", "atan2"))

@@ -26,6 +26,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.verifier import verify
 from tilewright.passes.tile import boxes, combining, forming, formulas, loops, memory
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
@@ -45,11 +46,23 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Log:
+    """A tensor that a debug_log keeps, and the names of its first dimensions where these are iterations."""
+
+    label: str
+    shape: tuple[int, ...]
+    dtype: DType
+    names: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A block program; which arguments of the tile program are its arguments, in order; what it reports."""
 
     program: Program
     arguments: tuple[Value, ...]
+    logs: tuple[Log, ...]
+    """The arguments that follow, to be filled with NaN, or with 0 where they hold integers."""
     faults: tuple[Fault, ...]
     """Its last argument, if there are any: one number for each, which is not 0 after it happened."""
 
@@ -59,10 +72,12 @@ def to_block(
     symbols: Mapping[Symbol, int],
     shapes: Mapping[Value, tuple[int, ...]],
     free: Collection[Op] = (),
+    *,
+    logs: bool = False,
 ) -> Lowered:
     """The block program of a logical tile program for these sizes and shapes of its arguments.
 
-    `free` are the loops that give the same for every tile size.
+    `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -85,7 +100,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free).run()
+        return Lowering(program, symbols, shapes, free, logs).run()
 
 
 class Lowering:
@@ -97,16 +112,20 @@ class Lowering:
         symbols: Mapping[Symbol, int],
         shapes: Mapping[Value, tuple[int, ...]],
         free: Collection[Op],
+        logs: bool,
     ):
         self.program, self.symbols, self.shapes, self.free = program, dict(symbols), shapes, set(free)
         self.w = Writer()
+        for arg in program.args:
+            self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
         self.parts: Parts = {}
         self.bound: dict[Symbol, Tile] = {}
         self.masks: list[Tile] = []
         self.uses = boxes.used(program)
-        self.mutable: set[Value] = set()
-        """Tensors that hold what a loop carries: an accumulation may go on in them."""
+        self.going_on: dict[Value, Value] = {}
+        """Values that a loop carries, and sums that went on in their tensor: nothing else has looked at it."""
+        self.logs: dict[str, tuple[Log, Value]] | None = {} if logs else None
         self.faults: list[Fault] = []
         self.walking: set[Symbol] = set()
         """The axes of the while loops around."""
@@ -121,7 +140,7 @@ class Lowering:
     def run(self) -> Lowered:
         """The block program."""
         memory.refuse_aliases(self.program)
-        tasks = boxes.boxes(self.program, self.number)
+        tasks = boxes.boxes(self.program, self.number, self.logs is not None)
         ranges = []
         for d, width in tasks.items():
             found = Range.of(self.w.fresh(f"t_{d}"), 0, self.number(d) // width)
@@ -139,11 +158,15 @@ class Lowering:
         used = {v for op in _walk(inner) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         args = [self._arguments[a] for a in taken]
+        logs = tuple((self.logs or {}).values())
+        args += [value for _, value in logs]
         if self._faults is not None:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
             args.append(self._faults)
-        return Lowered(Program(BLOCK, self.program.name, tuple(args), body), tuple(taken), tuple(self.faults))
+        made = Program(BLOCK, self.program.name, tuple(args), body)
+        verify(made)
+        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults))
 
     # -- the walk -----------------------------------------------------------------------------------------
 
@@ -169,6 +192,8 @@ class Lowering:
     def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
         """The tile, in memory if it is used often and dear, or has grown long."""
         require_native(tile.dtype, op)
+        if len(set(tile.dims)) != len(tile.dims):
+            raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
@@ -189,7 +214,7 @@ class Lowering:
     def number(self, e: Expr) -> int:
         """An expression of sizes."""
         found = self._numbers(e)
-        if not isinstance(found, Const):
+        if not isinstance(found, Const) or not e.symbols.isdisjoint(self.bound):
             raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
         return found.value
 
@@ -242,7 +267,7 @@ class Lowering:
                 shape, role = (), "in"
             require_native(arg.type.dtype, None, f"the argument {arg.name}")
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
-            found = self._arguments[arg] = Value(kind, self.w.fresh(arg.name or "argument"))
+            found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
 
     def fault(self, what: str, op: Op) -> tuple[Value, int]:
@@ -382,5 +407,5 @@ RULES: dict[str, Rule] = {
     "iterate": loops.iterate,
     "conditional": loops.conditional,
     "barrier": _nothing,
-    "debug_log": _nothing,
+    "debug_log": memory.debug_log,
 }

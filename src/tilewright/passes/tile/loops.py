@@ -60,7 +60,6 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
         if tensor is None:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
-        low.mutable.discard(tensor)
         held = low.held(tensor, start.dims, start.parts)
         results.append(
             Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)),
@@ -134,7 +133,7 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     for (tensor, start), arg in zip(carried, body.args, strict=True):
         low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
         if tensor is not None:
-            low.mutable.add(tensor)
+            low.going_on[arg] = tensor
     _store(low, carried, low.block(body))
 
 

@@ -6,12 +6,14 @@ from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.boxes import WRITES
@@ -54,14 +56,12 @@ def refuse_aliases(program: Program) -> None:
         touching = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
         for a in touching:
-            for b in (*reads, *touching):
-                if a is b or (a.name == b.name != "write"):
-                    continue
+            for b in reads:
                 if a.name != "write" or _form(a) != _form(b):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (b, a) if op.loc)
                     raise ProgramError(
-                        f"the argument {arg.name} is accessed in two ways, by {b.name} and by {a.name}, and one of "
-                        f"them writes; natively both must be the same access{lines}",
+                        f"the argument {arg.name} is read, and written by {a.name} through another access; natively "
+                        f"both must be the same{lines}",
                         a.loc,
                     )
 
@@ -306,3 +306,38 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
             at=to.places(),
         )
     return (low.env[op.operands[0]],)
+
+
+# -- looking ----------------------------------------------------------------------------------------------
+
+
+def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Keeps the tile in an argument of its own, if anybody asked for that: each part where its coordinates say."""
+    if low.logs is None:
+        return ()
+    if low.masks:
+        raise ProgramError("debug_log inside a conditional has no native form yet", op.loc)
+    from tilewright.passes.tile.general import Log
+
+    tile = low.env[op.operands[0]]
+    label, dims = op.attrs["label"], op.attrs.get("to", tile.dims)
+    counts = [(axis, low.number(count)) for axis, count in op.attrs.get("iterations", ())]
+    if label not in low.logs:
+        shape = (*(count for _, count in counts), *map(low.number, dims))
+        log = Log(label, shape, tile.dtype, tuple(op.attrs.get("names", ())) if counts else ())
+        kind = TensorType("global", tile.dtype, tuple(map(as_expr, shape)), role="inout")
+        low.logs[label] = log, Value(kind, low.w.fresh(f"log_{len(low.logs)}"))
+    log, value = low.logs[label]
+    if 0 in tile.sizes or 0 in log.shape:
+        return ()
+    slot = [minimum(low.iteration.get(axis, as_expr(0)), as_expr(count - 1)) for axis, count in counts]
+    at: list[Expr] = [low.coordinate(d) for d in dims]
+    if "at" in op.attrs:
+        images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
+        at = [images(low.expr(e)) for e in op.attrs["at"]]
+    access = Access(value, log.shape, (*slot, *at), {})
+    over = low.w.axes(tile.sizes)
+    moved = low.images(tile.dims, tile.parts, over)
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(access, moved), strict=True)]
+    low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
+    return ()

@@ -1,0 +1,44 @@
+"""A contraction by its definition: every digit walked, one product after another."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.kernels import resolve
+from tilewright.plan.contraction import recognise, size
+
+
+def recognised(kernel, sizes, symbols=None):
+    """What `recognise` finds in a kernel, for sizes by name."""
+    program = kernel.trace()
+    known = dict(symbols or {})
+    named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
+    known |= {named[name]: value for name, value in sizes.items() if name in named}
+    return recognise(program, {s: int(e) for s, e in resolve(known).items()})
+
+
+def sums_by_definition(c, arrays):
+    """(coordinates of the result, the sum) for all of them; a factor outside its tensor counts as 0."""
+    kept = (*c.batch, *c.rows, *c.columns)
+    found = np.full(c.out.shape, np.nan)
+    for place in product(*(range(size(d)) for d in kept)):
+        total = c.start
+        for inner in product(*(range(size(d)) for d in c.depth)):
+            at = Substitution(dict(zip((*kept, *c.depth), (*place, *inner), strict=True)))
+            total += element(c.a, arrays, at) * element(c.b, arrays, at)
+        at = Substitution(dict(zip(kept, place, strict=True)))
+        goal = tuple(int(at(e)) for e in c.out.coordinates)
+        assert np.isnan(found[goal]), "an element of the result has two sums"
+        found[goal] = total
+    return found
+
+
+def element(operand, arrays, at):
+    coordinates = tuple(int(at(e)) for e in operand.coordinates)
+    if any(not 0 <= c < n for c, n in zip(coordinates, operand.shape, strict=True)):
+        return 0.0
+    return float(arrays[operand.name].reshape(operand.shape)[coordinates])

@@ -1,0 +1,202 @@
+"""Contractions recognised by their accesses: what they are, by their definition, and why others are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contraction_checks import recognised, sums_by_definition
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.kernels.attention import attention
+from tilewright.kernels.conv import conv2d
+from tilewright.kernels.gemm import TRANSPOSES, gemm
+from tilewright.kernels.softmax import softmax
+from tilewright.plan.contraction import joined, joined_depth, size
+from tilewright.problems import ConvProblem, conv_forward
+
+M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def small(rng, *shape):
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+# -- matrix products ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transposes", TRANSPOSES)
+def test_matrix_products(transposes):
+    c = recognised(gemm(transposes, "f32"), {"M": 3, "N": 4, "K": 5})
+    assert (c.extent(c.rows), c.extent(c.columns), c.extent(c.depth)) == (3, 4, 5)
+    assert (c.a.name, c.b.name, c.out.name, c.batch, c.extras) == ("a", "b", "c", (), ())
+    assert c.flops == 2 * 3 * 4 * 5
+    rng = np.random.default_rng(0)
+    a, b = small(rng, 3, 5), small(rng, 5, 4)
+    held = {
+        "a": np.ascontiguousarray(a if transposes[0] == "n" else a.T),
+        "b": np.ascontiguousarray(b if transposes[1] == "n" else b.T),
+    }
+    assert c.a.shape == held["a"].shape
+    assert c.b.shape == held["b"].shape
+    assert np.array_equal(sums_by_definition(c, held), a @ b)
+
+
+def test_batches_are_kept_by_both_factors():
+    c = recognised(gemm("nt", "f32", batched=True), {"B": 2, "M": 3, "N": 4, "K": 5})
+    assert c.extent(c.batch) == 2
+    rng = np.random.default_rng(0)
+    a, b = small(rng, 2, 3, 5), small(rng, 2, 4, 5)
+    assert np.array_equal(sums_by_definition(c, {"a": a, "b": b}), a @ b.transpose(0, 2, 1))
+
+
+def test_a_bias_is_an_extra_of_the_epilogue():
+    c = recognised(gemm("nn", "bf16", "bf16", bias=True, activation="relu"), {"M": 3, "N": 4, "K": 5})
+    assert [(e.name, e.dtype.name, e.shape) for e in c.extras] == [("bias", "f32", (4,))]
+    assert c.sum_dtype.name == "f32"
+    assert c.extras[0].coordinates == c.columns
+
+
+# -- convolutions ---------------------------------------------------------------------------------------------
+
+CONVOLUTIONS = [
+    ConvProblem(mb=2, ic=3, oc=2, i=(4, 5), k=(3, 2), p=(1, 1)),
+    ConvProblem(mb=1, ic=2, oc=3, i=(6, 5), k=(2, 3), s=(2, 1), d=(1, 0), p=(0, 2)),
+    ConvProblem(mb=1, ic=4, oc=2, i=(3, 4), k=(1, 1)),
+    ConvProblem(mb=1, ic=4, oc=6, g=2, i=(4, 3), k=(3, 3), p=(1, 1)),
+    ConvProblem(mb=2, ic=3, oc=3, g=3, i=(3, 4), k=(2, 2), s=(1, 2)),
+    ConvProblem(mb=1, ic=1, oc=1, i=(1, 3), k=(1, 3), p=(0, 1)),
+]
+
+
+def conv_contraction(p):
+    kernel, symbols = conv2d((p.k[0], p.k[1]), "f32", stride=p.s, padding=p.p, dilation=p.dilation, groups=p.groups)
+    channels = {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
+    return recognised(kernel, {"N": p.mb, "H": p.i[0], "W": p.i[1], "F": p.oc, **channels}, symbols)
+
+
+@pytest.mark.parametrize("p", CONVOLUTIONS, ids=str)
+def test_convolutions(p):
+    c = conv_contraction(p)
+    assert c.extent(c.rows) == p.mb * p.o[0] * p.o[1]
+    assert c.extent(c.batch) == p.groups
+    assert c.extent(c.columns) == p.oc_per_group
+    assert c.extent(c.depth) == p.k[0] * p.k[1] * p.ic_per_group
+    rng = np.random.default_rng(1)
+    x, w = small(rng, p.mb, *p.i, p.ic), small(rng, p.oc, *p.k, p.ic_per_group)
+    wanted = conv_forward(p, x, w, x_layout="nxc", w_layout="oxi", y_layout="nxc")
+    for form in (c, joined(c), joined_depth(c), joined_depth(joined(c))):
+        assert np.array_equal(sums_by_definition(form, {"x": x, "w": w}).reshape(wanted.shape), wanted)
+
+
+def test_only_padding_makes_coordinates_loose():
+    assert conv_contraction(CONVOLUTIONS[2]).a.loose == frozenset()
+    assert conv_contraction(CONVOLUTIONS[4]).a.loose == frozenset()
+    assert conv_contraction(CONVOLUTIONS[0]).a.loose == {1, 2}
+    assert conv_contraction(CONVOLUTIONS[1]).a.loose == {2}
+    assert all(not conv_contraction(p).out.conditions() for p in CONVOLUTIONS)
+
+
+def test_a_pointwise_convolution_is_a_matrix_product():
+    found = joined(conv_contraction(ConvProblem(mb=2, ic=4, oc=3, i=(3, 5), k=(1, 1))))
+    assert [size(d) for d in found.rows] == [30]
+    assert (found.a.shape, found.out.shape) == ((30, 4), (30, 3))
+
+
+@pytest.mark.parametrize("s", [(1, 2), (2, 1)])
+def test_a_pointwise_convolution_with_a_stride_stays_as_it_is(s):
+    c = conv_contraction(ConvProblem(mb=2, ic=4, oc=3, i=(4, 6), k=(1, 1), s=s))
+    assert joined(c) is c
+
+
+def test_a_tap_and_its_channels_are_one_run():
+    found = joined_depth(conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(5, 6), k=(2, 4))))
+    assert [size(d) for d in found.depth] == [2, 12]
+    assert found.a.shape == (1, 5, 18)
+
+
+def test_dilated_taps_are_no_run():
+    c = conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(9, 9), k=(2, 2), d=(1, 1)))
+    assert joined_depth(c) is c
+
+
+# -- what is none ---------------------------------------------------------------------------------------------
+
+
+def factors(body):
+    """A product whose loop and epilogue are the caller's."""
+
+    @tkw.wave()
+    def made(
+        a: tkl.Memory[M, K, GLOBAL, tkl.f32], b: tkl.Memory[N, K, GLOBAL, tkl.f32], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ):
+        body(a, b, c)
+
+    return made
+
+
+def _scaled(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a) + tkw.read(a), tkw.read(b), acc)
+
+    tkw.write(total, c)
+
+
+def _two_products(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), tkw.mma(tkw.read(a), tkw.read(b), acc))
+
+    tkw.write(total, c)
+
+
+def _two_writes(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+    tkw.write(total, c)
+    tkw.write(total + total, c)
+
+
+def _reduced(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+    tkw.write(total - tkw.max(total, dim=N), c)
+
+
+def _more_than_a_sum(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc) + acc
+
+    tkw.write(total, c)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (_scaled, "its loop does more than read and multiply"),
+        (_two_products, "it has 1 loops, 2 products and 1 writes, not one"),
+        (_two_writes, "it has 1 loops, 1 products and 2 writes, not one"),
+        (_reduced, "max after the sum is not done element by element"),
+        (_more_than_a_sum, "its loop does more than"),
+    ],
+)
+def test_what_is_no_contraction_is_told_why(body, why):
+    found = recognised(factors(body), {"M": 3, "N": 4, "K": 5})
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_other_kernels_are_none():
+    assert "0 products" in recognised(softmax(), {"M": 3, "N": 4})
+    assert "2 products" in recognised(attention(4, "f32")[0], {"B": 1, "H": 1, "M": 8, "N": 8, "D": 4, "E": 4})
+
+
+def test_a_size_that_is_missing_is_named():
+    assert recognised(gemm("nn", "f32"), {"M": 3, "N": 4}) == "the size K is not known"

@@ -1,0 +1,110 @@
+"""Convolutions end to end as machine code: random ones, and every layer of the lists, exactly."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.cli.workload import Workload, read_types
+from tilewright.errors import ArgumentError
+from tilewright.problems import shape_lists
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "random_convolutions.py"
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
+
+
+def script():
+    """The module of the script that runs thousands of these."""
+    spec = importlib.util.spec_from_file_location("random_convolutions", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["random_convolutions"] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_random_convolutions_under_the_default_and_a_random_plan(first):
+    outcome = script().Outcome()
+    for number in range(first, first + 10):
+        outcome.add(number)
+    assert outcome.wrong == []
+    assert dict(outcome.refused) == {}  # whatever is refused must be named here
+    assert (outcome.ran, outcome.plans) == (10, 20)
+
+
+def test_the_script_notices_a_wrong_result(monkeypatch):
+    from tilewright.compiler.contraction import ContractionKernel
+
+    bind = ContractionKernel.bind
+
+    def wrong(self, arrays, packed=None):
+        run = bind(self, arrays, packed)
+
+        def spoilt():
+            run()
+            *_, out = arrays.values()
+            out.flat[-1] += 1
+
+        return spoilt
+
+    monkeypatch.setattr(ContractionKernel, "bind", wrong)
+    outcome = script().Outcome()
+    outcome.add(0)
+    assert len(outcome.wrong) == 2
+    assert "1 of" in outcome.wrong[0]
+
+
+def test_the_random_convolutions_are_of_every_kind():
+    made = [script().random_workload(n) for n in range(300)]
+    problems = [w.problem for w in made]
+    assert {w.types[0] for w in made} == {"f32", "bf16", "f16", "s8"}
+    kinds = {
+        "not square": [p.i[0] != p.i[1] for p in problems],
+        "padded": [max(p.p) > 0 for p in problems],
+        "padded on one side": [p.p != p.p_right for p in problems],
+        "dilated": [max(p.d) > 0 for p in problems],
+        "strided": [max(p.s) > 1 for p in problems],
+        "grouped": [p.groups > 1 for p in problems],
+        "depthwise": [p.groups > 1 and p.ic == p.groups for p in problems],
+        "odd channels": [p.ic % 2 == 1 and p.ic > 1 for p in problems],
+    }
+    assert all(sum(found) >= 15 for found in kinds.values()), {name: sum(found) for name, found in kinds.items()}
+
+
+def smaller(p):
+    """One image of the layer; where it is large, fewer of the same outputs."""
+    sizes, outputs = [], []
+    for i, o, k, s, far in zip(p.i, p.o, p.k, p.s, p.dilation, strict=True):
+        fewer = min(o - 1, max(0, i - (k - 1) * far - 13) // s) if i > 28 else 0
+        sizes.append(i - s * fewer)
+        outputs.append(o - fewer)
+    return replace(p, mb=1, i=tuple(sizes), o=tuple(outputs))
+
+
+LAYERS = {str(smaller(p)): smaller(p) for problems in shape_lists().values() for p in problems}
+
+
+@pytest.mark.parametrize("layer", [p for p in LAYERS.values() if p.rank == 2], ids=str)
+def test_every_layer_of_the_lists_is_exact(layer):
+    work = Workload(layer, read_types("bf16"))
+    arrays = work.arrays(np.random.default_rng(0), exact=True)
+    *_, out = arrays.values()
+    work.compiled().bind(arrays)()
+    assert np.array_equal(out, work.reference(arrays).astype(out.dtype))
+
+
+@pytest.mark.parametrize("layer", [p for p in LAYERS.values() if p.rank != 2], ids=str)
+def test_layers_over_other_axes_are_refused_by_reason(layer):
+    with pytest.raises(ArgumentError, match=f"convolutions over {layer.rank} axes are not handled yet"):
+        Workload(layer, read_types("bf16")).compiled()
