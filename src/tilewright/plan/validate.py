@@ -37,7 +37,7 @@ def validate(plan: TilePlan | VectorPlan, c: Contraction, machine: Machine) -> N
         need(plan.strip >= 1 and plan.steps >= 1, "strip and steps must be at least 1")
         need(
             plan.stage != "direct" or is_direct(c, plan.depth),
-            f"rows cannot be read in place: they must lie at one stride, and {last.name} side by side in whole steps of "
+            f"rows cannot be read in place: they must lie at one stride, {last.name} side by side in whole steps of "
             f"{plan.depth}",
         )
         need(plan.stage != "halo" or halo_of(c) is not None, "rows do not slide over two dimensions by one")
