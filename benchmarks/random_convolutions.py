@@ -128,10 +128,15 @@ def main() -> int:
     from rich.progress import track
 
     outcome = Outcome()
-    numbers = range(options.first, options.first + options.count)
-    for number in track(numbers, "convolutions", disable=not sys.stderr.isatty()):
-        outcome.add(number, options.seed)
-    print(f"{outcome.ran} of {options.count} convolutions ran, {outcome.plans} plans, {len(outcome.wrong)} wrong")
+    done = 0
+    try:
+        for done in track(range(1, options.count + 1), "convolutions", disable=not sys.stderr.isatty()):
+            outcome.add(options.first + done - 1, options.seed)
+            if done % 250 == 0 and not sys.stderr.isatty():
+                print(f"{done} of {options.count}: {len(outcome.wrong)} wrong", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped at {done} of {options.count}")
+    print(f"{outcome.ran} of {done} convolutions ran, {outcome.plans} plans, {len(outcome.wrong)} wrong")
     for why, count in outcome.refused.most_common():
         print(f"refused {count}: {why}")
     for line in outcome.wrong:

@@ -22,6 +22,7 @@ from test_rowwise_kernels import (
 )
 from tile_checks import interpreted, native, on_x86, own_cache, run_native, same_bits
 from tile_fuzz import TileFuzz
+from wide_fuzz import WideFuzz
 
 import tilewright
 from tilewright import kernels
@@ -260,9 +261,10 @@ def test_the_block_interpreter_gives_what_machine_code_does(made, args):
 # -- random programs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_programs(seed):
-    program = TileFuzz(seed).program()
+@pytest.mark.parametrize("fuzz", [TileFuzz, WideFuzz])
+@pytest.mark.parametrize("seed", range(50))
+def test_random_programs(seed, fuzz):
+    program = fuzz(seed).program()
     rng = np.random.default_rng(seed)
     sizes = {"M": 5, "N": 7, "K": 4} if seed % 2 else {"M": 6, "N": 40, "K": 9}
     shapes = [tuple(sizes[str(d)] for d in a.type.dims) for a in program.args]

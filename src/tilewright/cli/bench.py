@@ -69,11 +69,12 @@ def _bench(problems: str, against: str, dt: str | None, mb: int | None, output: 
     library = Library()
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
+    probes: dict[str, float] = {}
     with _progress(len(work)) as step:
         for one in work:
             step(str(one.problem))
             try:
-                rows.append(measured(one, library, rounds))
+                rows.append(measured(one, library, rounds, probes))
             except TilewrightError as why:
                 left_out.append((str(one.problem), str(why).splitlines()[0]))
     rows.sort(key=lambda row: row["ratio"])
@@ -105,8 +106,8 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     return list(made.values())
 
 
-def measured(work: Workload, library: Library, rounds: int) -> Row:
-    """One problem on both sides."""
+def measured(work: Workload, library: Library, rounds: int, probes: dict[str, float]) -> Row:
+    """One problem on both sides; `probes` holds the fastest probe of each atom so far, and is kept up to date."""
     import numpy as np
 
     from tilewright.cli.peak import peak_of
@@ -123,7 +124,8 @@ def measured(work: Workload, library: Library, rounds: int) -> Row:
     if error > library.tolerance(work):
         raise ArgumentError(f"the results differ: by {error:.1e} of their size")
     c = kernel.contraction
-    gate = Gate(peak_of(c.a.dtype, c.b.dtype))
+    peak = peak_of(c.a.dtype, c.b.dtype)
+    gate = Gate(peak, best=probes.get(peak.atom, math.inf))
     name = min(forms, key=lambda form: min(shortest(forms[form]) for _ in range(2)))
     peer = forms[name]
     gate.take(
@@ -134,6 +136,7 @@ def measured(work: Workload, library: Library, rounds: int) -> Row:
         },
         rounds,
     )
+    probes[peak.atom] = gate.best
     ours, theirs, primitive = (gate.least(side) for side in ("ours", "peer", "primitive"))
     if ours is None or theirs is None:
         raise ArgumentError("the machine was not free: no sample counts")
@@ -146,10 +149,11 @@ def measured(work: Workload, library: Library, rounds: int) -> Row:
         "ratio": theirs / ours,
         "ratio_primitive": None if primitive is None else primitive / ours,
         "gflops": work.problem.ops / ours / 1e9,
-        "peak_share": work.problem.ops / ours / (gate.probe.flops / gate.best),
+        "peak_gflops": peak.flops / gate.best / 1e9,
+        "peak_share": work.problem.ops / ours / (peak.flops / gate.best),
         "peer_form": name,
         "plan": plan_text(kernel.plan),
-        "samples": {side: f"{len(gate.kept(side))} of {len(taken)}" for side, taken in gate.samples.items()},
+        "samples": {side: {"count": len(gate.kept(side)), "of": len(taken)} for side, taken in gate.samples.items()},
     }
 
 
@@ -172,13 +176,24 @@ def _print(rows: list[Row], left_out: list[tuple[str, str]]) -> None:
             "-" if row["peer_primitive_us"] is None else f"{row['peer_primitive_us']:.1f}",
             f"{row['gflops']:.0f}",
             f"{100 * row['peak_share']:.0f}",
+            str(min(row["samples"][side]["count"] for side in ("ours", "peer"))),
             row["problem"],
         )
         for row in rows
     ]
     parts: list[Any] = []
     if rows:
-        names = ("ratio", "of primitive", "ours us", "peer us", "primitive us", "GFLOP/s", "% of peak", "problem")
+        names = (
+            "ratio",
+            "of primitive",
+            "ours us",
+            "peer us",
+            "primitive us",
+            "GFLOP/s",
+            "% of peak",
+            "samples",
+            "problem",
+        )
         parts.append(table(names, shown))
         parts.append(_means(rows))
     if left_out:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, ProblemError, TilewrightError
+from tilewright.errors import ArgumentError, ProblemError
 from tilewright.problems import (
     ConvProblem,
     MatmulProblem,
@@ -139,14 +139,11 @@ class Workload:
         """The kernel's machine code, for the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
-        try:
-            return ContractionKernel(self.contraction, plan)
-        except TilewrightError:
-            raise
-        except (ArithmeticError, AssertionError, ValueError) as fault:
-            if plan is None:
-                raise
-            raise ArgumentError(f"plan {plan!r}: it does not fit this problem") from fault
+        if plan is not None and not plan.strip():
+            raise ArgumentError(
+                "the plan is empty: it begins with `tiles` or `vectors`, as `show --level plan` prints it"
+            )
+        return ContractionKernel(self.contraction, plan)
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
         """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""

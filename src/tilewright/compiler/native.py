@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.interpret.grid import is_grid
@@ -19,6 +20,7 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import op_text
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import refuse_aliases
+from tilewright.plan.contraction import Contraction, recognise
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.dump import Dump
 from tilewright.targets.x86 import cpu
@@ -38,8 +40,10 @@ class NativeExecutable(Executable):
         _refuse_grid(program)
         refuse_aliases(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(op)}
-        self._kernels: dict[Any, Compiled] = {}
-        self._last: Compiled | None = None
+        self.path = "best"
+        self.why = ""
+        self._kernels: dict[Any, Compiled | CompiledContraction] = {}
+        self._last: Compiled | CompiledContraction | None = None
 
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -53,15 +57,41 @@ class NativeExecutable(Executable):
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
-    ) -> Compiled:
+    ) -> Compiled | CompiledContraction:
         """The machine code for these sizes; made once."""
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = Compiled(self.block(symbols, shapes, logs=logs))
+            found = None if logs else self._contraction(symbols)
+            if found is None:
+                found = Compiled(self.block(symbols, shapes, logs=logs))
+            self._kernels[key] = found
         self._last = found
         return found
+
+    def _contraction(self, symbols: Mapping[Symbol, int]) -> CompiledContraction | None:
+        """The fast form of a program that is one contraction, where a plan fits it."""
+        if self.path == "general":
+            return None
+        found = recognise(self.program, symbols)
+        if isinstance(found, str):
+            self.why = found
+            return None
+        if (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
+            self.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
+            return None
+        try:
+            return CompiledContraction(found)
+        except ArgumentError as none:
+            self.why = str(none)
+            return None
+
+    def explain(self) -> str:
+        """How the program is done, for the sizes used last: the plan of its contraction, or why it has none."""
+        if isinstance(self._last, CompiledContraction):
+            return self._last.kernel.explain()
+        return f"the general path: {self.why or 'no sizes yet'}"
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
         """The program on a level: "tile", "block", "loop", "llvm" or "asm".
@@ -80,7 +110,7 @@ class NativeExecutable(Executable):
             )
         return self._last.text(level)
 
-    def _of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
+    def _of_sizes(self, symbols: Mapping[Any, int]) -> Compiled | CompiledContraction:
         from tilewright.compiler.kernels import resolve
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
@@ -103,13 +133,28 @@ class NativeExecutable(Executable):
     def _measures(self) -> list[Expr | None]:
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
+    def bind(self, *args: Any) -> Callable[[], None]:
+        """The kernel bound to all its arguments, outputs too: a call of the result runs it on what they hold by then.
+
+        Checks and look-ups are done once, here.
+        """
+        bound = Arguments(self.program, self.outputs, self.known, args)
+        if bound.made:
+            raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
+        if bound.is_empty:
+            return lambda: None
+        return self.compiled(bound.symbols, self._shapes(bound)).bound(bound.values, self.outputs)
+
+    def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
+        return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
+
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args)
-        if logs is None and self.program.hooks:
+        if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:
-            shapes = {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
-            self.compiled(bound.symbols, shapes, logs=logs is not None)(bound.values, self.outputs, logs)
+            found = self.compiled(bound.symbols, self._shapes(bound), logs=logs is not None)
+            found.bound(bound.values, self.outputs)(logs)
         self._finish_logs(bound, logs)
         return bound.finish()
 
@@ -134,42 +179,95 @@ class Compiled:
             return str(self.lowered.program)
         return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
 
-    def __call__(
-        self, values: Mapping[Value, Any], outputs: tuple[Value, ...], logs: dict[str, Any] | None = None
-    ) -> None:
-        """Runs it on arrays and numbers; arrays that do not lie as machine code wants are copied there and back."""
-        run_on(self.lowered, values, outputs, lambda arrays: self.kernel.launch(arrays, self.tasks)(), logs)
+    def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Bound:
+        """The program bound to arrays and numbers; call it as often as wanted."""
+        staged = Staged(self.lowered, values, outputs)
+        return Bound(staged, self.kernel.launch(staged.arrays, self.tasks))
 
 
-def run_on(
-    lowered: Lowered,
-    values: Mapping[Value, Any],
-    outputs: tuple[Value, ...],
-    run: Callable[[list[Array]], None],
-    logs: dict[str, Any] | None = None,
-) -> None:
-    """Runs a block program by `run` on the arguments of its tile program, and raises what it reports."""
-    arrays, back = [], []
-    for arg in lowered.arguments:
-        given = np.asarray(values[arg]).astype(arg.type.dtype.numpy, copy=False)
-        lies = given.flags.c_contiguous and given.flags.aligned
-        array = given if lies else np.ascontiguousarray(given).copy()
-        if arg in outputs and array is not values[arg]:
-            back.append((array, values[arg]))
-        arrays.append(array)
-    kept = [np.full(log.shape, np.nan if log.dtype.is_float else 0, log.dtype.numpy) for log in lowered.logs]
-    faults = np.zeros(len(lowered.faults), np.int32)
-    run([*arrays, *kept, *([faults] if lowered.faults else [])])
-    for array, target in back:
-        target[...] = array
-    for number, fault in zip(faults, lowered.faults, strict=True):
-        if number:
-            raise ExecutionError(fault.what, fault.op.loc)
-    for log, array in zip(lowered.logs, kept, strict=True):
-        if logs is not None:
-            logs[log.label] = {"value": array}
-            if log.names:
-                logs[log.label]["iteration_dimensions"] = list(log.names)
+class CompiledContraction:
+    """One member of a family of contractions: planned, its second factor packed at every call."""
+
+    def __init__(self, contraction: Contraction):
+        self.kernel = ContractionKernel(contraction)
+
+    def text(self, level: str) -> str:
+        """The main program on a level."""
+        return self.kernel.main.text(level)
+
+    def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Callable[..., None]:
+        """The program bound to arrays; call it as often as wanted."""
+        given = {a.name or "": np.asarray(v) for a, v in values.items()}
+        held = {name: np.ascontiguousarray(array) for name, array in given.items()}
+        written = {a.name or "" for a in outputs}
+        c = self.kernel.contraction
+        packed = np.empty(self.kernel.packed_shape, c.b.dtype.numpy)
+        launch = self.kernel.bind(held, packed)
+
+        def run(logs: dict[str, Any] | None = None) -> None:
+            for name, array in given.items():
+                if held[name] is not array and name not in written:
+                    held[name][...] = array
+            packed[...] = self.kernel.pack(held[c.b.name])
+            launch()
+            for name in written:
+                if held[name] is not given[name]:
+                    given[name][...] = held[name]
+
+        return run
+
+
+class Bound:
+    """Machine code bound to arrays: a call runs it on what they hold by then."""
+
+    def __init__(self, staged: Staged, launch: Callable[[], None]):
+        self.staged, self.launch = staged, launch
+
+    def __call__(self, logs: dict[str, Any] | None = None) -> None:
+        """Runs it; `logs` receives what debug_log keeps."""
+        self.staged.run(self.launch, logs)
+
+
+class Staged:
+    """The arguments of a tile program as arrays for its block program, in order.
+
+    Arrays that do not lie in memory as they should are copied before each run, and back after it.
+    """
+
+    def __init__(self, lowered: Lowered, values: Mapping[Value, Any], outputs: tuple[Value, ...]):
+        self.lowered = lowered
+        self._copies: list[tuple[Array, Array, bool]] = []
+        self.arrays: list[Array] = []
+        for arg in lowered.arguments:
+            given = np.asarray(values[arg]).astype(arg.type.dtype.numpy, copy=False)
+            array = given
+            if not (given.flags.c_contiguous and given.flags.aligned):
+                array = np.empty(given.shape, given.dtype)
+                self._copies.append((given, array, arg in outputs))
+            self.arrays.append(array)
+        self._logs = [np.empty(log.shape, log.dtype.numpy) for log in lowered.logs]
+        self._faults = np.zeros(len(lowered.faults), np.int32)
+        self.arrays += [*self._logs, *([self._faults] if lowered.faults else [])]
+
+    def run(self, launch: Callable[[], None], logs: dict[str, Any] | None = None) -> None:
+        """Runs a launch on the arrays, and raises what the program reports."""
+        for given, array, _ in self._copies:
+            array[...] = given
+        for log, kept in zip(self.lowered.logs, self._logs, strict=True):
+            kept[...] = np.nan if log.dtype.is_float else 0
+        self._faults[...] = 0
+        launch()
+        for given, array, written in self._copies:
+            if written:
+                given[...] = array
+        for number, fault in zip(self._faults, self.lowered.faults, strict=True):
+            if number:
+                raise ExecutionError(fault.what, fault.op.loc)
+        for log, kept in zip(self.lowered.logs, self._logs, strict=True):
+            if logs is not None:
+                logs[log.label] = {"value": kept.copy()}
+                if log.names:
+                    logs[log.label]["iteration_dimensions"] = list(log.names)
 
 
 def _is_free(op: Op) -> bool:

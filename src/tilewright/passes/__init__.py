@@ -2,6 +2,7 @@
 
 | file        | subject                                                                              |
 |-------------|--------------------------------------------------------------------------------------|
+| tile/       | tile to block, the general way: any logical program whose sizes are numbers          |
 | lower       | block to loop: the walk over a program, and what each operation becomes              |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates        |
 | storage     | what a register tensor becomes: vectors, tiles or memory                             |

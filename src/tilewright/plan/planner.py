@@ -151,14 +151,14 @@ def _strips(
     c: Contraction, stage: str, depth: int, taps: int, chunks: int, workers: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """(strip, tasks, rows of a task, bytes staged) for every strip worth a thought."""
-    last = c.rows[-1]
+    last, each = c.rows[-1], _bytes(c.a.dtype)
     if stage == "direct" or len(c.rows) == 1:
         blocks = max(1, size(last) // ROWS)
         for parts in sorted({1, workers, 2 * workers, 4 * workers}):
             strip = -(-blocks // parts)
             count = -(-blocks // strip)
             rows = strip * ROWS
-            staged = 0 if stage == "direct" else rows * chunks * taps * depth * 2
+            staged = 0 if stage == "direct" else rows * chunks * taps * depth * each
             yield (strip if stage == "direct" else rows), count, rows, staged
         return
     lines = c.rows[-2]
@@ -171,10 +171,10 @@ def _strips(
         if halo is not None:
             line = halo.line(c.a.shape[halo.column_dim])
             more = 0 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step
-            yield strip, outer * parts, strip * line, (strip + more) * line * chunks * depth * 2
+            yield strip, outer * parts, strip * line, (strip + more) * line * chunks * depth * each
         else:
             rows = strip * size(last)
-            yield strip, outer * parts, rows, rows * taps * chunks * depth * 2
+            yield strip, outer * parts, rows, rows * taps * chunks * depth * each
 
 
 def _vector_plans(

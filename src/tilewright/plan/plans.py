@@ -129,7 +129,7 @@ def parse_plan(text: str) -> TilePlan | VectorPlan:
     >>> parse_plan(plan_text(VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8))).rows
     14
     """
-    kind, *rest = text.split()
+    kind, *rest = text.split() or [""]
     made: type[TilePlan] | type[VectorPlan] | None = {"tiles": TilePlan, "vectors": VectorPlan}.get(kind)
     if made is None:
         raise ArgumentError(f"plan {text!r}: it begins with `tiles` or `vectors`")

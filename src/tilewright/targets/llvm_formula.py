@@ -49,7 +49,7 @@ class FormulaWriter:
         """The formula's value as elements of type `to`."""
         value, kind = self._write(f, to)
         if kind is None:
-            return self.number(float(value) if to.is_float else int(float(value)), to)
+            return self.number(float(value) if to.is_float else _whole(value), to)
         return value if kind is to else self.cast(value, kind, to)
 
     def _write(self, f: Formula, want: DType | None) -> Typed:
@@ -65,7 +65,7 @@ class FormulaWriter:
         if f.name == "cast":
             value, kind = self._write(f.parts[0], None)
             if kind is None:
-                return self.number(float(value) if f.value.is_float else int(float(value)), f.value), f.value
+                return self.number(float(value) if f.value.is_float else _whole(value), f.value), f.value
             return self.cast(value, kind, f.value), f.value
         if f.name == "select":
             truth, kind = self._write(f.parts[0], None)
@@ -86,9 +86,7 @@ class FormulaWriter:
         texts = []
         for value, kind in found:
             number = kind is None
-            texts.append(
-                self.number(float(value) if common.is_float else int(float(value)), common) if number else value
-            )
+            texts.append(self.number(float(value) if common.is_float else _whole(value), common) if number else value)
         return texts, common
 
     def truth(self, value: str, kind: DType | None) -> str:
@@ -177,6 +175,8 @@ class FormulaWriter:
                 return self.w.value(f"sub {form} {zero}, {values[0]}")
             case "relu":
                 return self._integer("maximum", [values[0], zero], kind)
+            case "abs" if unsigned:
+                return values[0]
             case "abs":
                 return self._integer("maximum", [values[0], self._integer("neg", values, kind)], kind)
             case "floor" | "ceil" | "round" | "roundeven":
@@ -185,11 +185,34 @@ class FormulaWriter:
                 ones = "-1" if kind is not dtypes.bool_ else "1"
                 text = ones if self.lanes is None else f"<{', '.join([f'{element(kind)} {ones}'] * self.lanes)}>"
                 return self.w.value(f"xor {form} {values[0]}, {text}")
-            case "div":
-                return self.w.value(f"{'udiv' if unsigned else 'sdiv'} {form} {values[0]}, {values[1]}")
-            case "mod" | "floordiv":
-                return self._floored(name, values, kind, unsigned)
+            case "div" | "mod" | "floordiv":
+                return self._divided(name, values, kind, unsigned)
         raise ProgramError(f"{name} of {kind} has no machine code here")
+
+    def _divided(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
+        """Division that never stops the process: by zero it gives zero, and the least number over -1 wraps."""
+        form, truth = self.of(kind), self.kind("i1")
+        zero = "zeroinitializer" if self.lanes else "0"
+        nothing = self.w.value(f"icmp eq {form} {values[1]}, {zero}")
+        one, minus = (self.number(n, kind) if not unsigned else self._unsigned_number(n, kind) for n in (1, -1))
+        safe = self.w.value(f"select {truth} {nothing}, {form} {one}, {form} {values[1]}")
+        if unsigned:
+            word = "urem" if name == "mod" else "udiv"
+            found = self.w.value(f"{word} {form} {values[0]}, {safe}")
+        else:
+            turned = self.w.value(f"icmp eq {form} {safe}, {minus}")
+            by = self.w.value(f"select {truth} {turned}, {form} {one}, {form} {safe}")
+            if name == "div":
+                plain = self.w.value(f"sdiv {form} {values[0]}, {by}")
+            else:
+                plain = self._floored(name, [values[0], by], kind, unsigned)
+            other = zero if name == "mod" else self.w.value(f"sub {form} {zero}, {values[0]}")
+            found = self.w.value(f"select {truth} {turned}, {form} {other}, {form} {plain}")
+        return self.w.value(f"select {truth} {nothing}, {form} {zero}, {form} {found}")
+
+    def _unsigned_number(self, value: int, kind: DType) -> str:
+        text = str(value & ((1 << max(8, kind.bits)) - 1))
+        return text if self.lanes is None else f"<{', '.join([f'{element(kind)} {text}'] * self.lanes)}>"
 
     def _floored(self, name: str, values: list[str], kind: DType, unsigned: bool) -> str:
         form = self.of(kind)
@@ -241,6 +264,14 @@ class FormulaWriter:
             return value
         word = "trunc" if bits_a > bits_b else ("zext" if _unsigned(kind) else "sext")
         return self.w.value(f"{word} {a} {value} to {b}")
+
+
+def _whole(text: str) -> int:
+    """A number as an integer; one that is written as an integer is taken as it is."""
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
 
 
 def _unsigned(kind: DType) -> bool:

@@ -8,8 +8,9 @@
 | writer   | the block program as it grows: memory, views, maps                                         |
 | boxes    | which dimensions are cut into tasks, and how finely                                        |
 | accesses | which elements a read or a write means: inside memory or not, by data or not               |
-| memory   | reads, writes, atomics                                                                     |
+| memory   | reads, writes, atomics, logs                                                               |
 | forming  | element by element; other dimensions, other types, choices                                 |
-| combining| products, reductions, running sums                                                         |
-| loops    | `iterate` and `conditional`                                                                |
+| functions| functions from simpler ones; integer arithmetic where machines would stop                  |
+| combining| products, reductions, running sums, the largest few                                        |
+| loops    | `iterate`, while loops and `conditional`                                                   |
 """

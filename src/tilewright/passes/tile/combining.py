@@ -247,8 +247,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     last = acc.dims[-1] if acc.dims else None
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
     left, right = (_factor(low, t.over(t.dims, parts), wide, last, tf32) for t in (a, b))
-    if low.uses[op.operands[2]] == 1:
-        low.going_on[op.results[0]] = total.tensor
+    low.going_on[op.results[0]] = total.tensor
     _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
 

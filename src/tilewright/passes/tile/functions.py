@@ -74,3 +74,6 @@ INTEGER: dict[str, Callable[..., Formula]] = {
 }
 FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
 MISSING = frozenset(("cbrt", "atan2"))
+"""What no floating-point type has natively."""
+FLOAT_ONLY = frozenset(("powf", "atan2", "remf"))
+"""What integers have not."""

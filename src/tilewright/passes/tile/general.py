@@ -143,6 +143,8 @@ class Lowering:
         tasks = boxes.boxes(self.program, self.number, self.logs is not None)
         ranges = []
         for d, width in tasks.items():
+            if width == self.number(d):  # whole: nothing to count
+                continue
             found = Range.of(self.w.fresh(f"t_{d}"), 0, self.number(d) // width)
             ranges.append(found)
             self.parts[d] = (width * found.symbol, width)

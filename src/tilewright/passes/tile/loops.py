@@ -149,7 +149,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     place = low.stored(first, name=f"{axis}_now")
     starts = [low.env[v] for v in op.operands[1:]]
     carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
-    going = low.w.alloc(dtypes.i32, (), "going")
+    going = low.w.register(dtypes.i32, "going")
     low.walking.add(axis)
     low.bound[axis] = place
 

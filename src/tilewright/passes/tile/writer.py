@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tilewright.algebra import Layout
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
@@ -13,7 +14,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tensors import TensorType
+from tilewright.ir.tensors import Distribution, RegisterType, TensorType
 from tilewright.passes.tile.values import Load, loads
 
 
@@ -46,6 +47,13 @@ class Writer:
     def alloc(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
         """Memory of the worker's own."""
         kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes))
+        value = self.emit("alloc", type=kind).result
+        value.name = self.fresh(name)
+        return value
+
+    def register(self, dtype: DType, name: str) -> Value:
+        """A single number in a register, the same for all threads."""
+        kind = RegisterType(dtype, (), Distribution(layout=Layout((1, 1), (0, 0))))
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value

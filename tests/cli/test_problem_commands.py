@@ -1,0 +1,304 @@
+"""`tilewright run`, `tilewright show` and `tilewright bench`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as package
+from tilewright.cli import app, peer
+from tilewright.cli.bench import workloads
+from tilewright.cli.peak import fastest_atom, peak_of, peak_text
+from tilewright.cli.timing import FREE, WAITED, Gate, Sample
+from tilewright.cli.workload import Workload, read_problem, read_types
+from tilewright.compiler.contraction import ContractionKernel
+from tilewright.errors import ArgumentError
+from tilewright.ir.block import BLOCK
+from tilewright.ir.dtypes import dtype
+from tilewright.ir.host import parse_host
+from tilewright.ir.loop import parse_loop
+from tilewright.ir.parser import parse_programs
+from tilewright.plan.plans import parse_plan, plan_text
+from tilewright.targets.x86 import cpu
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
+
+SMALL = "mb1ic8ih6iw5oc12kh3kw2ph1pw0"
+PLAN = "vectors atom=avx2.f32 lanes=8 group=1 rows=2 vectors=1 steps=2 split=1 blocks=2"
+
+
+def tilewright(*arguments: str, code: int = 0) -> tuple[str, str]:
+    """Runs a command; what it printed, and what it complained."""
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80", "NO_COLOR": "1"})
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stdout, result.stderr
+
+
+def small(dt: str = "f32") -> Workload:
+    return Workload(read_problem(SMALL), read_types(dt))
+
+
+@pytest.mark.parametrize("command", ["run", "show", "bench"])
+def test_each_command_is_listed_and_has_an_example(command: str) -> None:
+    assert command in tilewright("--help")[0]
+    assert f"tilewright {command} " in tilewright(command, "--help")[0]
+
+
+# -- run ------------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_plan_and_its_reasons() -> None:
+    printed, _ = tilewright("run", SMALL)
+    kernel = small().compiled()
+    assert f"plan      {plan_text(kernel.plan)}\n" in printed
+    assert kernel.explain() in printed
+    assert "exact data" not in printed
+
+
+@pytest.mark.parametrize("problem", [SMALL, "13x20:20x9"])
+@pytest.mark.parametrize("dt", ["f32", "bf16", "f16", "s8", "bf16:bf16:f32"])
+def test_run_checks(problem: str, dt: str) -> None:
+    printed, _ = tilewright("run", problem, "--dt", dt, "--check")
+    assert "exact data: all" in printed
+    assert "of its bound" in printed
+
+
+def test_run_takes_a_plan() -> None:
+    printed, _ = tilewright("run", SMALL, "--plan", PLAN, "--check")
+    assert f"plan      {PLAN}, given" in printed
+    assert "without --plan:\nchosen:" in printed
+    assert "exact data: all" in printed
+
+
+def test_run_on_the_interpreter() -> None:
+    printed, _ = tilewright("run", "mb1ic2ih3oc3kh2", "--target", "interpreter", "--check")
+    assert "target    interpreter" in printed
+    assert "exact data: all 12 elements are equal" in printed
+
+
+def test_run_tells_the_time_and_its_share_of_the_peak() -> None:
+    printed, _ = tilewright("run", SMALL, "--time")
+    line = next(line for line in printed.splitlines() if line.startswith("time: "))
+    assert " us, " in line
+    assert " GFLOP/s: " in line
+    assert line.endswith("measured beside")
+    assert 0 < float(line.split(" % of ")[0].split()[-1]) < 110
+
+
+def test_a_wrong_result_is_counted_and_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = ContractionKernel.bind
+
+    def wrong(self: ContractionKernel, arrays: Any, packed: Any = None) -> Any:
+        launch = bind(self, arrays, packed)
+
+        def spoilt() -> None:
+            launch()
+            arrays["y"].flat[3] += 1
+
+        return spoilt
+
+    monkeypatch.setattr(ContractionKernel, "bind", wrong)
+    printed, _ = tilewright("run", SMALL, "--check", code=1)
+    assert "exact data: 1 of" in printed
+    assert "too large" in printed
+
+
+def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ContractionKernel, "bind", lambda self, arrays, packed=None: lambda: None)
+    for dt in ("f32", "s8"):
+        printed, _ = tilewright("run", SMALL, "--dt", dt, "--check", code=1)
+        assert "differ" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((SMALL, "--dt", "f13"), "'f13' names no element type"),
+        ((SMALL, "--dt", "f32:f32"), "one type, or three"),
+        ((SMALL, "--dt", "u8:s8:s32"), "factors of two types, u8 and s8"),
+        ((SMALL, "--target", "toaster"), "--target toaster: there is interpreter, x86"),
+        ((SMALL, "--plan", "vectors rows=3"), "atom is missing"),
+        ((SMALL, "--plan", "waves"), "it begins with `tiles` or `vectors`"),
+        ((SMALL, "--plan", PLAN.replace("rows=2", "rows=0")), "must be at least 1"),
+        ((SMALL, "--plan", ""), "it begins with"),
+        (("mb1ic8ih",), "expected a number after ih"),
+        (("mb1ic8iw9oc8kw3",), "convolutions over 1 axes are not handled yet"),
+        (("2x3x4:2x4x5",), "batches of matrix products are not handled yet"),
+    ],
+)
+def test_what_run_refuses(arguments: tuple[str, ...], message: str) -> None:
+    printed, complaint = tilewright("run", *arguments, code=2)
+    assert printed == ""
+    assert complaint.startswith("error: ")
+    assert message in complaint
+
+
+# -- show -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dt", ["f32", "f16", "bf16"])
+def test_show_prints_texts_that_parse(dt: str) -> None:
+    assert tilewright("show", SMALL, "--dt", dt, "--level", "tile")[0].startswith("tile conv(")
+    plan, _, why = tilewright("show", SMALL, "--dt", dt, "--level", "plan")[0].partition("\n\n")
+    assert plan_text(parse_plan(plan)) == plan
+    assert why.startswith("chosen: ")
+    block = tilewright("show", SMALL, "--dt", dt)[0]
+    names = [p.name for p in parse_programs(block, {"block": BLOCK})]
+    assert names[-2:] == ["pack", "conv"]
+    assert (len(names) > 2) == (dt == "f16")
+    loop = tilewright("show", SMALL, "--dt", dt, "--level", "loop")[0]
+    assert str(parse_loop(loop)) == loop
+    assert "define void @conv(" in tilewright("show", SMALL, "--dt", dt, "--level", "llvm")[0]
+    assert "conv:" in tilewright("show", SMALL, "--dt", dt, "--level", "asm")[0]
+
+
+@pytest.mark.parametrize("dt", ["f32", "f16", "s8"])
+@pytest.mark.parametrize("target", ["x86", "interpreter"])
+def test_the_host_text_is_the_whole_kernel(dt: str, target: str) -> None:
+    text, _ = tilewright("show", SMALL, "--dt", dt, "--level", "host")
+    host = text[: text.index("\n\n") + 1]
+    assert str(parse_host(host)) == host
+    assert "bind {" in host
+    arrays = small(dt).arrays(np.random.default_rng(0), exact=True)
+    made = package.compile_text(text, target)
+    shapes = {a.name: tuple(map(int, a.type.shape)) for a in made.main.args}  # digits that lie side by side are one
+    made.bind(*(arrays[name].reshape(shapes[name]) for name in ("x", "w", "y")))()
+    assert np.array_equal(arrays["y"], small(dt).reference(arrays).astype(arrays["y"].dtype))
+
+
+def test_show_with_a_plan() -> None:
+    assert tilewright("show", SMALL, "--level", "plan", "--plan", PLAN)[0].startswith(f"{PLAN}\n\nwithout --plan:")
+
+
+def test_a_level_that_there_is_not() -> None:
+    assert (
+        "there is tile, plan, block, loop, host, llvm, asm" in tilewright("show", SMALL, "--level", "tree", code=2)[1]
+    )
+
+
+# -- the peak, and samples that count ---------------------------------------------------------------------------
+
+
+def test_every_atom_of_this_cpu_has_a_probe() -> None:
+    for atom in cpu.machine().multiply.values():
+        if cpu.has(atom):
+            text, products = peak_text(atom, cpu.machine(), 1)
+            made = package.compile_text(text, "x86")
+            a, b, y = (np.ones(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args)
+            made.bind(a, b, y)()
+            assert float(y[0, 0, 0]) * y[0].size == products  # it did all that it says
+
+
+def test_the_peak_is_that_of_the_fastest_atom() -> None:
+    atom = fastest_atom(cpu.machine(), dtype("bf16"), dtype("bf16"))
+    if atom is not None:
+        assert peak_of(dtype("bf16"), dtype("bf16")).atom == atom.name
+    with pytest.raises(ArgumentError, match="no atom of this CPU multiplies f16 by f16"):
+        peak_of(dtype("f16"), dtype("f16"))
+
+
+def test_samples_beside_slow_probes_or_with_waiting_threads_do_not_count() -> None:
+    gate = Gate(None, best=1.0)  # type: ignore[arg-type]
+    gate.samples["ours"] = [
+        Sample(3.0, FREE, WAITED),
+        Sample(1.0, FREE * 1.01, 0.0),
+        Sample(2.0, 1.0, WAITED * 1.01),
+        Sample(None, 1.0, 0.0),
+    ]
+    assert gate.kept("ours") == [3.0]
+    gate.best = 0.9  # a faster probe later on makes them slow
+    assert gate.kept("ours") == []
+    assert gate.least("ours") is None
+
+
+# -- bench ----------------------------------------------------------------------------------------------------
+
+
+def test_bench_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(peer.importlib, "import_module", missing)
+    assert "install tilewright[bench]" in tilewright("bench", "resnet_50", code=2)[1]
+
+
+def test_bench_refuses_before_it_starts(tmp_path: Path) -> None:
+    assert "--against cudnn: there is onednn" in tilewright("bench", "resnet_50", "--against", "cudnn", code=2)[1]
+    message = tilewright("bench", "resnet_51", code=2)[1]
+    assert "'resnet_51' is neither a file nor a list; there are " in message
+    assert "no folder" in tilewright("bench", "resnet_50", "--json", str(tmp_path / "a" / "b"), code=2)[1]
+    assert "names no element type" in tilewright("bench", "resnet_50", "--dt", "f13", code=2)[1]
+
+
+def test_the_problems_of_a_set(tmp_path: Path) -> None:
+    file = tmp_path / "set.txt"
+    file.write_text("--dt=bf16 --mb=4 ic8ih5oc8kh3 ic8ih5oc8kh3\n--dt=f32 --mb=0 ic8ih5oc8kh3 3x4:4x5\n")
+    found = workloads(str(file), None, None)
+    assert [(w.types[0], str(w.problem)) for w in found] == [
+        ("bf16", "mb4ic8ih5oc8oh3kh3ph0"),
+        ("f32", "ic8ih5oc8oh3kh3ph0"),
+        ("f32", "3x4:4x5"),
+    ]
+    assert {w.types[0] for w in workloads(str(file), "s8", 1)} == {"s8"}
+    assert {w.problem.mb for w in workloads("resnet_50", None, 3)} == {3}
+
+
+class Stub:
+    """A library that is half as fast as it says it is, and always right."""
+
+    def forms(self, work: Workload, arrays: Any) -> dict[str, Any]:
+        if work.problem.ic == 9:
+            raise ArgumentError("nine channels are too many")
+        return {"only": lambda: None}
+
+    def difference(self, out: Any, forms: Any) -> float:
+        return 0.0
+
+    def tolerance(self, work: Workload) -> float:
+        return 0.1
+
+    def primitive(self, run: Any) -> float | None:
+        return 1e-6
+
+
+def free(self: Gate, sides: dict[str, Any], rounds: int) -> None:
+    """Fixed times: the first problem's ratio is 4, later ones' are smaller."""
+    times = {"ours": 2e-6, "peer": 8e-6 / (1 + len(free.__dict__)), "primitive": 1e-6}
+    free.__dict__[str(len(free.__dict__))] = True
+    self.best = 1.0
+    self.samples = {side: [Sample(times[side], 1.0, 0.0)] * rounds for side in sides}
+
+
+def test_rows_worst_first_means_and_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free.__dict__.clear()
+    monkeypatch.setattr(peer, "Library", Stub)
+    monkeypatch.setattr(Gate, "take", free)
+    file, out = tmp_path / "set.txt", tmp_path / "rows.json"
+    file.write_text("--mb=1 ic8ih5oc8kh3 ic8ih6oc8kh3 ic9ih6oc8kh3\n")
+    printed, _ = tilewright("bench", str(file), "--json", str(out), "--rounds", "2")
+    rows = json.loads(out.read_text())
+    assert [row["problem"] for row in rows] == ["mb1ic8ih6oc8oh4kh3ph0", "mb1ic8ih5oc8oh3kh3ph0"]
+    assert [row["ratio"] for row in rows] == pytest.approx([2.0, 4.0])
+    assert rows[0]["ours_us"] == pytest.approx(2.0)
+    assert rows[0]["peer_us"] == pytest.approx(4.0)
+    assert rows[0]["peer_primitive_us"] == pytest.approx(1.0)
+    assert "geometric mean of 2: peer / ours 2.828, primitive / ours 0.500" in printed
+    assert "nine channels are too many" in printed
+
+
+def test_a_busy_machine_gives_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "Library", Stub)
+    monkeypatch.setattr(Gate, "take", lambda self, sides, rounds: None)
+    file, out = tmp_path / "set.txt", tmp_path / "rows.json"
+    file.write_text("ic8ih5oc8kh3\n")
+    printed, _ = tilewright("bench", str(file), "--json", str(out))
+    assert json.loads(out.read_text()) == []
+    assert "the machine was not free" in printed
+    assert "geometric mean" not in printed

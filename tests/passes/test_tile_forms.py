@@ -1,0 +1,653 @@
+"""What the tile language can say, as machine code: each form three ways, and what is refused."""
+
+import numpy as np
+import pytest
+from tile_checks import native, on_x86, own_cache, three_ways
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import ArgumentError, ExecutionError, ProgramError
+from tilewright.ir.block import parse_block
+from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
+from tilewright.lang import sympy
+from tilewright.passes.tile.boxes import boxes
+from tilewright.runtime.dump import Dump
+from tilewright.targets.x86.machine import MACHINES
+from tilewright.targets.x86.native import Kernel
+
+pytestmark = on_x86
+__all__ = ["own_cache"]
+
+M, N, K, B, S = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B, tkl.sym.S
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+R, J = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+
+
+def mem(*dims, dtype=tkl.f32):
+    return tkl.Memory[(*dims, GLOBAL, dtype)]
+
+
+def integers(shape, dtype=np.float32, low=-4, high=5, seed=0):
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+# -- accesses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 3), (33, 70)])
+def test_padded_reads_and_writes_that_leave_memory(shape):
+    window = tkw.IndexMapping(2, inputs={M: R - 2, N: J + 1}, outputs={M: R, N: J})
+    moved = tkw.IndexMapping(2, inputs={M: R, N: J}, outputs={M: R + 1, N: J - 1})
+
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        tkw.write(tkw.read(x, mapping=window, otherwise=-3) * 2.0, y, mapping=moved)
+
+    x = integers(shape)
+    three_ways(kernel, x, np.full(shape, 9, np.float32))
+
+
+def test_several_reads_of_one_tensor_and_a_dimension_of_windows():
+    windows = tkw.IndexMapping(2, inputs={N: R + J - 1}, outputs={M: R, K: J})
+
+    @tkw.wave()
+    def kernel(x: mem(N), w: mem(K), y: mem(M)):
+        tkw.write(tkw.sum(tkw.read(x, mapping=windows, otherwise=0) * tkw.read(w), dim=K), y)
+
+    for size in (1, 4, 50):
+        three_ways(kernel, integers(size), integers(3, seed=1), symbols={M: size})
+
+
+def test_a_write_through_digits_is_cut_into_tasks():
+    """Places that differ are found by working them out, where no coordinate is decided by the dimension alone."""
+    split = tkw.IndexMapping(1, inputs={M: R}, outputs={N: R // 8, K: R % 8})
+
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(N, K)):
+        tkw.write(tkw.read(x), y, mapping=split)
+
+    program = tilewright.compile(kernel).program
+    sizes = {"M": 8192, "N": 1024, "K": 8}
+    assert boxes(program, lambda d: sizes[str(d)]) == {M: 2048}
+    three_ways(kernel, integers(48), np.zeros((6, 8), np.float32))
+
+
+def test_writes_that_meet_stay_in_one_task():
+    halved = tkw.IndexMapping(1, inputs={M: R}, outputs={N: R // 2})
+
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(N)):
+        tkw.write(tkw.read(x), y, mapping=halved)
+
+    sizes = {"M": 8192, "N": 4096}
+    assert boxes(tilewright.compile(kernel).program, lambda d: sizes[str(d)]) == {}
+
+
+def test_a_read_that_leaves_memory_is_an_error():
+    shifted = tkw.IndexMapping(1, inputs={M: R + 1}, outputs={M: R})
+
+    @tkw.wave()
+    def kernel(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x, mapping=shifted), y)
+
+    with pytest.raises(ExecutionError, match=r"coordinates reach 1\.\.5 of 5"):
+        native(kernel)(integers(5))
+
+
+def test_halves_of_an_output_are_written_in_order():
+    right = tkw.IndexMapping(2, inputs={M: R, N: J}, outputs={M: R, K: J + N})
+    left = tkw.IndexMapping(2, inputs={M: R, N: J}, outputs={M: R, K: J})
+
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, K)):
+        tile = tkw.read(x)
+        tkw.write(tile, y, mapping=left)
+        tkw.write(tile * 10.0, y, mapping=right)
+        tkw.write(tile + 100.0, y, mapping=left)
+
+    three_ways(kernel, integers((6, 5)), np.zeros((6, 10), np.float32))
+
+
+def test_what_was_read_stays_when_it_is_overwritten():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        old = tkw.read(x)
+        tkw.write(old + 1.0, x)
+        tkw.write(old * 2.0 + tkw.read(x), y)
+
+    three_ways(kernel, integers((7, 9)), np.zeros((7, 9), np.float32))
+
+
+def test_reading_and_writing_an_argument_in_different_ways_is_refused_by_name():
+    turned = tkw.IndexMapping(1, inputs={M: M - 1 - R}, outputs={M: R})
+
+    @tkw.wave()
+    def kernel(x: mem(M)):
+        tkw.write(tkw.read(x, mapping=turned), x)
+
+    with pytest.warns(tilewright.errors.AliasingWarning), pytest.raises(ProgramError) as caught:
+        native(kernel)
+    assert "the argument x is read, and written by write through another access" in str(caught.value)
+    assert "tkw.read(x, mapping=turned)" in str(caught.value)
+
+
+def test_places_by_data_and_atomics_of_several_kinds():
+    own = tkw.IndexMapping(1, inputs={M: R}, outputs={K: tkw.IndexMapping.dynamic_val(0)}, dynamic_val_mappings={M: R})
+
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=tkl.i32), at: mem(M, dtype=tkl.i32), low: mem(K, dtype=tkl.i32),
+               total: mem(K, dtype=tkl.i32)):  # fmt: skip
+        values, places = tkw.read(x), tkw.read(at)
+        tkw.atomic_min(values, low, mapping=own, mapping_dynamic_vals=(places,))
+        tkw.atomic_add(values * 2, total, mapping=own, mapping_dynamic_vals=(places + 0,))
+
+    zeros = [np.zeros(6, np.int32) for _ in range(2)]
+    three_ways(kernel, integers(50, np.int32), integers(50, np.int32, -1, 8, seed=1), *zeros)
+
+
+# -- conditions and symbols ---------------------------------------------------------------------------------------
+
+
+def test_conditions_element_by_element():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N), z: mem(M, N)):
+        tile = tkw.read(x)
+
+        @tkw.conditional(tile > 0)
+        def positive():
+            tkw.write(tile * 10.0, y)
+
+        @tkw.conditional(M > 3)
+        def large():
+            tkw.write(tile, z)
+
+    for rows in (3, 4):
+        three_ways(kernel, integers((rows, 5)), *(np.full((rows, 5), 7, np.float32) for _ in range(2)))
+
+
+def test_symbols_set_from_tiles():
+    mapping = tkw.IndexMapping(num_iterators=1, inputs={N: sympy.Min(R + S, N - 1)}, outputs={M: R})
+
+    @tkw.wave()
+    def kernel(x: mem(N), shift: mem(M, dtype=tkl.i32), y: mem(M), z: mem(M, dtype=tkl.i32)):
+        places = tkw.read(shift)
+        tkw.set_symbol(S, places)
+        tkw.write(tkw.read(x, mapping=mapping), y)
+        tkw.write(tkw.apply_expr(places, lambda v: sympy.Piecewise((v * 10, v > 1), (v // 2 - 5, True))), z)
+
+    _, z, *_ = three_ways(kernel, integers(8), np.array([0, 3, 1, 7, 2], np.int32))
+    assert z.tolist() == [-5, 30, -5, 70, 20]
+    with pytest.raises(ExecutionError, match="S is outside its range"):
+        native(kernel)(integers(8), np.array([0, -1], np.int32))
+
+
+def test_while_loops_walk_by_their_own_steps():
+    P = tkl.sym.P
+    at = tkw.IndexMapping(num_iterators=1, inputs={N: P + R}, outputs={B: R})
+
+    @tkw.wave([tkw.TilingConstraint(P)])
+    def kernel(following: mem(N, dtype=tkl.i32), out: mem(B, dtype=tkl.i32)):
+        total = tkl.Register[B, tkl.i32](0)
+
+        @tkw.iterate(P, start=tkw.scalar(0, tkl.i32), condition=P < 6, init_args=[total])
+        def walk(acc):
+            place = tkw.read(following, mapping=at)
+            tkw.set_symbol(P, place)
+            return acc + place
+
+        tkw.write(walk, out)
+
+    chain = np.array([2, 9, 3, 5, 9, 7, 9, 8, 9], np.int32)  # 0 -> 2 -> 3 -> 5 -> 7
+    (out, *_) = three_ways(kernel, chain, symbols={B: 1})
+    assert out.tolist() == [2 + 3 + 5 + 7]
+
+
+# -- loops ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", [1, 2, 5, 8, 100])
+def test_carried_values_change_places(tile):
+    """Each new value is made of the old ones: nothing may be overwritten too early."""
+
+    @tkw.wave([tkw.TilingConstraint(K, tile)])
+    def kernel(x: mem(M, K), y: mem(M), z: mem(M)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, tkl.f32](1.0), tkl.Register[M, tkl.f32](2.0)])
+        def swap(a, b):
+            part = tkw.sum(tkw.read(x), dim=K)
+            return b + part, a - b
+
+        a, b = swap
+        tkw.write(a, y)
+        tkw.write(b, z)
+
+    three_ways(kernel, integers((3, 8)))
+
+
+@pytest.mark.parametrize("size", [1, 7, 700])
+def test_a_sum_that_is_also_looked_at_is_not_summed_in_place(size):
+    @tkw.wave([tkw.TilingConstraint(K, 4)])
+    def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N), d: mem(M, N)):
+        zero = tkl.Register[M, N, tkl.f32](0.0)
+
+        @tkw.iterate(K, init_args=[zero, zero])
+        def loop(acc, before):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc), before + acc
+
+        total, before = loop
+        tkw.write(total, c)
+        tkw.write(before, d)
+
+    three_ways(kernel, integers((3, size)), integers((4, size), seed=1))
+
+
+def test_loops_in_loops_and_writes_in_them():
+    @tkw.wave([tkw.TilingConstraint(N, 3), tkw.TilingConstraint(K, 2)])
+    def kernel(x: mem(M, N, K), y: mem(M), z: mem(M, N)):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0)])
+        def outer(total):
+            @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+            def inner(rows):
+                return rows + tkw.sum(tkw.read(x), dim=K)
+
+            tkw.write(inner, z)
+            return total * 2.0 + tkw.max(inner, dim=N)
+
+        tkw.write(outer, y)
+
+    for shape in ((2, 3, 2), (5, 7, 5), (1, 1, 1)):
+        three_ways(kernel, integers(shape))
+
+
+def test_narrow_accumulators_are_carried_wide():
+    @tkw.wave()
+    def kernel(a: mem(M, K, dtype=tkl.f16), b: mem(N, K, dtype=tkl.f16), c: mem(M, N, dtype=tkl.f16)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f16](1.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+
+    a = np.full((2, 2100), 1, np.float16)
+    (c, *_) = three_ways(kernel, a, np.ones((3, 2100), np.float16))
+    assert (c == 2100).all()  # 2101 is no f16; summed in f16 it would have stopped at 2048
+
+
+def test_products_in_tf32():
+    @tkw.wave()
+    def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+        zero = tkl.Register[M, N, tkl.f32](0)
+        tkw.write(tkw.mma(tkw.read(a), tkw.read(b), zero, precision="tf32"), c)
+
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((5, 1)).astype(np.float32)
+    a[0] = 1 + 2.0**-11  # halfway: to the even neighbour
+    three_ways(kernel, a, np.array([[1], [2], [np.inf], [-4]], np.float32))
+
+
+# -- forms and types --------------------------------------------------------------------------------------------------
+
+
+def test_reshape_extract_and_permute():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(K, B), z: mem(N, M)):
+        tile = tkw.read(x)
+        first = tkw.extract(tile, [1])
+        tkw.write(tkw.reshape(tile * 2.0, target_shape=(K, B)) + first, y)
+        tkw.write(tkw.permute(tile, target_shape=[N, M]), z)
+
+    three_ways(kernel, integers((6, 10)), symbols={K: 4, B: 15})
+
+
+@pytest.mark.parametrize(("wide", "narrow"), [("i16", "i8"), ("i32", "i8"), ("f32", "i16"), ("i64", "f32")])
+def test_bits_of_other_widths(wide, narrow):
+    ratio = tkl.__dict__[wide].bits // tkl.__dict__[narrow].bits
+    text = f"""tile kernel(%x: global {wide}[M, N], %y: global {narrow}[M, N*{ratio}], %z: global {wide}[M, N])
+  symbols M, N
+{{
+  %0 = read %x : {wide}[M, N]
+  %1 = bitcast %0 dtype={narrow} : {narrow}[M, N*{ratio}]
+  write %1, %y
+  %2 = bitcast %1 dtype={wide} : {wide}[M, N*{ratio}/{ratio}]
+  write %2, %z
+}}
+"""
+    program = parse_tile(text)
+    x = np.random.default_rng(0).integers(-(1 << 15), 1 << 15, (3, 5)).astype(tkl.__dict__[wide].numpy)
+    (y, z, *_) = three_ways(program, x)
+    assert y.tobytes() == x.tobytes() == z.tobytes()
+
+
+@pytest.mark.parametrize("to", ["i8", "i32", "i64", "bf16", "f16", "f64", "bool"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "f64", "i8", "i32", "bool"])
+def test_casts_keep_to_the_limits(kind, to):
+    source, target = tkl.__dict__[kind], tkl.__dict__[to]
+
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=source), y: mem(M, dtype=target)):
+        tkw.write(tkw.cast(tkw.read(x), target), y)
+
+    numbers = [0, 1, -1, 2.5, -2.5, 127, 128, -129, 3e9, -3e9, 1e19, -1e19, np.inf, -np.inf, np.nan, 65504]
+    with np.errstate(all="ignore"):
+        x = np.array(numbers) if source.is_float else np.array([0, 1, -1, 2, 3, 127, -128, 100])
+        x = x.astype(source.numpy)
+    if source.is_float and target.is_float:
+        x = x[np.isfinite(x.astype(np.float64))]
+    run, wanted = native(kernel), tilewright.compile(kernel)(x)
+    np.testing.assert_array_equal(run(x).astype(np.float64), wanted.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "floordiv", "mod", "maximum", "and_", "xor", "shl", "shr"]
+)
+@pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
+def test_integer_arithmetic_at_its_limits(name, dtype):
+    """Machines stop at a division by 0, and at the least number divided by -1."""
+    text = f"""tile kernel(%x: global {dtype}[M], %y: global {dtype}[M], %z: global {dtype}[M])
+  symbols M
+{{
+  %0 = read %x : {dtype}[M]
+  %1 = read %y : {dtype}[M]
+  %2 = {name} %0, %1 : {dtype}[M]
+  write %2, %z
+}}
+"""
+    limits = np.iinfo(tkl.__dict__[dtype].numpy)
+    values = [0, 1, -1, 2, -2, 7, -7, 40, limits.min, limits.max]
+    if name in ("div", "floordiv", "mod") and dtype == "i64":
+        values.remove(limits.min)
+    x, y = (a.ravel().astype(tkl.__dict__[dtype].numpy) for a in np.meshgrid(values, values))
+    three_ways(parse_tile(text), x, y)
+
+
+POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "powf")
+EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i32", "u8"])
+def test_every_function(dtype):
+    """Natively a function is what the executor's is, to a few units of the last place."""
+    kind = tkl.__dict__[dtype]
+    rng = np.random.default_rng(0)
+    missing = {"cbrt", "atan2"} | ({"erf"} if dtype == "f64" else set())
+    names = (*UNARY_FLOAT, *UNARY_ANY, *BINARY) if kind.is_float else (*UNARY_ANY, *BINARY)
+    for name in names:
+        if name in missing or (not kind.is_float and name in ("powf", "remf")):
+            continue
+        text = f"""tile kernel(%x: global {dtype}[M], %y: global {dtype}[M], %z: global {dtype}[M])
+  symbols M
+{{
+  %0 = read %x : {dtype}[M]
+  %1 = read %y : {dtype}[M]
+  %2 = {name} %0{", %1" if name in BINARY else ""} : {dtype}[M]
+  write %2, %z
+}}
+"""
+        x, y = (rng.standard_normal(67) * 3, rng.standard_normal(67)) if kind.is_float else rng.integers(0, 9, (2, 67))
+        x, y = (np.abs(x) + 0.1 if name in POSITIVE else x).astype(kind.numpy), y.astype(kind.numpy)
+        found, wanted = (tilewright.compile(text, target=t)(x, y).astype(np.float64) for t in ("x86", None))
+        tolerance = 4 * EPSILON.get(dtype, 0)
+        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance / 10, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i64", "i8", "u8"])
+def test_atomics_of_every_type(dtype):
+    for how in ("add", "min", "max"):
+        text = f"""tile kernel(%x: global {dtype}[M], %z: global {dtype}[N])
+  symbols M, N, it0
+{{
+  %0 = read %x : {dtype}[M]
+  %1 = atomic_{how} %0, %z over=[it0] at=[it0%4] : {dtype}[M]
+}}
+"""
+        three_ways(
+            parse_tile(text), integers(40, tkl.__dict__[dtype].numpy, 0, 5), np.full(4, 2, tkl.__dict__[dtype].numpy)
+        )
+
+
+def test_truths_in_memory():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N, dtype=tkl.bool), z: mem(M, dtype=tkl.bool)):
+        above = tkw.read(x) > 0
+        tkw.write(above, y)
+        tkw.write(tkw.max(above, dim=N), z)
+
+    three_ways(kernel, integers((5, 3)))
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_comparisons_and_choices_of_what_is_no_number(name):
+    text = f"""tile kernel(%x: global f32[M], %y: global f32[M], %z: global f32[M])
+  symbols M
+{{
+  %0 = read %x : f32[M]
+  %1 = read %y : f32[M]
+  %2 = {name} %0, %1 : bool[M]
+  %3 = not_ %2 : bool[M]
+  %4 = select %3, %0, %1 : f32[M]
+  %5 = maximum %4, %0 : f32[M]
+  write %5, %z
+}}
+"""
+    values = [0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]
+    x, y = (a.ravel().astype(np.float32) for a in np.meshgrid(values, values))
+    three_ways(parse_tile(text), x, y)
+
+
+def test_the_largest_few_and_where_they_are():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, K), z: mem(M, K, dtype=tkl.i32)):
+        values, places = tkw.topk(tkw.read(x), K, dim=N)
+        tkw.write(values, y)
+        tkw.write(places, z)
+
+    x = integers((5, 9))
+    x[1, 3] = np.nan
+    x[2] = -np.inf
+    for count in (1, 4, 9):
+        three_ways(kernel, x, symbols={K: count})
+
+
+def test_scalar_arguments_and_expressions_of_sizes():
+    @tkw.wave()
+    def kernel(x: mem(M, N), factor: tkl.f32, y: mem(M, N)):
+        index = tkw.cast(tkw.self_index(N), tkl.f32)
+        tkw.write(tkw.read(x) * factor + index + tkw.scalar(M * 10, tkl.f32), y)
+
+    three_ways(kernel, integers((3, 20)), 3)
+
+
+def test_logs_are_kept_and_change_nothing():
+    @tkw.wave([tkw.TilingConstraint(K, 3)])
+    def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def loop(acc):
+            acc = tkw.mma(tkw.read(a), tkw.read(b), acc)
+            tkw.debug_log(acc, label="acc", extra_iteration_dimensions=[(tkl.sym.iter, K, 3)])
+            return acc
+
+        tkw.debug_log(loop * 2.0, label="twice")
+        tkw.write(loop, c)
+
+    a, b = integers((3, 8)), integers((4, 8), seed=1)
+    mine, its = {}, {}
+    run = native(kernel)
+    assert (run(a, b, debug_logs=mine) == tilewright.compile(kernel)(a, b, debug_logs=its)).all()
+    for label in ("acc", "twice"):
+        np.testing.assert_array_equal(mine[label]["value"], its[label]["value"])
+    assert mine["acc"]["iteration_dimensions"] == its["acc"]["iteration_dimensions"]
+    assert (run(a, b) == a @ b.T).all()
+    assert "log" not in run.text("block")
+
+
+# -- arrays and sizes -----------------------------------------------------------------------------------------------
+
+
+def doubled():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N)):
+        tkw.write(tkw.read(x) * 2.0, y)
+
+    return kernel
+
+
+def test_arrays_may_lie_in_memory_in_any_way():
+    whole = integers((20, 14))
+    x, y = whole[::2, ::-1], np.zeros((14, 10), np.float32).T
+    run = native(doubled())
+    run(x, y)
+    assert (y == 2 * x).all()
+    assert (run(np.asfortranarray(x)) == 2 * x).all()
+
+
+def test_a_kernel_bound_to_arrays_runs_on_what_they_hold():
+    x, y = integers((9, 20))[:, ::2], np.zeros((9, 10), np.float32)
+    again = native(doubled()).bind(x, y)
+    for step in range(3):
+        x[...] = step
+        again()
+        assert (y == 2 * step).all()
+    with pytest.raises(ArgumentError, match="bind takes all arguments"):
+        native(doubled()).bind(x)
+
+
+def test_sizes_may_change_from_call_to_call_and_may_be_zero():
+    run = native(doubled())
+    for shape in ((3, 5), (1, 1), (0, 4), (4, 0), (300, 70), (3, 5)):
+        x = integers(shape)
+        assert (run(x) == 2 * x).all()
+        assert run(x).shape == shape
+
+
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_empty_combinations_are_neutral(name):
+    @tkw.wave()
+    def kernel(x: mem(M, K), y: mem(M)):
+        tkw.write(getattr(tkw, name)(tkw.read(x), dim=K), y)
+
+    assert (native(kernel)(np.zeros((3, 0), np.float32)) == (0 if name == "sum" else 1)).all()
+
+
+def test_an_empty_sum_of_products_is_its_start():
+    @tkw.wave()
+    def kernel(a: mem(M, K), b: mem(N, K), c: mem(M, N)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](5.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+
+    assert (native(kernel)(np.zeros((3, 0), np.float32), np.zeros((2, 0), np.float32)) == 5).all()
+
+
+def test_a_maximum_of_nothing_is_an_error():
+    @tkw.wave()
+    def kernel(x: mem(M, K), y: mem(M)):
+        tkw.write(tkw.max(tkw.read(x), dim=K), y)
+
+    with pytest.raises(ExecutionError, match="max over K: there is nothing to combine"):
+        native(kernel)(np.zeros((3, 0), np.float32))
+
+
+def test_every_level_can_be_printed():
+    run = native(doubled())
+    with pytest.raises(ArgumentError, match="call it first"):
+        run.text("block")
+    assert "tasks" in run.text("block", {M: 4, "N": 32})
+    run(integers((6, 40)))
+    program = run.text("block")
+    assert "f32 (6, 40)" in program
+    assert str(parse_block(program)) == program
+    assert run.text("loop").startswith("loop kernel")
+    assert "define void @kernel" in run.text("llvm")
+    assert "vmulps" in run.text("asm") or "vaddps" in run.text("asm")
+    assert run.text().startswith("tile kernel")
+    with pytest.raises(ArgumentError, match="there are 'tile', 'block'"):
+        run.text("host")
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512"])
+def test_machines_without_wide_vectors_run_it_too(row):
+    kernel, symbols = tilewright.kernels.attention(3, "f32")
+    run = native((kernel, symbols))
+    shapes = ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 3), (1, 2, 5, 3))
+    arrays = [integers(shape, seed=n) for n, shape in enumerate(shapes)]
+    wanted = run(*arrays[:3])
+    program = run._last.lowered.program
+    kernel = Kernel(program, MACHINES[row], Dump(None))
+    kernel.launch(arrays)()
+    np.testing.assert_allclose(arrays[3], wanted, rtol=1e-5, atol=1e-6)
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def widths(text, **sizes):
+    found = boxes(parse_tile(text), lambda d: int(d.subs(sizes)))
+    return {str(d): n for d, n in found.items()}
+
+
+ROWS = """tile rows(%x: global f32[M, N], %y: global f32[M])
+  symbols M, N
+{
+  %0 = read %x : f32[M, N]
+  %1 = sum %0 dim=(N) : f32[M]
+  write %1, %y
+}"""
+
+
+def test_reduced_dimensions_stay_whole():
+    assert widths(ROWS, M=1000, N=100) == {"M": 20}
+    assert widths(ROWS, M=1000, N=100000) == {"M": 20}  # a run of results to write, whatever it costs
+    assert widths(ROWS, M=1, N=100) == {}
+    assert widths(ROWS, M=7, N=5) == {"M": 7}
+
+
+def test_the_innermost_dimension_stays_whole_where_it_can():
+    copy = """tile copied(%x: global f32[M, N], %y: global f32[M, N])
+  symbols M, N
+{
+  %0 = read %x : f32[M, N]
+  write %0, %y
+}"""
+    assert widths(copy, M=64, N=128) == {"M": 16, "N": 128}
+    assert widths(copy, M=4096, N=4096) == {"M": 4, "N": 4096}
+    assert widths(copy, M=3, N=1 << 20) == {"M": 1, "N": 16384}
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refused(kernel, words, under, *args, symbols=None):
+    with pytest.raises(ProgramError, match=words) as caught:
+        tilewright.compile(kernel, symbols or {}, target="x86")(*args)
+    assert under in str(caught.value)
+
+
+def test_what_has_no_native_form_is_refused_by_name_and_line():
+    @tkw.wave()
+    def old_values(x: mem(M), y: mem(M)):
+        tkw.write(tkw.atomic_add(tkw.read(x), y), x)
+
+    @tkw.wave()
+    def cube_root(x: mem(M), y: mem(M)):
+        tkw.write(tkw.cbrt(tkw.read(x)), y)
+
+    @tkw.wave()
+    def error_function(x: mem(M, dtype=tkl.f64), y: mem(M, dtype=tkl.f64)):
+        tkw.write(tkw.erf(tkw.read(x)), y)
+
+    @tkw.wave()
+    def eight_bits(x: mem(M, dtype=tkl.f8e4m3fn), y: mem(M)):
+        tkw.write(tkw.cast(tkw.read(x), tkl.f32), y)
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0)])
+    def grid(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x) + tkw.scalar(tkl.sym.WORKGROUP_0, tkl.f32), y)
+
+    x = integers(4)
+    refused(cube_root, "cbrt of f32 has no native form yet", "tkw.cbrt(tkw.read(x))", x)
+    refused(error_function, "erf of f64 has no native form yet", "tkw.erf(tkw.read(x))", x.astype(np.float64))
+    refused(eight_bits, "elements of type f8e4m3fn have no native form yet", "argument x", x.astype(tkl.f8e4m3fn.numpy))
+    refused(old_values, "what atomic_add found in memory has no native form", "tkw.atomic_add", x, x.copy())
+    refused(grid, "is a grid program", "grid")
