@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Expr, FloorDiv, Mod, Symbol, as_expr, index
+from tilewright.algebra.expr import AtLeastZero, Expr, FloorDiv, Mod, Symbol, as_expr, index
 from tilewright.algebra.expr_rules import all_of, linear, multiply, weighted_sum
-from tilewright.algebra.expr_use import Substitution, has_division, linear_form
+from tilewright.algebra.expr_use import Substitution, has_division
 from tilewright.ir.dtypes import i32
 from tilewright.passes.places import Where
 
@@ -25,46 +25,47 @@ def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
     """The place by way of a table, where it divides a running number; as it is, otherwise."""
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where
-    dividends = {
-        node.left
+    divisions = {
+        node
         for e in (where.offset, *where.conditions)
         for node in e.walk()
-        if isinstance(node, FloorDiv | Mod) and not has_division(node.left)
+        if isinstance(node, FloorDiv | Mod) and not has_division(node.left) and node.right.is_constant
     }
+    dividends = {node.left for node in divisions}
     if len(dividends) != 1:
         return where
     (u,) = dividends
-    lo, hi = u.lo, u.hi
-    if lane in u.symbols or not (lo >= 0 and hi < MOST) or not u.symbols:
+    if lane in u.symbols or not u.symbols or not (u.lo >= 0 and u.hi < MOST):
         return where
-    variable = min(u.symbols, key=lambda s: (abs(_factor(u, s) or 1 << 40), s.name))
-    factor = _factor(u, variable)
-    if factor is None or factor != 1:
+    running = index("u", 1 << int(u.hi).bit_length())  # rows of one strip share a table
+    images = Substitution({})
+    for node in divisions:
+        images.done[node] = running // node.right if isinstance(node, FloorDiv) else running % node.right
+    conditions = [_in_terms_of(images(c), u, running) for c in where.conditions]
+    fixed, moving = _parted(images(where.offset), running)
+    if fixed is None or any(c is None or c.symbols - {running} for c in conditions):
         return where
-    others = {s for e in (where.offset, *where.conditions) for s in e.symbols} - {variable}
-    if any(variable in s.background for s in others):
-        return where  # a loop whose limits move with it
-    running = index("u", int(hi) + 1)
-    images = Substitution({variable: running - (u - variable)})
-    offset = images(where.offset)
-    conditions = [images(c) for c in where.conditions]
-    fixed, moving = _parted(offset, running)
-    if fixed is None or any(c.symbols - {running} for c in conditions):
-        return where
-    there = all_of(*conditions) if conditions else as_expr(1)
-    entry = multiply(there, fixed + 1) - 1
-    table = low.table(entry, running, i32)
+    there = all_of(*(c for c in conditions if c is not None)) if conditions else as_expr(1)
+    table = low.table(multiply(there, fixed + 1) - 1, running, i32)
     row = low.symbol("row", -1, int(max(fixed.hi, 0)) if fixed.hi < float("inf") else MOST * 1024)
     low.emit("fetch", (table,), symbol=row, at=(u,))
     return Where(where.buffer, row + moving, (row >= 0,) if conditions else ())
 
 
-def _factor(u: Expr, variable: Symbol) -> int | None:
-    form = linear_form(u, [variable])
-    if form is None:
+def _in_terms_of(condition: Expr, u: Expr, running: Symbol) -> Expr | None:
+    """A condition that compares a multiple of u with a number, said of the running number; others as they are."""
+    if not isinstance(condition, AtLeastZero) or not condition.symbols & u.symbols:
+        return condition
+    start, steps = linear(u)
+    constant, terms = linear(condition.operand)
+    mine, theirs = dict(steps), dict(terms)
+    if set(mine) != set(theirs):
         return None
-    found = form[0].get(variable)
-    return None if found is None or not found.is_constant else int(found)
+    some = next(iter(mine))
+    if any(theirs[t] * mine[some] != mine[t] * theirs[some] for t in mine) or theirs[some] % mine[some]:
+        return None
+    factor = theirs[some] // mine[some]
+    return weighted_sum(constant - factor * start, [(running, factor)]) >= 0
 
 
 def _parted(offset: Expr, running: Symbol) -> tuple[Expr | None, Expr]:
