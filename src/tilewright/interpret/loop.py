@@ -128,7 +128,7 @@ def reduce(agent: Agent, op: Op) -> Steps | None:
     """All lanes combined into one number."""
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
-    how = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
+    how: Any = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.attrs["with"]]
     wide = kind.accumulator.numpy if op.attrs["with"] in ("sum", "prod") else kind.numpy
     with np.errstate(all="ignore"):
         target.write(how.reduce(source.read(op).reshape(-1).astype(wide)).astype(kind.numpy))

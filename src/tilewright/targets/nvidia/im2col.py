@@ -202,7 +202,7 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
             raise Refused(f"a tap at {taps} is outside what an offset of {bits} bits can say")
         offsets, inside = tensor_map.offsets(tuple(coordinates), taps)
         shape = tile.box
-        turned = (lambda x: x) if channel < pixel else np.transpose
+        turned: Any = (lambda x: x) if channel < pixel else np.transpose
         same_as_asked(
             request,
             True,
