@@ -16,7 +16,7 @@ from tilewright.algebra.expr import Const
 from tilewright.block.distribution import Placement, operand_layout, placement
 from tilewright.block.places import Places
 from tilewright.errors import LayoutError, ProgramError
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.ir.verifier import verify
@@ -252,8 +252,8 @@ class _Checker:
     def _check_deferred(self, op: Op) -> None:
         if op.attrs.get("overlap") != "defer":
             return
-        own = {r for inner in _within(op.blocks[1]) for r in inner.results}
-        for inner in _within(op.blocks[1]):
+        own = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
+        for inner in walk_block(op.blocks[1]):
             for value in written(inner):
                 root = self.places.root(value)
                 if isinstance(root.type, RegisterType) and root not in own:
@@ -315,13 +315,6 @@ def _times(block: Block, channel: Value, rounds: int) -> int:
         for b in op.blocks:
             total += _times(b, channel, inner)
     return total
-
-
-def _within(block: Block) -> Iterator[Op]:
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from _within(inner)
 
 
 def written(op: Op) -> tuple[Value, ...]:

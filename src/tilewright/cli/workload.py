@@ -228,8 +228,9 @@ def known_target(target: str) -> None:
 def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
     """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
     from tilewright.compiler.text import compile_text
+    from tilewright.targets.registry import NATIVE
 
-    if target == "x86":
+    if target in NATIVE:
         return kernel.bind(arrays)
     known_target(target)
     made = compile_text(host_text(kernel), target)

@@ -32,9 +32,10 @@ from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
+from tilewright.targets.registry import NATIVE
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-TARGETS = ("executor", "x86")
+TARGETS = ("executor", *NATIVE)
 
 
 def compile(
@@ -81,7 +82,7 @@ def compile(
 
 
 def _executable(program: Program, known: Mapping[Symbol, Expr], target: str | None) -> Executable:
-    if target != "x86":
+    if target not in NATIVE:
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 

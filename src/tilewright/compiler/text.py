@@ -25,11 +25,13 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.runtime.dump import Dump
+from tilewright.targets.registry import NATIVE, native_compiler
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
-TARGETS = ("interpreter", "x86")
+TARGETS = ("interpreter", *NATIVE)
 
 
 def compile_text(
@@ -91,9 +93,8 @@ class TextExecutable:
         self.main = self._ready(programs[0], params)
         self.logs: list[tuple[str, Array]] = []
         self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self._kernel: Any = None
-        if target == "x86" and self.main.level is not HOST:
-            self._kernel = _native(self.main)
+        self._compiler = native_compiler(target)
+        self._kernel = None if self.main.level is HOST else self._native(self.main)
         for op in self.main.walk():
             if op.name == "launch":
                 self._check_launch(op)
@@ -170,7 +171,7 @@ class TextExecutable:
     def _bound(self, arrays: dict[str, Array]) -> Any:
         try:
             if self.main.level is HOST:
-                launches: dict[Any, Any] = {}  # those of x86, bound: they last as long as this binding
+                launches: dict[Any, Any] = {}  # those of machine code, bound: they last as long as this binding
                 launch = partial(self._launch, launches)
                 return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
             if self._kernel is not None:
@@ -178,6 +179,14 @@ class TextExecutable:
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
         return _shown(lambda: self._interpret(self.main, arrays, self.workers or 2))
+
+    def _native(self, program: Program) -> Any:
+        """Machine code for the target; None where it is interpreted."""
+        if self._compiler is None:
+            return None
+        dump = Dump.of(program.name)
+        dump.write("bind", program.level.name, lambda: str(program))
+        return self._compiler(program, machine_of(program), dump)
 
     def _roles(self, name: str) -> list[str | None]:
         return [a.type.role for a in self.programs[name].args]
@@ -189,8 +198,8 @@ class TextExecutable:
         key = (name, tuple(sorted(settings.items())))
         if key not in self._known:
             bound = self._ready(program, settings)
-            self._known[key] = _native(bound) if self.target == "x86" else bound
-        if self.target == "x86":
+            self._known[key] = self._native(bound) or bound
+        if self._compiler is not None:
             place = (key, workers, *(id(a) for a in arrays))
             if place not in launches:  # it keeps the arrays, so their identities stay theirs
                 launches[place] = self._known[key].launch(arrays, workers)
@@ -210,16 +219,6 @@ class TextExecutable:
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on {self.target}>"
-
-
-def _native(program: Program) -> Any:
-    """Machine code for this CPU."""
-    from tilewright.runtime.dump import Dump
-    from tilewright.targets.x86.native import Kernel
-
-    dump = Dump.of(program.name)
-    dump.write("bind", program.level.name, lambda: str(program))
-    return Kernel(program, machine_of(program), dump)
 
 
 def _shown(action: Any) -> Any:

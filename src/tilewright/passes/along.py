@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
@@ -176,8 +178,6 @@ class _Scan(_Walk):
 
 def identity(how: str, kind: DType) -> Any:
     """What changes nothing when it is combined."""
-    import numpy as np
-
     if how in ("sum", "prod"):
         return 0 if how == "sum" else 1
     if kind.is_float:

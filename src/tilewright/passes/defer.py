@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.core import Block, Op, Value, walk_block
 from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
@@ -86,8 +86,8 @@ def deferred(low: Lowering, op: Op) -> None:
 
 def can_defer(low: Lowering, op: Op) -> bool:
     """Whether the registers that the end looks at are registers: of those in memory it would need a copy."""
-    own = {r for inner in _within(op.blocks[1]) for r in inner.results}
-    for inner in _within(op.blocks[1]):
+    own = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
+    for inner in walk_block(op.blocks[1]):
         for value in inner.operands:
             root = low.chain.root(value)
             if root in own or not isinstance(root.type, RegisterType):
@@ -100,9 +100,9 @@ def can_defer(low: Lowering, op: Op) -> bool:
 
 def _captured(low: Lowering, op: Op) -> list[Value]:
     """The registers, made outside, that the end looks at."""
-    inside = {r for block in op.blocks for inner in _within(block) for r in inner.results}
+    inside = {r for block in op.blocks for inner in walk_block(block) for r in inner.results}
     found: dict[Value, None] = {}
-    for inner in _within(op.blocks[1]):
+    for inner in walk_block(op.blocks[1]):
         for value in inner.operands:
             handle = low.handles.get(value)
             if value not in inside and isinstance(handle, Tiles | Vectors):
@@ -110,13 +110,9 @@ def _captured(low: Lowering, op: Op) -> list[Value]:
     return list(found)
 
 
-def _within(block: Block) -> list[Op]:
-    return [op for outer in block.ops for op in (outer, *(o for b in outer.blocks for o in _within(b)))]
-
-
 def _only_if(end: Block, begun: Symbol) -> None:
     """Stores of the end happen only where there was a round before; it writes nothing else that counts."""
-    for op in _within(end):
+    for op in walk_block(end):
         if op.name in ("store", "atomic") and op.operands[1].type.space == "global":
             condition = begun >= 1
             op.attrs["when"] = all_of(condition, op.attrs["when"]) if "when" in op.attrs else condition
@@ -162,7 +158,7 @@ def _registers_read(op: Op) -> list[Value]:
 def _registers_written(op: Op) -> list[Value]:
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
-    return [v for b in op.blocks for inner in _within(b) for v in _registers_written(inner)]
+    return [v for b in op.blocks for inner in walk_block(b) for v in _registers_written(inner)]
 
 
 def _sink_fills(ops: list[Op]) -> list[Op]:
@@ -173,7 +169,7 @@ def _sink_fills(ops: list[Op]) -> list[Op]:
         if op.name == "fill":
             waiting[op.operands[0]] = op
             continue
-        touched = [*op.operands, *(v for b in op.blocks for inner in _within(b) for v in inner.operands)]
+        touched = [*op.operands, *(v for b in op.blocks for inner in walk_block(b) for v in inner.operands)]
         for value in dict.fromkeys(touched):
             if value in waiting:
                 found.append(waiting.pop(value))

@@ -214,12 +214,6 @@ class Lowering:
             return found
         raise AssertionError(f"{value.name} is not in memory")
 
-    def number(self, name: str) -> Value:
-        """A fresh integer variable."""
-        from tilewright.ir.dtypes import i64
-
-        return self.register(i64, name=name)
-
     def unlimited(self, name: str) -> Symbol:
         """A fresh symbol of which nothing is known."""
         return symbol(self.fresh(name))

@@ -103,10 +103,6 @@ def _shared_among(tasks: int, workers: int) -> int:
     return -(-tasks // workers)
 
 
-def _divisors(n: int, most: int) -> list[int]:
-    return [d for d in range(1, min(n, most) + 1) if n % d == 0]
-
-
 def _tile_plans(c: Contraction, atom: MultiplyAtom, machine: Machine, workers: int) -> Iterator[tuple[TilePlan, float]]:
     depth = atom.shape[2]
     group = depth // 16

@@ -9,8 +9,9 @@ tilewright.machine.description.UnknownName: Tilewright has no machine 'hoper'; i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from tilewright.machine import Machine, UnknownName
 
@@ -26,6 +27,15 @@ _FOLDERS = {
 
 MACHINES = tuple(_FOLDERS)
 """The names of all machines."""
+
+
+NATIVE = ("x86",)
+"""The targets whose programs run on the machine at hand."""
+
+
+def native_compiler(target: str) -> Callable[..., Any] | None:
+    """What makes machine code of a program for a target, from (program, machine, dump); None: it is interpreted."""
+    return import_module(f"tilewright.targets.{target}.native").Kernel if target in NATIVE else None
 
 
 def machine(name: str) -> Machine:

@@ -18,7 +18,7 @@ from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, Program, Value, building
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
@@ -104,7 +104,7 @@ class _Emitter:
             if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
                 last[op.results[0]] = op
             elif last:
-                touched = (op, *(inner for b in op.blocks for inner in _within(b)))
+                touched = (op, *(inner for b in op.blocks for inner in walk_block(b)))
                 last |= {v: op for one in touched for v in one.operands if v in last}
         ends: dict[Op, list[Value]] = {}
         for value, op in last.items():
@@ -444,7 +444,7 @@ class _Emitter:
                 for inner in op.blocks:
                     walk(inner)
 
-        inside = {r for b in blocks for op in _within(b) for r in op.results}
+        inside = {r for b in blocks for op in walk_block(b) for r in op.results}
         for block in blocks:
             walk(block)
         return [v for v in found if v not in inside and not self.is_tile(v)]
@@ -627,7 +627,3 @@ def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
     """Whether the place of lane 0 is a multiple of so many elements."""
     start = at_start(offset, lane)
     return (start % elements) is as_expr(0)
-
-
-def _within(block: Block) -> list[Op]:
-    return [op for outer in block.ops for op in (outer, *(o for b in outer.blocks for o in _within(b)))]
