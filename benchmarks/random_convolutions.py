@@ -22,7 +22,6 @@ import numpy as np
 
 from tilewright.cli.workload import Workload
 from tilewright.errors import ArgumentError, MissingAtomWarning, ProblemError
-from tilewright.plan.plans import plan_text
 from tilewright.problems import ConvProblem
 
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 20, 32, 33, 48, 64, 80, 127)
@@ -104,9 +103,9 @@ class Outcome:
                 self.plans += 1
                 bad = int(np.count_nonzero(out != wanted))
                 if bad:
-                    self.wrong.append(f"{name}: {bad} of {out.size} differ under {plan_text(kernel.plan)}")
+                    self.wrong.append(f"{name}: {bad} of {out.size} differ under {kernel.plan}")
                 candidates = kernel.choice.candidates
-                plan = plan_text(candidates[int(rng.integers(len(candidates)))].plan)
+                plan = str(candidates[int(rng.integers(len(candidates)))].plan)
         except ArgumentError as why:
             self.refused[re.sub(r"\d+", "N", str(why).partition("\n")[0])] += 1
             return

@@ -24,13 +24,17 @@ from tilewright.ir.dtypes import dtype
 from tilewright.ir.host import parse_host
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.parser import parse_programs
-from tilewright.plan.plans import parse_plan, plan_text
+from tilewright.plan.plan import parse_plan
 from tilewright.targets.x86 import cpu
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 
 SMALL = "mb1ic8ih6iw5oc12kh3kw2ph1pw0"
-PLAN = "vectors atom=avx2.f32 lanes=8 group=1 rows=2 vectors=1 steps=2 split=1 blocks=2"
+PLAN = (
+    "axis rows = (m_1 6, m_0 4): task m_1 3, loop m_1 1, loop 2, unit 1; axis columns = (f_0 16 of 12): task 16, "
+    "loop 8, unit 8; axis depth = (k_2 3, k_1 2, k_0 8): loop k_2 1, loop k_1 1, loop k_0 2, unit k_0 1; "
+    "tasks columns, rows; order columns, rows, depth; x in place, keep; w packed at bind, keep; atom avx2.f32"
+)
 
 
 def tilewright(*arguments: str, code: int = 0) -> tuple[str, str]:
@@ -57,7 +61,7 @@ def test_each_command_is_listed_and_has_an_example(command: str) -> None:
 def test_run_prints_the_plan_and_its_reasons() -> None:
     printed, _ = tilewright("run", SMALL)
     kernel = small().compiled()
-    assert f"plan      {plan_text(kernel.plan)}\n" in printed
+    assert f"plan      {kernel.plan}\n" in printed
     assert kernel.explain() in printed
     assert "exact data" not in printed
 
@@ -73,7 +77,7 @@ def test_run_checks(problem: str, dt: str) -> None:
 def test_run_takes_a_plan() -> None:
     printed, _ = tilewright("run", SMALL, "--plan", PLAN, "--check")
     assert f"plan      {PLAN}, given" in printed
-    assert "without --plan:\nchosen:" in printed
+    assert "without --plan:\nconv on " in printed
     assert "exact data: all" in printed
 
 
@@ -124,10 +128,10 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SMALL, "--dt", "f32:f32"), "one type, or three"),
         ((SMALL, "--dt", "u8:s8:s32"), "factors of two types, u8 and s8"),
         ((SMALL, "--target", "toaster"), "--target toaster: there is interpreter, x86"),
-        ((SMALL, "--plan", "vectors rows=3"), "atom is missing"),
-        ((SMALL, "--plan", "waves"), "it begins with `tiles` or `vectors`"),
-        ((SMALL, "--plan", PLAN.replace("rows=2", "rows=0")), "must be at least 1"),
-        ((SMALL, "--plan", ""), "it begins with"),
+        ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "no atom is named"),
+        ((SMALL, "--plan", "waves"), "is no statement"),
+        ((SMALL, "--plan", PLAN.replace("loop 2, unit", "loop 0, unit")), "at least one element"),
+        ((SMALL, "--plan", ""), "the plan is empty"),
         (("mb1ic8ih",), "expected a number after ih"),
         (("mb1ic8iw9oc8kw3",), "convolutions over 1 axes are not handled yet"),
         (("2x3x4:2x4x5",), "batches of matrix products are not handled yet"),
@@ -147,8 +151,8 @@ def test_what_run_refuses(arguments: tuple[str, ...], message: str) -> None:
 def test_show_prints_texts_that_parse(dt: str) -> None:
     assert tilewright("show", SMALL, "--dt", dt, "--level", "tile")[0].startswith("tile conv(")
     plan, _, why = tilewright("show", SMALL, "--dt", dt, "--level", "plan")[0].partition("\n\n")
-    assert plan_text(parse_plan(plan)) == plan
-    assert why.startswith("chosen: ")
+    assert str(parse_plan(plan)) == "; ".join(plan.splitlines())
+    assert why.startswith("conv on ")
     block = tilewright("show", SMALL, "--dt", dt)[0]
     names = [p.name for p in parse_programs(block, {"block": BLOCK})]
     assert names[-2:] == ["pack", "conv"]
@@ -174,7 +178,14 @@ def test_the_host_text_is_the_whole_kernel(dt: str, target: str) -> None:
 
 
 def test_show_with_a_plan() -> None:
-    assert tilewright("show", SMALL, "--level", "plan", "--plan", PLAN)[0].startswith(f"{PLAN}\n\nwithout --plan:")
+    shown = tilewright("show", SMALL, "--level", "plan", "--plan", PLAN)[0].partition("\n\nwithout --plan:")[0]
+    assert shown.splitlines() == PLAN.split("; ")
+
+
+def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plan.txt").write_text("\n".join(PLAN.split("; ")))
+    assert f"plan      {PLAN}, given" in tilewright("run", SMALL, "--plan", f"@{tmp_path / 'plan.txt'}")[0]
+    assert "cannot be read" in tilewright("run", SMALL, "--plan", "@no such file", code=2)[1]
 
 
 def test_a_level_that_there_is_not() -> None:

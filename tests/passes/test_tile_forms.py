@@ -11,7 +11,7 @@ from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
-from tilewright.passes.tile.boxes import boxes
+from tilewright.plan.boxes import boxes
 from tilewright.runtime.dump import Dump
 from tilewright.targets.x86.machine import MACHINES
 from tilewright.targets.x86.native import Kernel
@@ -562,8 +562,10 @@ def test_every_level_can_be_printed():
     assert "define void @kernel" in run.text("llvm")
     assert "vmulps" in run.text("asm") or "vaddps" in run.text("asm")
     assert run.text().startswith("tile kernel")
-    with pytest.raises(ArgumentError, match="there are 'tile', 'block'"):
-        run.text("host")
+    assert run.text("plan").startswith("axis M = (M 6): task ")
+    assert tilewright.compile_text(run.text("host"))(integers((6, 40))).shape == (6, 40)
+    with pytest.raises(ArgumentError, match="there are 'tile', 'plan', 'block'"):
+        run.text("tree")
 
 
 @pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512"])

@@ -1,9 +1,9 @@
-"""Plans: their text, and a planner that follows the machine's description rather than a table."""
+"""A planner that follows the machine's description rather than a table, and plans that are given."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,155 +11,174 @@ import pytest
 from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.errors import ArgumentError
+from tilewright.plan.forms import TileForm, VectorForm, form_of
+from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
-from tilewright.plan.plans import TilePlan, VectorPlan, parse_plan, plan_text
-from tilewright.targets.x86 import cpu
+from tilewright.plan.validate import validate
+from tilewright.targets.x86 import cpu, native
 from tilewright.targets.x86.machine import MACHINES
 
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
-AMX = MACHINES["x86.amx"]
+
+
+def with_limits(row, **limits):
+    return replace(row, limits=replace(row.limits, **limits))
+
+
+AMX = with_limits(MACHINES["x86.amx"], cores=2)
+LAYERS = ["mb1ic64ih56oc64oh56kh3ph1", "mb1ic512ih7oc512oh7kh3ph1", "mb1ic1024ih14oc256oh14kh1ph0"]
 
 
 def workload(problem, dt):
     return Workload(read_problem(problem), read_types(dt))
 
 
-def with_limits(**limits):
-    return replace(AMX, limits=replace(AMX.limits, **limits))
+def chosen(problem, dt, machine=AMX, **rest):
+    return choose(workload(problem, dt).contraction, machine, **rest)
 
 
 def tiles_are_missing(atom):
     return not any(feature.startswith("amx") for feature in atom.features)
 
 
-# -- text -----------------------------------------------------------------------------------------------------
-
-PLANS = [
-    TilePlan("amx.bf16", 32, 2, "halo", 28, 1, 72, True),
-    TilePlan("amx.s8", 64, 4, "direct", 3, 2, 9, False),
-    VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8),
-]
-
-
-@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.atom)
-def test_a_plan_is_its_text(plan):
-    assert parse_plan(plan_text(plan)) == plan
-
-
-@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.atom)
-def test_every_field_is_part_of_the_text(plan):
-    for f in fields(plan):
-        value = getattr(plan, f.name)
-        other = replace(plan, **{f.name: not value if isinstance(value, bool) else value * 2})
-        assert parse_plan(plan_text(other)) == other != plan
-
-
-@pytest.mark.parametrize("field", [f.name for f in fields(VectorPlan)])
-def test_a_field_that_is_missing_is_named(field):
-    words = [word for word in plan_text(PLANS[2]).split() if not word.startswith(f"{field}=")]
-    with pytest.raises(ArgumentError, match=f"{field} is missing"):
-        parse_plan(" ".join(words))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("vectors atom=x lanes=16 group=1 rows=two vectors=2 steps=4 split=1 blocks=8", "rows = two is no number"),
-        (plan_text(PLANS[2]) + " strips=3", "there is no strips; there are atom, lanes"),
-        ("squares rows=3", "it begins with `tiles` or `vectors`"),
-    ],
-)
-def test_what_is_wrong_with_a_text_is_said(text, message):
-    with pytest.raises(ArgumentError, match=message):
-        parse_plan(text)
+def reasons(choice):
+    return [str(r) for r in choice.refused]
 
 
 # -- the choice follows the machine ---------------------------------------------------------------------------
 
 
-def registers_used(plan):
-    return plan.rows * plan.vectors + plan.vectors + 1
+def registers_used(form):
+    vectors = form.columns // form.lanes
+    return form.rows * vectors + vectors + 1
 
 
-@pytest.mark.parametrize("problem", ["mb1ic64ih56oc64oh56kh3ph1", "mb1ic512ih7oc512oh7kh3ph1"])
+@pytest.mark.parametrize("problem", LAYERS)
 def test_sums_fit_the_registers_there_are(problem):
-    c = workload(problem, "f32").contraction
-    all_of_them, half = choose(c, AMX, 2), choose(c, with_limits(registers=16), 2)
-    assert all(registers_used(x.plan) <= 32 for x in all_of_them.candidates)
-    assert all(registers_used(x.plan) <= 16 for x in half.candidates)
-    assert registers_used(all_of_them.best.plan) > 16
-    assert half.best.cycles > all_of_them.best.cycles
+    full, half = chosen(problem, "f32"), chosen(problem, "f32", with_limits(AMX, registers=16))
+    assert all(registers_used(x.form) <= 32 for x in full.candidates)
+    assert all(registers_used(x.form) <= 16 for x in half.candidates)
+    assert registers_used(full.best.form) > 16
+    assert half.best.cost.cycles > full.best.cost.cycles
+    assert any("registers of 32" in why for why in reasons(full))
+    assert any("registers of 16" in why for why in reasons(half))
 
 
-def test_a_smaller_cache_makes_smaller_strips():
-    c = workload("mb1ic256ih56oc128oh28kh1sh2ph0", "bf16").contraction
-    large, small = choose(c, AMX, 2).best, choose(c, with_limits(l2_bytes=256 << 10), 2).best
-    assert small.plan.strip < large.plan.strip
-    assert small.cycles > large.cycles
+@pytest.mark.parametrize("problem", LAYERS)
+def test_blocks_fit_the_tile_registers_there_are(problem):
+    full, half = chosen(problem, "bf16"), chosen(problem, "bf16", with_limits(AMX, tile_registers=4))
+    assert (full.best.form.rows, full.best.form.columns) == (32, 32)
+    assert (half.best.form.rows, half.best.form.columns) == (16, 16)
+    assert half.best.cost.cycles > full.best.cost.cycles
+    assert any("3 x 2 tiles of sums and their factors take 11 tile registers of 8" in why for why in reasons(full))
+    assert any("tile registers of 4" in why for why in reasons(half))
+
+
+def test_a_smaller_first_cache_changes_which_factor_stays():
+    large, small = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", with_limits(AMX, l1_bytes=8 << 10))
+    assert large.best.form.streams == "a"  # the weights of a block stay
+    assert small.best.form.streams != large.best.form.streams or small.best.form.order != large.best.form.order
+    assert small.best.cost.cycles >= large.best.cost.cycles
+    assert large.explain() != small.explain()
+
+
+def test_a_smaller_second_cache_makes_smaller_strips():
+    problem = "mb1ic256ih56oc128oh28kh1sh2ph0"
+    large, small = chosen(problem, "bf16").best, chosen(problem, "bf16", with_limits(AMX, l2_bytes=128 << 10)).best
+    assert small.form.strip < large.form.strip
+    assert small.cost.cycles > large.cost.cycles
 
 
 def test_weights_beyond_the_cache_cost_time():
-    c = workload("mb1ic512ih7oc512oh7kh3ph1", "bf16").contraction
-    assert (
-        choose(c, with_limits(l2_bytes=16 << 20), 2).best.cycles
-        < choose(c, with_limits(l2_bytes=1 << 17), 2).best.cycles
-    )
+    large = chosen(LAYERS[1], "bf16", with_limits(AMX, l2_bytes=16 << 20)).best
+    small = chosen(LAYERS[1], "bf16", with_limits(AMX, l2_bytes=1 << 17)).best
+    assert large.cost.memory < small.cost.memory
+    assert large.cost.cycles < small.cost.cycles
 
 
 def test_without_tiles_vectors_are_chosen_and_the_reason_kept():
-    c = workload("mb1ic64ih56oc64oh56kh3ph1", "bf16").contraction
-    with_tiles, without = choose(c, AMX, 2), choose(c, AMX, 2, tiles_are_missing)
-    assert isinstance(with_tiles.best.plan, TilePlan)
-    assert isinstance(without.best.plan, VectorPlan)
-    assert without.best.cycles > with_tiles.best.cycles
-    assert "amx.bf16: this CPU lacks it" in without.refused
-    assert not any(why.startswith("amx.bf16:") for why in with_tiles.refused)
-    assert "refused: amx.bf16: this CPU lacks it" in without.explain()
+    with_tiles, without = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", available=tiles_are_missing)
+    assert isinstance(with_tiles.best.form, TileForm)
+    assert isinstance(without.best.form, VectorForm)
+    assert without.best.cost.cycles > with_tiles.best.cost.cycles
+    assert without.bound.cycles > with_tiles.bound.cycles
+    assert "atom amx.bf16: this CPU lacks it" in reasons(without)
+    assert not any(why.startswith("atom amx.bf16:") for why in reasons(with_tiles))
+    assert "refused  atom amx.bf16: this CPU lacks it" in without.explain()
+
+
+def test_a_machine_without_the_atom_does_not_know_it():
+    fewer = with_limits(MACHINES["x86.avx512"], cores=2)
+    assert isinstance(chosen(LAYERS[0], "bf16", fewer).best.form, VectorForm)
+    assert not any("amx" in why for why in reasons(chosen(LAYERS[0], "bf16", fewer)))
 
 
 def test_atoms_of_other_types_are_refused_by_their_types():
-    refused = choose(workload("mb1ic64ih14oc64kh3ph1", "bf16").contraction, AMX, 2).refused
-    assert "avx512.f32: it multiplies f32 by f32, here are bf16 and bf16" in refused
-    assert "amx.s8: it multiplies i8 by i8, here are bf16 and bf16" in refused
+    refused = reasons(chosen("mb1ic64ih14oc64kh3ph1", "bf16"))
+    assert "atom avx512.f32: it multiplies f32 by f32, here are bf16 and bf16" in refused
+    assert "atom amx.s8: it multiplies i8 by i8, here are bf16 and bf16" in refused
 
 
-@pytest.mark.parametrize(
-    ("problem", "dt"),
-    [
-        ("mb1ic64ih56oc64oh56kh3ph1", "bf16"),
-        ("mb1ic512ih7oc512oh7kh3ph1", "bf16"),
-        ("mb1ic512ih7oc512oh7kh3ph1", "f32"),
-    ],
-)
-def test_more_workers_get_more_and_smaller_tasks(problem, dt):
-    c = workload(problem, dt).contraction
-    two, four = choose(c, AMX, 2).best, choose(c, AMX, 4).best
-    assert four.plan != two.plan
-    assert 0.4 < four.cycles / two.cycles < 0.65
+@pytest.mark.parametrize("dt", ["bf16", "f32"])
+@pytest.mark.parametrize("problem", LAYERS)
+def test_more_cores_get_more_tasks_and_less_time(problem, dt):
+    two, four = chosen(problem, dt).best, chosen(problem, dt, with_limits(AMX, cores=4)).best
+    assert four.cost.tasks >= 4
+    assert two.cost.busiest * 2 <= two.cost.tasks + 1
+    assert 0.2 < four.cost.cycles / two.cost.cycles < 0.75
+    assert chosen(problem, dt, with_limits(AMX, cores=4)).bound.compute == chosen(problem, dt).bound.compute / 2
 
-    def parts(plan):
-        return plan.split / getattr(plan, "strip", 1)
 
-    assert parts(four.plan) == 2 * parts(two.plan)
+def test_a_short_program_is_all_that_a_small_budget_allows():
+    free, tight = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", with_limits(AMX, instructions=600))
+    assert free.best.cost.instructions > 600
+    assert all(x.cost.instructions <= 600 for x in tight.candidates)
 
 
 def test_few_channels_are_joined_with_their_taps():
-    found = choose(workload("mb1ic3ih32oc64kh7sh2ph3", "bf16").contraction, AMX, 2)
-    tiles = next(x for x in found.candidates if isinstance(x.plan, TilePlan))
+    found = chosen("mb1ic3ih32oc64kh7sh2ph3", "bf16")
+    tiles = next(x for x in found.candidates if isinstance(x.form, TileForm))
     assert tiles.contraction.extent(tiles.contraction.depth[-1:]) == 21
 
 
-def test_candidates_are_ranked():
-    found = choose(workload("mb1ic64ih14oc64kh3ph1", "bf16").contraction, AMX, 2)
-    cycles = [x.cycles for x in found.candidates]
+def test_candidates_are_ranked_and_differ():
+    found = chosen("mb1ic64ih14oc64kh3ph1", "bf16")
+    cycles = [x.cost.cycles for x in found.candidates]
     assert cycles == sorted(cycles)
     assert found.best is found.candidates[0]
-    assert len({plan_text(x.plan) for x in found.candidates}) == len(cycles)
+    assert len({str(x.plan) for x in found.candidates}) == len(cycles)
 
 
 def test_the_choice_is_the_same_every_time():
-    texts = {choose(workload("mb1ic64ih14oc80kh3ph1", "bf16").contraction, AMX, 2).explain() for _ in range(3)}
-    assert len(texts) == 1
+    assert len({chosen("mb1ic64ih14oc80kh3ph1", "bf16").explain() for _ in range(3)}) == 1
+
+
+def test_no_plan_beats_the_roofline():
+    for problem in LAYERS:
+        for dt in ("f32", "bf16"):
+            found = chosen(problem, dt)
+            assert found.bound.cycles <= found.best.cost.cycles
+
+
+# -- what was refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dt", ["bf16", "f32"])
+@pytest.mark.parametrize("problem", [*LAYERS, "mb1ic3ih32oc64kh7sh2ph3", "37x50:50x21"])
+def test_what_is_refused_fails_for_its_reason_or_is_slower(problem, dt):
+    found = chosen(problem, dt)
+    given = [r for r in found.refused if r.plan is not None]
+    assert given
+    for r in given:
+        contraction = next(x.contraction for x in found.candidates if x.form.atom.name == r.plan.atom)
+        if "times as long" in r.why:
+            form = validate(r.plan, contraction, AMX)
+            other = next(x for x in found.candidates if x.form == form)
+            assert other.cost.cycles > found.best.cost.cycles
+            continue
+        with pytest.raises(ArgumentError) as caught:
+            validate(r.plan, contraction, AMX)
+        assert r.why in str(caught.value)
 
 
 # -- plans that are given -------------------------------------------------------------------------------------
@@ -174,58 +193,148 @@ PINNED = [
 ]
 
 
+def results(work, plans):
+    """The outcome of a problem under each plan, and what it should be."""
+    arrays = work.arrays(np.random.default_rng(0), exact=True)
+    *_, out = arrays.values()
+    poison, wanted = out.copy(), work.reference(arrays).astype(out.dtype)
+    for plan in plans:
+        kernel = work.compiled(str(plan))
+        assert str(kernel.plan) == str(plan)
+        out[...] = poison
+        kernel.bind(arrays)()
+        yield kernel, np.array_equal(out, wanted)
+
+
 @on_x86
 @pytest.mark.parametrize(("problem", "dt"), PINNED)
 def test_the_first_candidates_and_the_last_are_exact(problem, dt):
     work = workload(problem, dt)
-    rng = np.random.default_rng(0)
-    best = work.compiled()
-    candidates = best.choice.candidates
-    atoms = {x.plan.atom: x for x in reversed(candidates)}  # the first of each atom
-    arrays = work.arrays(rng, exact=True)
-    *_, out = arrays.values()
-    poison, wanted = out.copy(), work.reference(arrays).astype(out.dtype)
-    for found in (*candidates[:3], *atoms.values(), candidates[-1]):
-        kernel = work.compiled(plan_text(found.plan))
-        assert kernel.plan == found.plan
-        out[...] = poison
-        kernel.bind(arrays)()
-        assert np.array_equal(out, wanted), plan_text(found.plan)
+    candidates = work.compiled().choice.candidates
+    kinds = {(x.form.atom.name, x.form.order, getattr(x.form, "stage", "")): x for x in reversed(candidates)}
+    plans = [x.plan for x in (*candidates[:2], *kinds.values(), candidates[-1])]
+    assert all(right for _, right in results(work, plans))
 
 
-@on_x86
-def test_where_no_plan_fits_every_reason_is_given(monkeypatch):
-    monkeypatch.setattr(cpu, "has", lambda atom: False)
-    with pytest.raises(ArgumentError, match=r"no plan fits: .*avx512\.f32: this CPU lacks it"):
-        ContractionKernel(workload("mb1ic8ih5oc8kh3", "f32").contraction)
-
-
-VECTORS = "vectors atom=avx512.f32 lanes=16 group=1 rows=4 vectors=2 steps=4 split=1 blocks=1"
-TILES = "tiles atom=amx.bf16 depth=32 group=2 stage=panel strip=3 split=1 steps=72 stream_rows=True"
-BROKEN = {
-    "steps that do not divide the depth": ("f32", VECTORS.replace("steps=4", "steps=3")),
-    "no rows": ("f32", VECTORS.replace("rows=4", "rows=0")),
-    "no vectors": ("f32", VECTORS.replace("vectors=2", "vectors=0")),
-    "no blocks": ("f32", VECTORS.replace("blocks=1", "blocks=0")),
-    "no parts": ("f32", VECTORS.replace("split=1", "split=0")),
-    "an atom of another type": ("bf16", VECTORS),
-    "an atom that there is not": ("f32", VECTORS.replace("avx512.f32", "avx1024.f32")),
-    "more sums than registers": ("f32", VECTORS.replace("rows=4", "rows=9").replace("vectors=2", "vectors=4")),
-    "another depth than the atom's": ("bf16", TILES.replace("depth=32", "depth=64")),
-    "a stage that there is not": ("bf16", TILES.replace("panel", "attic")),
-    "direct, where rows are padded": ("bf16", TILES.replace("panel", "direct")),
-    "no strip": ("bf16", TILES.replace("strip=3", "strip=0")),
+TILED = """axis rows = (m_1 9, m_0 8 of 7): task m_1 9, loop 32, unit 16
+axis columns = (f_0 96 of 70): task 96, loop 32, unit 16
+axis depth = (k_2 3, k_1 2, k_0 64 of 40): unit k_2 1, unit k_1 1, unit k_0 32
+tasks rows, columns
+order columns, rows, depth
+x staged at task as lines, stream
+w packed at bind, keep
+atom amx.bf16
+overlap defer"""
+VECTORS = """axis rows = (m_1 9, m_0 7): task m_1 3, loop m_1 1, loop 4, unit 1
+axis columns = (f_0 96 of 70): task 96, loop 32, unit 16
+axis depth = (k_2 3, k_1 2, k_0 40): loop k_2 1, unit k_1 1, loop k_0 4, unit k_0 1
+tasks columns, rows contiguous
+order columns, rows, depth
+x in place, keep
+w packed at bind, keep
+atom avx512.f32"""
+EDITS = {
+    "loop order": ("bf16", "order columns, rows", "order rows, columns"),
+    "the order of the depth": ("bf16", "unit k_2 1, unit k_1 1", "unit k_1 1, unit k_2 1"),
+    "a loop of the depth": ("bf16", "unit k_2 1, unit k_1 1", "loop k_2 1, unit k_1 1"),
+    "a larger step": ("bf16", ": unit k_2", ": loop k_0 32, unit k_2"),
+    "taller blocks": (
+        "bf16",
+        "loop 32, unit 16\naxis columns = (f_0 96 of 70): task 96, loop 32",
+        "loop 48, unit 16\naxis columns = (f_0 80 of 70): task 80, loop 16",
+    ),
+    "one tile": (
+        "bf16",
+        "loop 32, unit 16\naxis columns = (f_0 96 of 70): task 96, loop 32",
+        "loop 16, unit 16\naxis columns = (f_0 80 of 70): task 16, loop 16",
+    ),
+    "staging": ("bf16", "m_0 8 of 7): task m_1 9, loop 32, unit 16", "m_0 7): task m_1 2, loop 32, unit 16"),
+    "hints": ("bf16", "as lines, stream\nw packed at bind, keep", "as lines, keep\nw packed at bind, stream"),
+    "no overlap": ("bf16", "\noverlap defer", ""),
+    "the order of tasks": ("bf16", "tasks rows, columns", "tasks columns, rows contiguous"),
+    "lines of a task": ("f32", "task m_1 3", "task m_1 9"),
+    "rows of a block": ("f32", "loop 4, unit 1", "loop 7, unit 1"),
+    "vectors of a block": ("f32", "(f_0 96 of 70): task 96, loop 32", "(f_0 96 of 70): task 96, loop 48"),
+    "loop order, vectors": ("f32", "order columns, rows", "order rows, columns"),
+    "steps": ("f32", "loop k_0 4", "loop k_0 8"),
+    "a tap kept as a loop": ("f32", "unit k_1 1", "loop k_1 1"),
 }
 
 
 @on_x86
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_plan_changes_the_program_and_stays_exact(edit):
+    dt, old, new = EDITS[edit]
+    plan = TILED if dt == "bf16" else VECTORS
+    assert old in plan
+    changed = plan.replace(old, new)
+    if edit == "staging":
+        changed = changed.replace("as lines", "as panel")
+    atom = parse_plan(plan).atom
+    if atom not in cpu.machine().multiply or not cpu.has(cpu.machine().multiply[atom]):
+        pytest.skip(f"needs {atom}")
+    work = workload("mb1ic40ih9iw7oc70oh9ow7kh3kw2ph1pw1", dt)
+    (before, right), (after, still) = results(work, ["; ".join(p.splitlines()) for p in (plan, changed)])
+    assert right
+    assert still
+    assert before.main.text("block") != after.main.text("block")
+    assert before.main._kernel.object != after.main._kernel.object
+
+
+BROKEN = {
+    "an atom of another type": ("bf16", "amx.bf16", "avx512.f32", "it multiplies f32 by f32"),
+    "an atom that there is not": ("bf16", "amx.bf16", "amx.f4", "no multiplication atom 'amx.f4'"),
+    "too many tiles": ("bf16", "loop 32, unit 16\naxis col", "loop 48, unit 16\naxis col", "11 tile registers of 8"),
+    "half a tile": ("bf16", "loop 32, unit 16\naxis col", "loop 24, unit 16\naxis col", "no multiple of unit 16"),
+    "half an atom": ("bf16", "loop 32, unit 16\naxis col", "loop 32, unit 8\naxis col", "what the atom takes, 16"),
+    "columns in half blocks": (
+        "bf16",
+        "task 96, loop 32, unit 16\naxis depth",
+        "task 48, loop 32, unit 16\naxis depth",
+        "no whole blocks of 32",
+    ),
+    "rows in place": ("bf16", "x staged at task as lines", "x in place", "m_0 8 of 7"),
+    "a stage that there is not": ("bf16", "as lines", "as attic", "staged as attic"),
+    "rows staged elsewhere": ("bf16", "staged at task", "staged at rows", "rows are staged at task"),
+    "a digit that there is not": ("bf16", "unit k_2 1", "unit k_7 1", "no digit k_7"),
+    "a digit left out": ("bf16", "unit k_2 1, ", "", "is cut once"),
+    "another extent": ("bf16", "m_1 9,", "m_1 10,", "here it is m_1 9"),
+    "more than a line": ("bf16", "8 of 7", "9 of 7", "it would be"),
+    "the depth first": ("bf16", "order columns, rows, depth", "order depth, columns, rows", "sums stay in registers"),
+    "a task left out": ("bf16", "tasks rows, columns", "tasks rows", "tasks go over rows, columns"),
+    "tasks over the depth": ("bf16", "unit k_2 1", "task k_2 1", "would add to one result"),
+    "weights that are not packed": ("bf16", "w packed at bind", "w in place", "w is packed at bind"),
+    "factors that are not kept": ("bf16", "lines, stream", "lines, bypass", "read more than once"),
+    "nothing about x": ("bf16", "x staged at task as lines, stream\n", "", "nothing is said about x"),
+    "no atom": ("bf16", "atom amx.bf16\n", "", "no atom is named"),
+    "more sums than registers": ("f32", "loop 4, unit 1\n", "loop 16, unit 1\n", "35 registers of 32"),
+    "steps that do not divide": ("f32", "loop k_0 4", "loop k_0 3", "steps of 3 do not divide"),
+    "vectors that are staged": ("f32", "x in place", "x staged at task as lines", "read the rows in place"),
+    "vectors that overlap": ("f32", "atom avx512.f32", "atom avx512.f32\noverlap defer", "as they are"),
+    "blocks across lines": ("f32", "loop m_1 1, ", "", "it takes task, loop, loop, unit"),
+}
+
+
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_plan_that_does_not_fit_is_refused(case):
-    dt, plan = BROKEN[case]
-    with pytest.raises(ArgumentError, match="plan"):
-        ContractionKernel(workload("mb1ic8ih9oc40kh3ph1", dt).contraction, plan)
+def test_a_plan_that_does_not_fit_is_refused_by_name(case):
+    dt, old, new, why = BROKEN[case]
+    plan = TILED if dt == "bf16" else VECTORS
+    assert old in plan
+    with pytest.raises(ArgumentError, match="plan: ") as caught:
+        validate(
+            parse_plan(plan.replace(old, new)), workload("mb1ic40ih9iw7oc70oh9ow7kh3kw2ph1pw1", dt).contraction, AMX
+        )
+    assert why in str(caught.value)
 
 
-def test_an_empty_plan_is_refused():
-    with pytest.raises(ArgumentError):
-        parse_plan("")
+def test_the_plans_above_are_fine_as_they_are():
+    for dt, plan in (("bf16", TILED), ("f32", VECTORS)):
+        c = workload("mb1ic40ih9iw7oc70oh9ow7kh3kw2ph1pw1", dt).contraction
+        assert validate(parse_plan(plan), c, AMX) == form_of(c, parse_plan(plan), AMX.multiply[parse_plan(plan).atom])
+
+
+@on_x86
+def test_where_no_plan_fits_every_reason_is_given(monkeypatch):
+    monkeypatch.setattr(native, "has", lambda atom: False)
+    with pytest.raises(ArgumentError, match=r"no plan fits: .*avx512\.f32: this CPU lacks it"):
+        ContractionKernel(workload("mb1ic8ih5oc8kh3", "f32").contraction)

@@ -112,7 +112,6 @@ def measured(work: Workload, library: Library, rounds: int, probes: dict[str, fl
 
     from tilewright.cli.peak import peak_of
     from tilewright.cli.timing import Gate, shortest
-    from tilewright.plan.plans import plan_text
 
     arrays = work.arrays(np.random.default_rng(0), exact=False)
     *_, out = arrays.values()
@@ -152,7 +151,7 @@ def measured(work: Workload, library: Library, rounds: int, probes: dict[str, fl
         "peak_gflops": peak.flops / gate.best / 1e9,
         "peak_share": work.problem.ops / ours / (peak.flops / gate.best),
         "peer_form": name,
-        "plan": plan_text(kernel.plan),
+        "plan": str(kernel.plan),
         "samples": {side: {"count": len(gate.kept(side)), "of": len(taken)} for side, taken in gate.samples.items()},
     }
 

@@ -23,7 +23,10 @@ def run(
     ],
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
     target: Annotated[str, typer.Option(help="x86 (machine code) or interpreter (the block programs).")] = "x86",
-    plan: Annotated[str | None, typer.Option(metavar="TEXT", help="Use this plan, as `show` prints it.")] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Use this plan, as `show --level plan` prints it; @FILE reads it."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference: exact and real data.")] = False,
     timed: Annotated[bool, typer.Option("--time", help="The shortest time, and its share of the peak.")] = False,
 ) -> None:
@@ -48,7 +51,6 @@ def run(
 
 def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool) -> bool:
     from tilewright.cli.workload import Workload, known_target, read_problem, read_types
-    from tilewright.plan.plans import plan_text
 
     known_target(target)
     work = Workload(read_problem(problem), read_types(dt))
@@ -56,7 +58,7 @@ def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, time
     kernel = work.compiled(plan)
     compiled = time.perf_counter() - before
     rows = [("problem", str(work.problem)), ("types", ":".join(work.types)), ("target", target)]
-    rows += [("plan", plan_text(kernel.plan) + (", given" if plan is not None else ""))]
+    rows += [("plan", str(kernel.plan) + (", given" if plan is not None else ""))]
     rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
     typer.echo("\n".join(f"{name:<9} {value}" for name, value in rows))
     typer.echo(("without --plan:\n" if plan is not None else "") + kernel.explain())

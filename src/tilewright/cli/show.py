@@ -26,7 +26,9 @@ def show(
     ],
     level: Annotated[str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.")] = "block",
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
-    plan: Annotated[str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best.")] = None,
+    plan: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
+    ] = None,
 ) -> None:
     """Print what a problem becomes on one level; the texts of block, loop and host programs compile again.
 
@@ -42,8 +44,8 @@ def show(
 
 
 def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
-    from tilewright.cli.workload import Workload, block_texts, host_text, read_problem, read_types
-    from tilewright.plan.plans import plan_text
+    from tilewright.cli.workload import Workload, read_problem, read_types
+    from tilewright.compiler.host import block_texts, host_text
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
@@ -53,7 +55,7 @@ def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
     kernel = work.compiled(plan)
     if level == "plan":
         given = "without --plan:\n" if plan is not None else ""
-        return f"{plan_text(kernel.plan)}\n\n{given}{kernel.explain()}"
+        return "\n".join([*kernel.plan.lines(), "", f"{given}{kernel.explain()}"])
     if level == "block":
         return "\n".join(block_texts(kernel))
     if level == "host":

@@ -74,7 +74,7 @@ def _state(row: Machine) -> str:
         return "described; not runnable natively, the interpreter runs them"
     if not _is_x86():
         return "the interpreter runs them; this CPU is no x86"
-    if row is cpu.machine():
+    if row.name == cpu.machine().name:
         return "run natively; this row fits the CPU best"
     missing = sorted(row.features - cpu.features())
     return "run natively" + (f", slower: no {', '.join(missing)}" if missing else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from tilewright.problems import (
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
-    from tilewright.plan.contraction import Contraction, Operand
+    from tilewright.plan.contraction import Contraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -139,10 +140,13 @@ class Workload:
         """The kernel's machine code, for the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
+        if plan is not None and plan.startswith("@"):
+            try:
+                plan = Path(plan[1:]).read_text()
+            except OSError as fault:
+                raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
         if plan is not None and not plan.strip():
-            raise ArgumentError(
-                "the plan is empty: it begins with `tiles` or `vectors`, as `show --level plan` prints it"
-            )
+            raise ArgumentError("the plan is empty: `show --level plan` prints one")
         return ContractionKernel(self.contraction, plan)
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
@@ -227,6 +231,7 @@ def known_target(target: str) -> None:
 
 def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
     """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
+    from tilewright.compiler.host import host_text
     from tilewright.compiler.text import compile_text
     from tilewright.targets.registry import NATIVE
 
@@ -239,64 +244,3 @@ def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callabl
     named = [a.name or "" for a in made.main.args]
     launch: Callable[[], Any] = made.bind(*[arrays[name].reshape(shapes[name]) for name in named])
     return launch
-
-
-def block_texts(kernel: ContractionKernel) -> list[str]:
-    """The block programs of a kernel in the order in which they run: packing and the main one last."""
-    texts = []
-    for name, widen in kernel.widened.items():  # factors that are converted first
-        narrow, wide = (a.type.dtype for a in widen.main.args)
-        shape = _shape(_operand(kernel, name).shape)
-        arguments = f"%narrow: in global {narrow} {shape}, %wide: out global {wide} {shape}"
-        texts.append(f"block widen_{name}({arguments})\n{{\n  map %wide = {wide}(%narrow)\n}}\n")
-    return [*texts, kernel.packer.text("block"), kernel.main.text("block")]
-
-
-def host_program(kernel: ContractionKernel, workers: int) -> str:
-    """The host program of a kernel: the packed factor is made when arguments are bound, the rest at every launch."""
-    pack, main = kernel.packer.main, kernel.main.main
-    source, packed = (a.name for a in pack.args)
-    types = {a.name: f"{a.type.dtype} {_shape(a.type.shape)}" for a in (*pack.args, *main.args)}
-    roles = {a.name: a.type.role for a in (*main.args, pack.args[0])}
-    wide = {name: f"wide_{name}" for name in kernel.widened}
-    outer = types | {
-        n: f"{w.main.args[0].type.dtype} {_shape(_operand(kernel, n).shape)}" for n, w in kernel.widened.items()
-    }
-    names = [name for name in kernel.contraction.arguments if name in roles]
-    header = ", ".join(f"%{name}: {roles[name]} global {outer[name]}" for name in names)
-
-    def widening(name: str | None) -> list[str]:
-        if name not in wide:
-            return []
-        return [f"%{wide[name]} = workspace global {types[name]}", launch(f"widen_{name}", name, wide[name])]
-
-    def launch(program: str, *arguments: str | None) -> str:
-        return f"launch {program}({', '.join(f'%{a}' for a in arguments)}) workers {workers}"
-
-    bound = [
-        *widening(source),
-        f"%{packed} = workspace global {types[packed]}",
-        launch(pack.name, wide.get(source or "", source), packed),
-    ]
-    rows = next(name for name in (a.name for a in main.args) if name != packed)
-    done = [*widening(rows), launch(main.name, *(wide.get(a.name or "", a.name) for a in main.args))]
-    lines = ["  bind {", *(f"    {line}" for line in bound), "  }", *(f"  {line}" for line in done)]
-    return "\n".join([f"host {main.name}_host({header})", "{", *lines, "}", ""])
-
-
-def host_text(kernel: ContractionKernel, workers: int | None = None) -> str:
-    """The whole text that `compile_text` takes: the host program and those that it launches."""
-    if workers is None:
-        from tilewright.targets.x86.pool import pool
-
-        workers = pool().workers
-    return "\n".join([host_program(kernel, workers), *block_texts(kernel)])
-
-
-def _operand(kernel: ContractionKernel, name: str) -> Operand:
-    c = kernel.contraction
-    return c.a if c.a.name == name else c.b
-
-
-def _shape(extents: Any) -> str:
-    return f"({', '.join(map(str, extents))})"

@@ -10,15 +10,16 @@ import numpy as np
 
 from tilewright.compiler.text import TextExecutable, compile_text
 from tilewright.errors import ArgumentError
-from tilewright.passes.contraction.packing import packed_for_vectors
-from tilewright.passes.contraction.tiles import packed_for_tiles, tile_program
-from tilewright.passes.contraction.vectors import vector_program
+from tilewright.machine import Machine
+from tilewright.passes.contraction.draft import Draft
+from tilewright.passes.contraction.lowering import packing_of, write
 from tilewright.plan.contraction import Contraction, joined
-from tilewright.plan.planner import Choice, choose
-from tilewright.plan.plans import TilePlan, VectorPlan, parse_plan
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.plan import Plan, parse_plan
+from tilewright.plan.planner import Choice, choose, variant
 from tilewright.plan.validate import validate
-from tilewright.targets.x86 import cpu
-from tilewright.targets.x86.pool import pool
+from tilewright.runtime.dump import Dump
+from tilewright.targets.registry import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,35 +27,42 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ContractionKernel:
     """A contraction for one set of sizes: its plan, its block programs and their machine code."""
 
-    def __init__(self, contraction: Contraction, plan: str | None = None):
-        machine = cpu.machine()
-        self.choice: Choice = choose(contraction, machine, pool().workers, cpu.has)
+    def __init__(
+        self, contraction: Contraction, plan: str | Plan | None = None, fixed: Fixed = FREE, target: str = "x86"
+    ):
+        self.target = target
+        here = native(target)
+        machine: Machine = here.machine()
+        dump = Dump.of(contraction.name)
+        dump.write("normalise", "contraction", lambda: contraction.text())
+        self.choice: Choice = choose(contraction, machine, here.has, fixed)
         self.widened: dict[str, TextExecutable] = {}
         if self.choice.best is None and contraction.a.dtype.is_narrow:  # no atom takes it: converted beforehand
             contraction = self._widen(contraction)
-            self.choice = choose(contraction, machine, pool().workers, cpu.has)
-        self.contraction = joined(contraction)
-        chosen: TilePlan | VectorPlan
+            self.choice = choose(contraction, machine, here.has, fixed)
         if plan is not None:
-            chosen = parse_plan(plan)
-            same = (x.contraction for x in self.choice.candidates if x.plan.atom == chosen.atom)
-            self.contraction = next(same, self.contraction)
-            validate(chosen, self.contraction, machine)
+            self.plan = parse_plan(plan) if isinstance(plan, str) else plan
+            whole = joined(contraction)
+            atom = machine.multiply.get(self.plan.atom or "")
+            self.contraction = whole if atom is None else variant(whole, atom)
+            self.form = validate(self.plan, self.contraction, machine)
+            if not here.has(self.form.atom):
+                raise ArgumentError(f"plan: atom {self.form.atom.name}: this CPU lacks it")
         elif self.choice.best is None:
-            raise ArgumentError(f"no plan fits: {'; '.join(self.choice.refused)}")
+            raise ArgumentError(f"no plan fits: {'; '.join(map(str, self.choice.refused))}")
         else:
-            chosen, self.contraction = self.choice.best.plan, self.choice.best.contraction
-        self.plan = chosen
-        c = self.contraction
-        if isinstance(chosen, TilePlan):
-            packing = packed_for_tiles(c, chosen.depth, chosen.group)
-            text = tile_program(c, chosen, machine.name, packing.shape)
-        else:
-            packing = packed_for_vectors(c, chosen.lanes * chosen.vectors, chosen.group)
-            text = vector_program(c, chosen, machine.name, packing.shape)
+            best = self.choice.best
+            self.plan, self.form, self.contraction = best.plan, best.form, best.contraction
+        dump.write("choose", "plan", lambda: "\n".join([*self.plan.lines(), "", self.choice.explain()]))
+        packing = packing_of(self.contraction, self.form)
+
+        def after(step: str, draft: Draft) -> None:
+            dump.write(step, "draft", lambda: str(draft))
+
+        text = write(self.contraction, self.form, machine.name, packing.shape, after)
         self.packed_shape = packing.shape
-        self.packer: TextExecutable = compile_text(packing.text, "x86")
-        self.main: TextExecutable = compile_text(text, "x86")
+        self.packer: TextExecutable = compile_text(packing.text, target)
+        self.main: TextExecutable = compile_text(text, target)
 
     def _widen(self, c: Contraction) -> Contraction:
         """The contraction on factors of the sum's type, and programs that convert them."""
@@ -65,7 +73,7 @@ class ContractionKernel:
                 f"block widen(%narrow: in global {operand.dtype} ({count}), %wide: out global {wide} ({count}))\n"
                 f"{{\n  map %wide = {wide}(%narrow)\n}}\n"
             )
-            self.widened[operand.name] = compile_text(text, "x86")
+            self.widened[operand.name] = compile_text(text, self.target)
         return replace(c, a=replace(c.a, dtype=wide), b=replace(c.b, dtype=wide))
 
     def _wide(self, name: str, array: Array) -> tuple[Array, Callable[[], None] | None]:
@@ -104,5 +112,5 @@ class ContractionKernel:
         return both
 
     def explain(self) -> str:
-        """The chosen plan, what came next, and what was refused."""
+        """The chosen plan, its predicted time against the roofline, and what was refused."""
         return self.choice.explain()

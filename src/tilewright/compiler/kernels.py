@@ -50,7 +50,8 @@ def compile(
 
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
     ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
-    `target="x86"` gives machine code for this CPU.
+    `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
+    or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -63,7 +64,7 @@ def compile(
     """
     if target not in (None, *TARGETS):
         raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
-    if plan is not None:
+    if plan is not None and target not in NATIVE:
         raise ArgumentError("plan=: this target has no plans; leave it out")
     try:
         program = _program_of(kernel)
@@ -76,17 +77,17 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        return _executable(program, known, target)
+        return _executable(program, known, target, plan)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
 
-def _executable(program: Program, known: Mapping[Symbol, Expr], target: str | None) -> Executable:
-    if target not in NATIVE:
+def _executable(program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any) -> Executable:
+    if target not in NATIVE or target is None:
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known)
+    return NativeExecutable(program, known, target, plan)
 
 
 def _program_of(kernel: Any) -> Program:

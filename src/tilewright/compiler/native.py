@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
+from tilewright.compiler.host import host_of_one, host_text
 from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.interpret.grid import is_grid
@@ -20,23 +22,26 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import op_text
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import refuse_aliases
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.fixed import FREE, Fixed, fixed_by
+from tilewright.plan.general import GeneralChoice, plan_general
+from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.dump import Dump
-from tilewright.targets.x86 import cpu
-from tilewright.targets.x86.native import Kernel
+from tilewright.targets.registry import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LEVELS = ("tile", "block", "loop", "llvm", "asm")
+LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 
 class NativeExecutable(Executable):
     """A kernel that runs as machine code; call it as any executable. Sizes may differ from call to call."""
 
-    target = "x86"
-
-    def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
+    def __init__(self, program: Program, known: Mapping[Symbol, Expr], target: str, plan: str | Plan | None = None):
         super().__init__(program, known)
+        self.target = target
+        self.plan = parse_plan(plan) if isinstance(plan, str) else plan
         _refuse_grid(program)
         refuse_aliases(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(op)}
@@ -48,12 +53,22 @@ class NativeExecutable(Executable):
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Lowered:
-        """The block program for these sizes; with `logs`, one that keeps what debug_log asks for."""
+        """The block program of the general path for these sizes."""
+        return self.general(symbols, shapes, logs=logs)[0]
+
+    def general(
+        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
+    ) -> tuple[Lowered, GeneralChoice]:
+        """The block program for these sizes, and its plan; with `logs`, one that keeps what debug_log asks for."""
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        found = to_block(self.program, symbols, shapes, free, logs=logs)
-        machine = Op(BLOCK.records["machine"], (), {"name": cpu.machine().name})
+        here = native(self.target).machine()
+        size = numbers_of(symbols)
+        given = None if logs else self.plan
+        choice = plan_general(self.program, symbols, size, here, free, given, logs)
+        found = to_block(self.program, symbols, shapes, free, logs=logs, widths=choice.widths, tiles=choice.tiles)
+        machine = Op(BLOCK.records["machine"], (), {"name": here.name})
         found.program.records.append(machine)
-        return found
+        return found, choice
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -65,14 +80,15 @@ class NativeExecutable(Executable):
         if found is None:
             found = None if logs else self._contraction(symbols)
             if found is None:
-                found = Compiled(self.block(symbols, shapes, logs=logs))
+                found = Compiled(*self.general(symbols, shapes, logs=logs), self.target, self.program)
             self._kernels[key] = found
         self._last = found
         return found
 
     def _contraction(self, symbols: Mapping[Symbol, int]) -> CompiledContraction | None:
         """The fast form of a program that is one contraction, where a plan fits it."""
-        if self.path == "general":
+        if self.path == "general" or (self.plan is not None and self.plan.atom is None):
+            self.why = "it was asked for"
             return None
         found = recognise(self.program, symbols)
         if isinstance(found, str):
@@ -81,20 +97,37 @@ class NativeExecutable(Executable):
         if (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
             self.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
             return None
+        if self.plan is not None:
+            return CompiledContraction(found, self.target, self.plan)
         try:
-            return CompiledContraction(found)
+            return CompiledContraction(found, self.target, fixed=fixed_by(self.program, found, symbols))
         except ArgumentError as none:
             self.why = str(none)
             return None
 
     def explain(self) -> str:
-        """How the program is done, for the sizes used last: the plan of its contraction, or why it has none."""
+        """How the program is done, for the sizes used last: its plan, the time it should take, what was refused."""
+        if self._last is None:
+            return f"{self.name} has no sizes yet: call it first, or ask for text(level, sizes)"
         if isinstance(self._last, CompiledContraction):
             return self._last.kernel.explain()
-        return f"the general path: {self.why or 'no sizes yet'}"
+        why = f"no single contraction: {self.why}" if self.why else ""
+        return "\n".join(filter(None, [self._last.choice.explain(), why]))
+
+    def benchmark(self, *args: Any, seconds: float = 0.2) -> dict[str, float]:
+        """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
+        launch = self.bind(*args)
+        launch()
+        taken: list[float] = []
+        start = perf_counter()
+        while not taken or perf_counter() - start < seconds:
+            before = perf_counter()
+            launch()
+            taken.append(perf_counter() - before)
+        return {"shortest": min(taken), "median": sorted(taken)[len(taken) // 2], "calls": len(taken)}
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
-        """The program on a level: "tile", "block", "loop", "llvm" or "asm".
+        """The program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
 
         Below "tile" it is that of the sizes called last, or of these: `symbols` binds those that shapes would tell.
         """
@@ -165,18 +198,25 @@ class NativeExecutable(Executable):
 class Compiled:
     """One member of the family: a block program and its machine code."""
 
-    def __init__(self, lowered: Lowered):
-        self.lowered = lowered
+    def __init__(self, lowered: Lowered, choice: GeneralChoice, target: str, program: Program):
+        self.lowered, self.choice = lowered, choice
         dump = Dump.of(lowered.program.name)
-        dump.write("tile", "block", lambda: str(lowered.program))
-        self.kernel = Kernel(lowered.program, cpu.machine(), dump)
+        dump.write("normalise", "tile", lambda: str(program))
+        dump.write("choose", "plan", choice.explain)
+        dump.write("general", "block", lambda: str(lowered.program))
+        here = native(target)
+        self.kernel = here.Kernel(lowered.program, here.machine(), dump)
         (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
         self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 
     def text(self, level: str) -> str:
         """The program on a level."""
+        if level == "plan":
+            return "\n".join(self.choice.plan.lines()) + "\n"
         if level == "block":
             return str(self.lowered.program)
+        if level == "host":
+            return host_of_one(self.lowered.program)
         return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
 
     def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Bound:
@@ -188,11 +228,15 @@ class Compiled:
 class CompiledContraction:
     """One member of a family of contractions: planned, its second factor packed at every call."""
 
-    def __init__(self, contraction: Contraction):
-        self.kernel = ContractionKernel(contraction)
+    def __init__(self, contraction: Contraction, target: str, plan: Plan | None = None, fixed: Fixed = FREE):
+        self.kernel = ContractionKernel(contraction, plan, fixed, target)
 
     def text(self, level: str) -> str:
         """The main program on a level."""
+        if level == "plan":
+            return "\n".join(self.kernel.plan.lines()) + "\n"
+        if level == "host":
+            return host_text(self.kernel)
         return self.kernel.main.text(level)
 
     def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Callable[..., None]:

@@ -47,7 +47,10 @@ class Limits:
 
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of
     a vector register, where there are any; `cores` run workgroups at the
-    same time; the caches are those of one core, and the one behind it.
+    same time; the caches are those of one core, and the one behind it. `l2_rate` and `far_rate` are the bytes that a
+    core reads in a cycle from the second cache and from what lies behind it, `copy_rate` those it copies; `latency` is
+    how many cycles a product of the vector unit takes. `instructions` is what a program may have before compiling it
+    takes too long; `launch_cycles` what starting one takes.
     """
 
     registers: int
@@ -56,6 +59,13 @@ class Limits:
     l1_bytes: int | None = None
     l2_bytes: int | None = None
     cores: int | None = None
+    clock_ghz: float = 2.0
+    l2_rate: float = 32.0
+    far_rate: float = 8.0
+    copy_rate: float = 16.0
+    latency: int = 4
+    launch_cycles: int = 2000
+    instructions: int = 3000
 
 
 @dataclass(frozen=True, eq=False)

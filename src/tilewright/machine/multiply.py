@@ -17,7 +17,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class MultiplyAtom:
     """C (m x n) += A (m x k) * B (k x n).
 
-    `features` are what the machine must offer; `completes` says what makes an asynchronous result visible.
+    `features` are what the machine must offer; `completes` says what makes an asynchronous result visible; `cycles` lie
+    between two such products that do not depend on each other, `load_cycles` between two loads of a factor.
     """
 
     name: str
@@ -26,6 +27,8 @@ class MultiplyAtom:
     c: RegisterOperand
     features: tuple[str, ...] = ()
     completes: str | None = None
+    cycles: float = 1.0
+    load_cycles: float = 0.5
     shape: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:

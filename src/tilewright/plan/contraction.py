@@ -62,6 +62,22 @@ class Contraction:
     arguments: tuple[str, ...]
     batch: tuple[Symbol, ...] = ()
     """Digits that both factors and the result keep: groups, or matrices of a batch."""
+    dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
+    """The program's dimensions that became rows, columns and depth."""
+
+    def text(self) -> str:
+        """The contraction in normal form: its digits and accesses.
+
+        M_0 37, N_0 21, K_0 50: c[M_0, N_0] = sum of a[M_0, K_0] * b[K_0, N_0]
+        """
+        kinds = {"rows": self.rows, "columns": self.columns, "depth": self.depth, "batch": self.batch}
+        lines = [
+            f"{kind} {', '.join(f'{d.name} {size(d)}' for d in digits)}" for kind, digits in kinds.items() if digits
+        ]
+        for operand in (self.a, self.b, self.out, *self.extras):
+            at = ", ".join(f"{e}{' ?' if n in operand.loose else ''}" for n, e in enumerate(operand.coordinates))
+            lines.append(f"{operand.name} {operand.dtype} {operand.shape} [{at}]")
+        return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}, then {self.epilogue}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
         """The product of the digits' extents."""
@@ -226,6 +242,7 @@ class _Recogniser:
             tuple(operand[op] for op in extras),
             tuple(a.name or "" for a in self.program.args),
             tuple(s for d in batch for s in digits[indices[d]][0] if size(s) > 1),
+            (tuple(map(str, rows)), tuple(map(str, columns)), str(axis)),
         )
 
     def number(self, e: Expr) -> int:

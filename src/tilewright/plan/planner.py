@@ -1,217 +1,241 @@
-"""The choice of a plan for a contraction: all that fit the machine are listed and ranked by a model of its time.
-
-The model is simple and says what it counts: products at the rate of the machine's atoms, elements staged and
-results stored at vector speed, weights that do not fit the second cache at the speed of what lies behind it, and how
-evenly tasks fall on workers. It ranks; it does not promise.
-"""
+"""The choice of a plan for a contraction: all that fit the machine are listed and ranked by a model of their time."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tilewright.ir.dtypes import DType
-from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, joined, joined_depth, size
-from tilewright.plan.plans import COLUMNS, ROWS, TilePlan, VectorPlan, halo_of, is_direct, plan_text
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.forms import Form, Step, TileForm, plan_of
+from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline
+from tilewright.plan.plan import Plan
+from tilewright.plan.tiles import tile_forms
+from tilewright.plan.validate import cost_of, impossible, too_much, unfit
+from tilewright.plan.vectors import vector_forms
 
-Plan = TilePlan | VectorPlan
+CLEARLY = 1.25
+"""A plan that the model gives so many times the cycles of the best is refused; what lies below may be as good."""
+SHOWN = 2
+"""Plans of each kind that `refused` names."""
+MORE = 12
+"""Atoms by which blocks of sums are made larger, to see what forbids it."""
 
-CYCLES_OF_TILE_PRODUCT = 16
-VECTOR_PRODUCTS_A_CYCLE = 2
-STAGED_BYTES_A_CYCLE = 16
-FAR_BYTES_A_CYCLE = 8
-CYCLES_OF_A_BLOCK = 60
-CYCLES_OF_A_LAUNCH = 3000
-KEPT_BYTES = 40 << 10
-"""What of the weights may stay in the first cache beside everything else."""
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A form, the contraction it is for (its digits perhaps joined), and what the model says of it."""
+
+    form: Form
+    contraction: Contraction
+    cost: Cost
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that the form is."""
+        return plan_of(self.contraction, self.form)
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A plan, the contraction it is for (its digits perhaps joined), and the cycles that the model gives it."""
+class Refusal:
+    """What was not chosen, and why; `plan` says it in full where there is one."""
 
-    plan: Plan
-    contraction: Contraction
-    cycles: float
+    what: str
+    why: str
+    plan: Plan | None = None
 
     def __str__(self) -> str:
-        return f"{self.cycles:.0f} cycles: {plan_text(self.plan)}"
+        return f"{self.what}: {self.why}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans for a contraction, best first, and why other atoms were refused."""
+    """The plans for a contraction, best first, what was refused, and what no plan can beat."""
 
+    machine: Machine
     candidates: tuple[Candidate, ...]
-    refused: tuple[str, ...]
+    unfit: tuple[Refusal, ...]
+    bound: Roofline | None
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Candidate | None:
         """The first."""
         return self.candidates[0] if self.candidates else None
 
+    @cached_property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Neighbours of the best that are impossible, others that are slower, atoms that do not fit."""
+        if self.best is None:
+            return self.unfit
+        return (*_beyond(self.best, self.machine), *_slower(self), *self.unfit)
+
     def explain(self) -> str:
-        """The choice in words: what was chosen, what came next, what was refused and why."""
-        lines = [f"chosen: {self.best}"] if self.best else ["no plan fits"]
-        lines += [f"next:   {c}" for c in self.candidates[1:4]]
-        return "\n".join([*lines, *(f"refused: {why}" for why in self.refused)])
+        """The choice in words: what was chosen, what it should take, what was refused and why."""
+        if self.best is None or self.bound is None:
+            return "\n".join(["no plan fits", *(f"refused  {r}" for r in self.unfit)])
+        return explain(self, self.best, self.bound)
 
 
 def choose(
-    c: Contraction, machine: Machine, workers: int, available: Callable[[MultiplyAtom], bool] = lambda _: True
+    c: Contraction,
+    machine: Machine,
+    available: Callable[[MultiplyAtom], bool] = lambda _: True,
+    fixed: Fixed = FREE,
 ) -> Choice:
-    """The plans for a contraction on a machine, ranked."""
+    """The plans for a contraction on a machine, ranked; what is fixed holds for all, unless nothing fits it."""
     c = joined(c)
-    found: list[Candidate] = []
-    refused: list[str] = []
     if len(c.columns) != 1:
-        return Choice((), (f"columns have {len(c.columns)} digits; one is handled",))
+        return Choice(machine, (), (Refusal("columns", f"they have {len(c.columns)} digits; one is handled"),), None)
+    refused: list[Refusal] = []
+    fit: list[MultiplyAtom] = []
     for atom in machine.multiply.values():
-        why = _unfit(c, atom, available)
-        if why is not None:
-            refused.append(f"{atom.name}: {why}")
-            continue
-        plans: Callable[..., Iterator[tuple[Plan, float]]] = _vector_plans
-        of = c
-        if isinstance(atom.c, OpaqueOperand):
-            few = 2 * size(c.depth[-1]) <= atom.shape[2]  # channels that would fill a tile's depth with zeros
-            plans, of = _tile_plans, joined_depth(c) if few else c
-        made = [Candidate(p, of, cycles) for p, cycles in plans(of, atom, machine, workers)]
-        if not made:
-            refused.append(f"{atom.name}: no cut of this problem fits it")
-        found += made
-    return Choice(tuple(sorted(found, key=lambda x: x.cycles)), tuple(refused))
-
-
-def _unfit(c: Contraction, atom: MultiplyAtom, available: Callable[[MultiplyAtom], bool]) -> str | None:
-    if (atom.a.dtype, atom.b.dtype) != (c.a.dtype, c.b.dtype):
-        return f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {c.a.dtype} and {c.b.dtype}"
-    if atom.c.dtype is not c.sum_dtype:
-        return f"it adds up in {atom.c.dtype}, here the sum is {c.sum_dtype}"
-    if not available(atom):
-        return "this CPU lacks it"
-    if isinstance(atom.c, OpaqueOperand) and c.start != 0:
-        return "tiles start from zero only"
-    if not isinstance(atom.c, RegisterOperand) or (not isinstance(atom.c, OpaqueOperand) and atom.shape[0] != 1):
-        return "its shape has no strategy yet"
-    return None
-
-
-def _shared_among(tasks: int, workers: int) -> int:
-    """The tasks that the busiest worker has."""
-    return -(-tasks // workers)
-
-
-def _tile_plans(c: Contraction, atom: MultiplyAtom, machine: Machine, workers: int) -> Iterator[tuple[TilePlan, float]]:
-    depth = atom.shape[2]
-    group = depth // 16
-    last = c.depth[-1]
-    (column,) = c.columns
-    chunks = -(-size(last) // depth)
-    taps = c.extent(c.depth[:-1])
-    steps = taps * chunks
-    blocks = -(-size(column) // COLUMNS)
-    weights = blocks * steps * 2048
-    panel = steps * 2048
-    stream_rows = panel <= KEPT_BYTES
-    if any(e.symbols & set(c.rows) for x in c.extras for e in x.coordinates) and len(c.rows) > 1:
-        return
-    far = weights > (machine.limits.l2_bytes or 1 << 20) // 2
-    stages = []
-    if is_direct(c, depth):
-        stages.append("direct")
-    elif len(c.rows) > 1 and halo_of(c) is not None:
-        stages.append("halo")
-    if "direct" not in stages:
-        stages.append("panel")
-    splits = [s for s in sorted({1, 2, workers, 2 * workers}) if s <= blocks]
-    for stage in stages:
-        for split in splits:
-            for strip, outer, rows, staged in _strips(c, stage, depth, taps, chunks, workers):
-                if staged > 1 << 22:
-                    continue
-                row_blocks = -(-rows // ROWS)
-                columns = -(-blocks // split)
-                products = row_blocks * columns * (steps * 4 * CYCLES_OF_TILE_PRODUCT + CYCLES_OF_A_BLOCK)
-                copied = staged / STAGED_BYTES_A_CYCLE
-                read = columns * panel / FAR_BYTES_A_CYCLE if far else 0.0
-                if staged > (machine.limits.l2_bytes or 1 << 20) // 4:  # read anew for each block of columns
-                    read += columns * staged / FAR_BYTES_A_CYCLE
-                most = _shared_among(outer * split * c.extent(c.batch), workers)
-                cycles = most * (max(products, read) + copied) + CYCLES_OF_A_LAUNCH
-                yield TilePlan(atom.name, depth, group, stage, strip, split, 72, stream_rows), cycles
-
-
-def _strips(
-    c: Contraction, stage: str, depth: int, taps: int, chunks: int, workers: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """(strip, tasks, rows of a task, bytes staged) for every strip worth a thought."""
-    last, each = c.rows[-1], _bytes(c.a.dtype)
-    if stage == "direct" or len(c.rows) == 1:
-        blocks = max(1, size(last) // ROWS)
-        for parts in sorted({1, workers, 2 * workers, 4 * workers}):
-            strip = -(-blocks // parts)
-            count = -(-blocks // strip)
-            rows = strip * ROWS
-            staged = 0 if stage == "direct" else rows * chunks * taps * depth * each
-            yield (strip if stage == "direct" else rows), count, rows, staged
-        return
-    lines = c.rows[-2]
-    outer = c.extent(c.rows[:-2])
-    halo = halo_of(c) if stage == "halo" else None
-    for parts in range(1, min(size(lines), 8 * workers) + 1):
-        strip = -(-size(lines) // parts)
-        if -(-size(lines) // strip) != parts:
-            continue
-        if halo is not None:
-            line = halo.line(c.a.shape[halo.column_dim])
-            more = 0 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step
-            yield strip, outer * parts, strip * line, (strip + more) * line * chunks * depth * each
+        why = unfit(variant(c, atom), atom) or (None if available(atom) else "this CPU lacks it")
+        if why is None:
+            fit.append(atom)
         else:
-            rows = strip * size(last)
-            yield strip, outer * parts, rows, rows * taps * chunks * depth * each
+            refused.append(Refusal(f"atom {atom.name}", why))
+    notes: list[str] = []
+    found = list(_candidates(c, fit, machine, fixed))
+    if not found and fixed != FREE and fit:
+        notes.append(f"the constraints' {fixed} fit no plan here, and are left aside")
+        found = list(_candidates(c, fit, machine, FREE))
+    found.sort(key=lambda x: x.cost.cycles)
+    bound = roofline(c, machine, [a.name for a in fit]) if fit else None
+    return Choice(machine, tuple(found), tuple(refused), bound, tuple(notes))
 
 
-def _vector_plans(
-    c: Contraction, atom: MultiplyAtom, machine: Machine, workers: int
-) -> Iterator[tuple[VectorPlan, float]]:
-    lanes, group = atom.shape[1], atom.shape[2]
-    last, line = c.depth[-1], c.rows[-1]
-    (column,) = c.columns
-    if size(last) % group or (group > 1 and any(last in x.symbols for _, x in c.a.conditions())):
-        return
-    steps = max(d for d in (1, 2, 3, 4) if size(last) % (d * group) == 0)
-    depth = c.extent(c.depth)
-    outer = c.extent((*c.batch, *c.rows[:-1]))
-    registers = machine.limits.registers
-    weights = size(column) * depth * _bytes(c.b.dtype)
-    far = weights > (machine.limits.l2_bytes or 1 << 20)
-    for vectors in (1, 2, 3, 4):
-        if vectors > 1 and (vectors - 1) * lanes >= size(column):
-            continue
-        blocks = -(-size(column) // (lanes * vectors))
-        for rows in range(1, min(size(line), (registers - vectors - 1) // vectors) + 1):
-            full, tail = divmod(size(line), rows)
-            for split in sorted({1, 2, workers}):
-                if split > blocks:
-                    continue
-                flat = outer == 1
-                parts = 1 if not flat else min(max(1, full), 4 * workers)
-                group_blocks = -(-full // parts) if full else 1
-                tasks = outer * max(1, -(-full // group_blocks)) * split
-                a_block = depth * (rows * vectors / VECTOR_PRODUCTS_A_CYCLE + 0.5 * vectors + 0.25 * rows) / group
-                a_tail = depth * (tail * vectors / VECTOR_PRODUCTS_A_CYCLE + 0.5 * vectors + 0.25 * tail) / group
-                few = 4.0 * depth / group if rows * vectors < 8 else 0.0  # too few sums to hide a product's latency
-                per_line = full * (a_block + few + 30) + (a_tail + few + 30 if tail else 0)
-                total = outer * per_line * blocks
-                read = weights / split / FAR_BYTES_A_CYCLE if far else 0.0
-                share = _shared_among(tasks, workers) / tasks
-                yield (
-                    VectorPlan(atom.name, lanes, group, rows, vectors, steps, split, group_blocks),
-                    max(total * share, read) + CYCLES_OF_A_LAUNCH,
-                )
+def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
+    """The contraction as an atom takes it: few channels would fill tiles with zeros, and are joined with their taps."""
+    few = isinstance(atom.c, OpaqueOperand) and 2 * size(c.depth[-1]) <= atom.shape[2]
+    return joined_depth(c) if few else c
 
 
-def _bytes(dtype: DType) -> int:
-    return max(1, dtype.bits // 8)
+def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed) -> Iterator[Candidate]:
+    for atom in fit:
+        of = variant(c, atom)
+        forms: Iterator[Form]
+        forms = (tile_forms if isinstance(atom.c, OpaqueOperand) else vector_forms)(of, atom, machine, fixed)
+        for form in forms:
+            if impossible(of, form, machine) is None:
+                cost = cost_of(of, form, machine)
+                if too_much(cost, machine) is None:
+                    yield Candidate(form, of, cost)
+
+
+# -- what was refused -------------------------------------------------------------------------------------
+
+
+def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
+    """Neighbours of the best plan that the machine's limits forbid."""
+    form, c = best.form, best.contraction
+    m, n, _ = form.atom.shape
+    larger: list[Form] = []
+    for more in range(1, MORE):
+        rows, columns = form.rows + more * m, form.columns + more * n
+        larger.append(replace(form, rows=rows, strip=_whole(c, form, rows)))
+        larger.append(replace(form, columns=columns, task_columns=-(-form.task_columns // columns) * columns))
+    if isinstance(form, TileForm):
+        larger += [replace(form, stage=s) for s in ("place", "lines") if s != form.stage]
+        larger.append(replace(form, steps=_all_written(form.steps)))
+    seen: set[str] = set()
+    for other in larger:
+        why = impossible(c, other, machine) or too_much(cost_of(c, other, machine), machine)
+        kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
+        if why is not None and kind not in seen:
+            seen.add(kind)
+            plan = None if why.startswith("rows do not slide") else plan_of(c, other)
+            what = "x staged as lines" if plan is None else plan.differs(best.plan)
+            yield Refusal(what.replace("x staged", f"{c.a.name} staged"), why, plan)
+
+
+def _all_written(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    kept = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
+    return tuple(replace(s, written=True) for s in kept)
+
+
+def _whole(c: Contraction, form: Form, rows: int) -> int:
+    return form.strip if len(c.rows) > 1 else -(-form.strip // rows) * rows
+
+
+def _slower(choice: Choice) -> Iterator[Refusal]:
+    """The best plans of each other kind that the model holds to be clearly slower."""
+    best = choice.best
+    assert best is not None
+    seen = set(_kinds(best))
+    shown = dict.fromkeys(("atom", "stage", "block", "tasks"), 0)
+    for other in choice.candidates[1:]:
+        new = [kind for kind in _kinds(other) if kind not in seen]
+        seen.update(new)
+        wanted = [kind for kind, _ in new if shown[kind] < SHOWN]
+        if wanted and other.cost.cycles > CLEARLY * best.cost.cycles:
+            for kind in wanted:
+                shown[kind] += 1
+            yield Refusal(other.plan.differs(best.plan), _because(other, best, choice.machine), other.plan)
+
+
+def _kinds(x: Candidate) -> list[tuple[str, object]]:
+    """What tells plans apart: the atom, where rows lie, the block of sums, how many tasks there are."""
+    form = x.form
+    kinds: list[tuple[str, object]] = [
+        ("atom", form.atom.name),
+        ("block", (form.rows, form.columns)),
+        ("tasks", x.cost.tasks),
+    ]
+    return [*kinds, ("stage", form.stage)] if isinstance(form, TileForm) else kinds
+
+
+def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
+    """Why a plan is slower: the part of its time that grew most."""
+    mine, theirs = best.cost.parts(), other.cost.parts()
+    part = max(theirs, key=lambda name: theirs[name] - mine[name])
+    times = (
+        f"{microseconds(other.cost.cycles, machine):.0f} us, {other.cost.cycles / best.cost.cycles:.1f} times as long"
+    )
+    workers = cores(machine)
+    if part == "products":
+        if other.form.atom is not best.form.atom:
+            return f"{times}: its products take {theirs[part] / max(1.0, mine[part]):.1f} times as long"
+        whole = other.cost.tasks * best.cost.busiest, best.cost.tasks * other.cost.busiest
+        if other.cost.busiest * workers > 1.1 * other.cost.tasks and whole[0] < whole[1]:
+            return f"{times}: of its {other.cost.tasks} tasks the busiest of {workers} workers has {other.cost.busiest}"
+        return f"{times}: its blocks take {theirs[part] / max(1.0, mine[part]):.1f} times the products, loads and ends"
+    if part == "memory":
+        waits = microseconds(theirs[part], machine), microseconds(mine[part], machine)
+        return f"{times}: products wait {waits[0]:.0f} us for factors, {waits[1]:.0f} in the chosen plan"
+    if part == "staging":
+        return f"{times}: it stages {_size(other.cost.staged_bytes)}, the chosen plan {_size(best.cost.staged_bytes)}"
+    return f"{times}: results are stored between products"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"
+
+
+# -- in words ---------------------------------------------------------------------------------------------
+
+
+def explain(choice: Choice, best: Candidate, bound: Roofline) -> str:
+    """The chosen plan, its predicted time against the roofline, plans that may be as good, and what was refused."""
+    machine, cost = choice.machine, best.cost
+
+    def us(cycles: float) -> str:
+        return f"{microseconds(cycles, machine):.1f}"
+
+    parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
+    kind = "products" if bound.compute >= bound.memory else "memory"
+    lines = [
+        f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(choice.candidates)} plans fit",
+        *("  " + line for line in best.plan.lines()),
+        f"predicted {us(cost.cycles)} us ({parts})",
+        f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
+        f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
+        *choice.notes,
+    ]
+    near = [x for x in choice.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
+    lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
+    lines += [f"refused  {r}" for r in choice.refused]
+    return "\n".join(lines)

@@ -1,55 +1,120 @@
-"""Whether a plan can be done: refused with the reason, before anything is compiled."""
+"""Why a plan is impossible: registers, memory, divisibility, the atom's layouts, the length of the program."""
 
 from __future__ import annotations
 
 from tilewright.errors import ArgumentError
-from tilewright.machine import Machine, OpaqueOperand
+from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.plan import tiles, vectors
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.plans import TilePlan, VectorPlan, halo_of, is_direct, plan_text
+from tilewright.plan.forms import Form, TileForm, form_of, up
+from tilewright.plan.model import Cost
+from tilewright.plan.plan import Plan
+from tilewright.plan.sliding import halo_of, is_direct
 
-STAGES = ("direct", "halo", "panel")
+
+def unfit(c: Contraction, atom: MultiplyAtom) -> str | None:
+    """Why an atom cannot do a contraction, whatever the plan."""
+    if (atom.a.dtype, atom.b.dtype) != (c.a.dtype, c.b.dtype):
+        return f"it multiplies {atom.a.dtype} by {atom.b.dtype}, here are {c.a.dtype} and {c.b.dtype}"
+    if atom.c.dtype is not c.sum_dtype:
+        return f"it adds up in {atom.c.dtype}, here the sum is {c.sum_dtype}"
+    if isinstance(atom.c, OpaqueOperand):
+        return "tiles start from zero only" if c.start != 0 else None
+    if not isinstance(atom.c, RegisterOperand) or atom.shape[0] != 1:
+        return "its operands have no strategy yet"
+    return vectors.why_no_vectors(c, atom)
 
 
-def validate(plan: TilePlan | VectorPlan, c: Contraction, machine: Machine) -> None:
-    """Raises an ArgumentError that says why a plan is impossible for a contraction on a machine."""
+def cost_of(c: Contraction, form: Form, machine: Machine) -> Cost:
+    """What a form costs."""
+    return tiles.tile_cost(c, form, machine) if isinstance(form, TileForm) else vectors.vector_cost(c, form, machine)
+
+
+def impossible(c: Contraction, form: Form, machine: Machine) -> str | None:
+    """Why a form cannot be done; None if it can."""
+    return _of_shape(c, form) or (
+        _of_tiles(c, form, machine) if isinstance(form, TileForm) else _of_vectors(c, form, machine)
+    )
+
+
+def too_much(cost: Cost, machine: Machine) -> str | None:
+    """Why a form that could be done is not: it needs too much memory, or too long a program."""
+    limits = machine.limits
+    room = machine.spaces["shared"].bytes or 2 * (limits.l2_bytes or 1 << 20)
+    if cost.scratch > room:
+        return f"a task stages {cost.scratch >> 10} KB; there is room for {room >> 10} KB"
+    if cost.instructions > limits.instructions:
+        return f"about {cost.instructions} instructions are written out; the budget is {limits.instructions}"
+    return None
+
+
+def _of_shape(c: Contraction, form: Form) -> str | None:
+    if form.task_columns % form.columns:
+        return f"a task's {form.task_columns} columns are no whole blocks of {form.columns}"
+    if len(c.rows) == 1 and form.strip % form.rows:
+        return f"a task's {form.strip} rows are no whole blocks of {form.rows}"
+    last = c.depth[-1]
+    chunk = form.depth if isinstance(form, TileForm) else form.group
+    mine = [s.size for s in form.steps if s.digit == last.name]
+    others = [s for s in form.steps if s.digit != last.name]
+    if sorted(s.digit for s in others) != sorted(t.name for t in c.depth[:-1]) or any(s.size != 1 for s in others):
+        return f"every digit of the depth before {last.name} is cut once, by 1"
+    if not mine or mine[-1] != chunk:
+        return f"the last cut of {last.name} leaves what the atom takes, {chunk}"
+    deep = up(size(last), chunk)
+    if len(mine) > 2 or (len(mine) == 2 and (mine[0] % chunk or deep % mine[0])):
+        return f"steps of {mine[0]} do not divide the {deep} of {last.name} into whole products of {chunk}"
+    return None
+
+
+def _of_tiles(c: Contraction, form: TileForm, machine: Machine) -> str | None:
+    m, n, _ = form.atom.shape
+    last = c.depth[-1]
+    used, there = tiles.registers(form.rows // m, form.columns // n), machine.limits.tile_registers
+    if used > there:
+        tall, wide = form.rows // m, form.columns // n
+        return f"{tall} x {wide} tiles of sums and their factors take {used} tile registers of {there}"
+    if form.stage == "place" and not is_direct(c, form.depth):
+        return (
+            f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
+            f"whole steps of {form.depth}"
+        )
+    if form.stage == "lines" and halo_of(c) is None:
+        return "rows do not slide over two dimensions by one"
+    two = [s for s in form.steps if s.digit == last.name]
+    if len(two) == 2 and (form.steps[0] is not two[0] or two[0].written):
+        return f"the larger step of {last.name} is the outermost of the depth, and a loop"
+    return None
+
+
+def _of_vectors(c: Contraction, form: Form, machine: Machine) -> str | None:
+    wide = form.columns // form.atom.shape[1]
+    used, there = vectors.registers(form.rows, wide), machine.limits.registers
+    if used > there:
+        return f"{form.rows} rows of {wide} vectors take {used} registers of {there}"
+    if form.rows > size(c.rows[-1]):
+        return f"a block of {form.rows} rows is longer than a line of {size(c.rows[-1])}"
+    if form.streams != "none":
+        return "loads of vectors have no hint: keep"
+    mine = [s for s in form.steps if s.digit == c.depth[-1].name]
+    if len(mine) != 2 or mine[0].written or not mine[1].written or form.steps[-2:] != tuple(mine):
+        return f"{c.depth[-1].name} is cut last, by a loop and then by what one product takes"
+    return None
+
+
+def validate(plan: Plan, c: Contraction, machine: Machine) -> Form:
+    """The form that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
+    if plan.atom is None:
+        raise ArgumentError("plan: no atom is named")
     try:
         atom = machine.multiply_atom(plan.atom)
     except LookupError as fault:
-        raise ArgumentError(f"plan {plan_text(plan)}: {fault}") from None
-
-    def need(holds: bool, why: str) -> None:
-        if not holds:
-            raise ArgumentError(f"plan {plan_text(plan)}: {why}")
-
-    need(
-        (atom.a.dtype, atom.b.dtype) == (c.a.dtype, c.b.dtype),
-        f"{atom.name} does not multiply {c.a.dtype} by {c.b.dtype}",
-    )
-    need(atom.c.dtype is c.sum_dtype, f"{atom.name} adds up in {atom.c.dtype}, not in {c.sum_dtype}")
-    need(plan.split >= 1, "split must be at least 1")
-    tiles = isinstance(atom.c, OpaqueOperand)
-    need(tiles == isinstance(plan, TilePlan), f"{atom.name} is for plans of {'tiles' if tiles else 'vectors'}")
-    last = c.depth[-1]
-    if isinstance(plan, TilePlan):
-        need(plan.depth == atom.shape[2], f"depth must be that of {atom.name}, {atom.shape[2]}")
-        need(plan.group == atom.shape[2] // 16, f"group must be that of {atom.name}, {atom.shape[2] // 16}")
-        need(plan.stage in STAGES, f"stage is one of {', '.join(STAGES)}")
-        need(plan.strip >= 1 and plan.steps >= 1, "strip and steps must be at least 1")
-        need(
-            plan.stage != "direct" or is_direct(c, plan.depth),
-            f"rows cannot be read in place: they must lie at one stride, {last.name} side by side in whole steps of "
-            f"{plan.depth}",
-        )
-        need(plan.stage != "halo" or halo_of(c) is not None, "rows do not slide over two dimensions by one")
-        need(c.start == 0, "tiles start from zero only")
-        return
-    need(plan.lanes == atom.shape[1], f"lanes must be those of {atom.name}, {atom.shape[1]}")
-    need(plan.group == atom.shape[2], f"group must be that of {atom.name}, {atom.shape[2]}")
-    need(plan.rows >= 1 and plan.vectors >= 1 and plan.blocks >= 1, "rows, vectors and blocks must be at least 1")
-    used = plan.rows * plan.vectors + plan.vectors + 1
-    need(
-        used <= machine.limits.registers + 1,
-        f"{plan.rows} rows of {plan.vectors} vectors take {used} registers; there are {machine.limits.registers}",
-    )
-    step = plan.steps * plan.group
-    need(step >= 1 and size(last) % step == 0, f"steps of {step} do not divide the {size(last)} of {last.name}")
+        raise ArgumentError(f"plan: {fault}") from None
+    why = unfit(c, atom)
+    if why is not None:
+        raise ArgumentError(f"plan: atom {atom.name}: {why}")
+    form = form_of(c, plan, atom)
+    why = impossible(c, form, machine) or too_much(cost_of(c, form, machine), machine)
+    if why is not None:
+        raise ArgumentError(f"plan: {why}")
+    return form

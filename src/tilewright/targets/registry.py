@@ -33,9 +33,14 @@ NATIVE = ("x86",)
 """The targets whose programs run on the machine at hand."""
 
 
+def native(target: str) -> Any:
+    """The module of a target that runs here: `Kernel(program, machine, dump)`, `machine()` at hand, `has(atom)`."""
+    return import_module(f"tilewright.targets.{target}.native")
+
+
 def native_compiler(target: str) -> Callable[..., Any] | None:
     """What makes machine code of a program for a target, from (program, machine, dump); None: it is interpreted."""
-    return import_module(f"tilewright.targets.{target}.native").Kernel if target in NATIVE else None
+    return cast(Callable[..., Any], native(target).Kernel) if target in NATIVE else None
 
 
 def machine(name: str) -> Machine:

@@ -95,17 +95,37 @@ def ending(
         ]
     else:
         lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
-    names = ["", sums]
+    return [indent + line for line in (*lines, *finished(c, sums, rows, columns, meanings))]
+
+
+def finished(c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any]) -> list[str]:
+    """The lines that store a block of sums at %goal_, through the epilogue."""
+    lines, names = [], ["", sums]
     for n, extra in enumerate(c.extras):
-        lines.append(f"%extra{n}_ = view %{extra.name} {shape} -> {places(extra, meanings)}")
-        if may_leave(extra, meanings):
+        unseen = by_rows(c, extra) and not any(r in meanings for r in c.rows)  # it is seen by strips already
+        if not unseen:
+            lines.append(f"%extra{n}_ = view %{extra.name} (i {rows}, j {columns}) -> {places(extra, meanings)}")
+        if unseen or may_leave(extra, meanings):
             lines.append(f"%held{n}_ = alloc shared {extra.dtype} ({rows}, {columns})")
             lines.append(f"copy %extra{n}_ -> %held{n}_ else 0")
             names.append(f"%held{n}_")
         else:
             names.append(f"%extra{n}_")
     if c.epilogue.name == "operand":
-        lines.append(f"copy {sums} -> %goal_")
-    else:
-        lines.append(f"map %goal_ = {c.epilogue.text(names)}")
-    return [indent + line for line in lines]
+        return [*lines, f"copy {sums} -> %goal_"]
+    return [*lines, f"map %goal_ = {c.epilogue.text(names)}"]
+
+
+def by_rows(c: Contraction, operand: Operand) -> bool:
+    """Whether a tensor's places depend on the row."""
+    return any(e.symbols & set(c.rows) for e in operand.coordinates)
+
+
+def strip_view(c: Contraction, operand: Operand, rows: Mapping[Any, Any], name: str) -> str:
+    """The part of a tensor that a strip of rows sees: lines l, places q, columns j."""
+    (column,) = c.columns
+    extents = {s.name: size(s) for e in rows.values() for s in e.symbols if s.name in ("l", "q")}
+    at = places(operand, {**rows, column: named("j", size(column))})
+    return (
+        f"%{name} = view %{operand.name} (l {extents.get('l', 1)}, q {extents.get('q', 1)}, j {size(column)}) -> {at}"
+    )

@@ -1,9 +1,9 @@
-"""A contraction by tile products: blocks of 2 x 2 tiles, whose store is deferred into the next block's products.
+"""A contraction by tile products, pass by pass: tasks and loops, rows staged, products, results.
 
-The rows' factor is read where it lies, or staged once a task, in planes of one tile's depth:
+Rows are read from where they lie, or staged once a task, in planes of one tile's depth:
 
-- `direct`: rows lie at a constant stride, and the depth's last digit side by side; no copy.
-- `halo`: the lines that a strip of rows needs are copied once, with their padding; each tap reads the same planes a
+- `place`: rows lie at a constant stride, and the depth's last digit side by side; no copy.
+- `lines`: the lines that a strip of rows needs are copied once, with their padding; each tap reads the same planes a
   little further on. Lines overlap: the zeros that end one also begin the next. Rows run over whole lines; those that
   fall on the overlap are computed and dropped.
 - `panel`: every tap's elements are copied for each row. It fits any access.
@@ -11,35 +11,43 @@ The rows' factor is read where it lies, or staged once a task, in planes of one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr import Expr
+from tilewright.passes.contraction.draft import Draft, Round
 from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.contraction.text import (
     argument,
     batch_at,
     batch_shape,
     batch_tasks,
+    by_rows,
     ending,
-    may_leave,
+    finished,
     named,
     places,
+    strip_view,
 )
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.plans import COLUMNS, ROWS, Halo, TilePlan, halo_of
+from tilewright.plan.forms import COLUMNS, Step, TileForm, up
+from tilewright.plan.sliding import halo_of
 
 
-def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
-    """[columns / 32][outer digits of the depth][last / depth][2][depth / group][16][group]."""
+def packed_for_tiles(c: Contraction, form: TileForm) -> Packing:
+    """[columns / block][outer digits of the depth][last / depth][tiles][depth / group][16][group]."""
     (column,) = c.columns
     last = c.depth[-1]
-    blocks, chunks = -(-size(column) // COLUMNS), -(-size(last) // depth)
+    depth, group, lanes = form.depth, form.group, form.atom.shape[1]
+    tiles = form.columns // lanes
+    blocks, chunks = up(size(column), form.columns) // form.columns, up(size(last), depth) // depth
     outer = c.depth[:-1]
-    shape = (*batch_shape(c), blocks, *(size(d) for d in outer), chunks, 2, depth // group, 16, group)
+    shape = (*batch_shape(c), blocks, *(size(d) for d in outer), chunks, tiles, depth // group, lanes, group)
     f, b = named("f", blocks), named("b", chunks)
-    h, r, j, g = named("h", 2), named("r", depth // group), named("j", 16), named("g", group)
+    h, r, j, g = named("h", tiles), named("r", depth // group), named("j", lanes), named("g", group)
     taps = {d: named(d.name, size(d)) for d in outer}
-    meanings = {column: COLUMNS * f + 16 * h + j, last: depth * b + group * r + g, **taps}
+    meanings = {column: form.columns * f + lanes * h + j, last: depth * b + group * r + g, **taps}
     axes = [*taps.values(), b, h, r, j, g]
     over = "(" + ", ".join(f"{a.name} {size(a)}" for a in axes) + ")"
     to = ", ".join(a.name for a in axes)
@@ -56,325 +64,321 @@ def packed_for_tiles(c: Contraction, depth: int, group: int) -> Packing:
     return Packing("\n".join(lines) + "\n", shape)
 
 
-class _Writer:
-    def __init__(self, c: Contraction, plan: TilePlan, machine: str, packed: tuple[int, ...]):
-        self.c, self.plan, self.machine, self.packed = c, plan, machine, packed
-        (self.column,) = c.columns
-        self.last = c.depth[-1]
-        self.blocks = -(-size(self.column) // COLUMNS)
-        self.chunks = -(-size(self.last) // plan.depth)
-        self.lines: list[str] = []
-
-    def header(self, tasks: list[str]) -> None:
-        c = self.c
-        arguments = [argument("in", c.a), f"%packed_: in global {c.b.dtype} ({', '.join(map(str, self.packed))})"]
-        arguments += [argument("in", e) for e in c.extras if e.name != c.a.name]
-        arguments.append(argument("out", c.out))
-        self.lines += [
-            f"block {c.name}({', '.join(arguments)})",
-            f"  machine {self.machine}",
-            "{",
-            f"  tasks {', '.join([*batch_tasks(c), *tasks])} {{",
-        ]
-
-    def registers(self) -> None:
-        c, plan = self.c, self.plan
-        self.lines += [
-            f"    %scratch_ = alloc shared {c.sum_dtype} ({ROWS}, {COLUMNS})",
-            f"    %sums_ = alloc register {c.sum_dtype} ({ROWS}, {COLUMNS}) as {plan.atom}.c",
-            f"    %left_ = alloc register {c.a.dtype} ({ROWS}, {plan.depth}) as {plan.atom}.a",
-            f"    %right_ = alloc register {c.b.dtype} ({plan.depth}, {COLUMNS}) as {plan.atom}.b",
-        ]
-
-    def f_range(self) -> str:
-        blocks, split = self.blocks, self.plan.split
-        return f"f in 0..{blocks}" if split == 1 else f"f in {blocks}*part//{split}..{blocks}*(part + 1)//{split}"
-
-    def step(self, view: str, indent: str, chunk: str) -> list[str]:
-        """One step of the depth: both factors into tile registers, and their product."""
-        c, plan = self.c, self.plan
-        outer = ", ".join(d.name for d in c.depth[:-1])
-        at = f"{batch_at(c)}f, {outer + ', ' if outer else ''}{chunk}, j//16, c//{plan.group}, j%16, c%{plan.group}"
-        return [
-            f"{indent}%rows_ = view {view}",
-            f"{indent}copy %rows_ -> %left_ stream {int(plan.stream_rows)}",
-            f"{indent}%filters_ = view %packed_ (c {plan.depth}, j {COLUMNS}) -> [{at}]",
-            f"{indent}copy %filters_ -> %right_ stream {int(not plan.stream_rows)}",
-            f"{indent}mma %sums_ += %left_ * %right_ using {plan.atom}",
-        ]
-
-    def products(self, view: Any, indent: str) -> list[str]:
-        """All steps of the depth: written out, or the first few written out and a loop over the rest."""
-        outer = self.c.depth[:-1]
-        taps = self.c.extent(outer)
-        if taps * self.chunks <= self.plan.steps or self.chunks == 1:
-            unroll = " unroll" if taps * self.chunks <= self.plan.steps else ""
-            ranges = [*(f"{d.name} in 0..{size(d)}" for d in outer), f"b in 0..{self.chunks}"]
-            return [
-                f"{indent}for {', '.join(ranges)}{unroll} {{",
-                *self.step(view("b"), indent + "  ", "b"),
-                f"{indent}}}",
-            ]
-        per = max(1, self.plan.steps // taps)
-        while self.chunks % per:
-            per -= 1
-        ranges = [*(f"{d.name} in 0..{size(d)}" for d in outer), f"b in 0..{per}"]
-        rest = f"{per}*a + b"
-        first = [f"{indent}for {', '.join(ranges)} unroll {{", *self.step(view("b"), indent + "  ", "b"), f"{indent}}}"]
-        more = [
-            f"{indent}for a in 1..{self.chunks // per} {{",
-            f"{indent}  for {', '.join(ranges)} unroll {{",
-            *self.step(view(rest), indent + "    ", rest),
-            f"{indent}  }}",
-            f"{indent}}}",
-        ]
-        return first + (more if self.chunks > per else [])
-
-    def rounds(self, rows: str, view: Any, ends: dict[Any, Any], target: Contraction) -> None:
-        """The loop over blocks of columns and rows, the end of each deferred."""
-        self.lines += [
-            f"    for {self.f_range()}, m in {rows} overlap defer {{",
-            f"      fill %sums_ {int(self.c.start)}",
-            *self.products(view, "      "),
-            "    } finally {",
-            "      copy %sums_ -> %scratch_",
-            *ending(target, "%scratch_", ROWS, COLUMNS, ends, "      ", bool(size(self.column) % COLUMNS)),
-            "    }",
-        ]
-
-    def text(self) -> str:
-        return "\n".join([*self.lines, "  }", "}"]) + "\n"
+def _form(d: Draft) -> TileForm:
+    assert isinstance(d.form, TileForm)
+    return d.form
 
 
-def tile_program(c: Contraction, plan: TilePlan, machine: str, packed: tuple[int, ...]) -> str:
-    """The block text of the main program; its packed factor has the shape `packed`."""
-    w = _Writer(c, plan, machine, packed)
-    if plan.stage == "direct":
-        return _direct(w)
-    if plan.stage == "halo":
-        found = halo_of(c)
-        assert found is not None
-        return _halo(w, found)
-    return _panel(w)
+def _chunks(d: Draft) -> int:
+    return up(size(d.c.depth[-1]), _form(d).depth) // _form(d).depth
 
 
-def _parts(w: _Writer) -> list[str]:
-    return [f"part in 0..{w.plan.split}"] if w.plan.split > 1 else []
+# -- tasks and loops --------------------------------------------------------------------------------------
 
 
-def _direct(w: _Writer) -> str:
-    c, plan = w.c, w.plan
+def place(d: Draft) -> None:
+    """Tasks over strips of rows and parts of columns; within one, loops over blocks of sums."""
+    form, c = _form(d), d.c
+    last = c.rows[-1]
+    if form.stage == "place":
+        full, tail = divmod(size(last), form.rows)
+        per = form.strip // form.rows
+        strips = max(1, -(-full // per))
+        d.tasks = d.task_ranges(f"strip in 0..{strips}" if strips > 1 else None)
+        m = named("m", max(1, full))
+        if full:
+            span = f"m in {per}*strip..min({per}*(strip + 1), {full})" if strips > 1 else f"m in 0..{full}"
+            d.rounds.append(Round(form.rows, form.rows * m, [_for(d, span)], deferred=form.overlap == "defer"))
+        if tail:
+            only = f"strip == {strips - 1}" if strips > 1 else None
+            d.rounds.append(Round(form.rows, full * form.rows, [f"for {d.columns_range}"], only))
+        return
+    total = size(c.rows[-2]) if len(c.rows) > 1 else size(last)
+    strips = -(-total // form.strip)
+    d.tasks = d.task_ranges(f"strip in 0..{strips}" if strips > 1 else None)
+    blocks = -(-_walked(d) // form.rows)
+    m = named("m", blocks)
+    d.rounds.append(
+        Round(form.rows, form.rows * m, [_for(d, f"m in 0..{blocks}")], deferred=form.overlap == "defer"),
+    )
+
+
+def _for(d: Draft, rows: str) -> str:
+    ranges = [d.columns_range, rows] if d.form.order[0] == COLUMNS else [rows, d.columns_range]
+    return f"for {', '.join(ranges)}"
+
+
+def _line(d: Draft) -> int:
+    """How far rows are from line to line."""
+    form, last = _form(d), d.c.rows[-1]
+    if len(d.c.rows) == 1:
+        return form.strip
+    if form.stage == "panel":
+        return size(last)
+    halo = halo_of(d.c)
+    assert halo is not None
+    return halo.line(d.c.a.shape[halo.column_dim])
+
+
+def _lines(d: Draft) -> int:
+    """The lines of a strip."""
+    return _form(d).strip if len(d.c.rows) > 1 else 1
+
+
+def _walked(d: Draft) -> int:
+    """The rows of a strip that are computed: none behind its last."""
+    line = _line(d)
+    return _lines(d) * line - (line - size(d.c.rows[-1]) if len(d.c.rows) > 1 else 0)
+
+
+# -- rows -------------------------------------------------------------------------------------------------
+
+
+def stage(d: Draft) -> None:
+    """Where a block's rows are read: in place, or from planes that the task fills first."""
+    {"place": _in_place, "lines": _in_lines, "panel": _in_panel}[_form(d).stage](d)
+
+
+def _in_place(d: Draft) -> None:
+    form, c = _form(d), d.c
     (row,) = c.rows
-    full, tail = divmod(size(row), ROWS)
-    groups = max(1, -(-full // plan.strip))
-    w.header([f"group in 0..{groups}", *_parts(w)])
-    w.registers()
-    i, j = named("i", ROWS), named("j", COLUMNS)
-    m = named("m", max(1, full))
-    cc = named("c", plan.depth)
-    f = named("f", w.blocks)
+    last = c.depth[-1]
+    i, k = named("i", form.rows), named("c", form.depth)
 
-    def view(chunk: str, start: Any = ROWS * m) -> str:
-        """The rows of a tile: coordinates are those of the factor."""
-        b = named("b", w.chunks)
-        at = {row: start + i, w.last: plan.depth * b + cc}
-        return f"%{c.a.name} (i {ROWS}, c {plan.depth}) -> {places(c.a, at)}".replace(
-            f"{plan.depth}*b", f"{plan.depth}*({chunk})"
-        )
+    def view(chunk: Expr, r: Round) -> str:
+        at = {row: r.start + i, last: form.depth * chunk + k}
+        return f"%{c.a.name} (i {form.rows}, c {form.depth}) -> {places(c.a, at)}"
 
-    if full:
-        first = f"{plan.strip}*group..min({plan.strip}*(group + 1), {full})" if groups > 1 else f"0..{full}"
-        w.rounds(first, view, {row: ROWS * m + i, w.column: COLUMNS * f + j}, c)
-    if tail:
-        start = full * ROWS
-        ragged = bool(size(w.column) % COLUMNS)
-        inner = [
-            f"for {w.f_range()} {{",
-            f"  fill %sums_ {int(c.start)}",
-            *(line[4:] for line in _tail_products(w, row, start)),
-            "  copy %sums_ -> %scratch_",
-            *ending(c, "%scratch_", ROWS, COLUMNS, {row: start + i, w.column: COLUMNS * f + j}, "  ", ragged),
-            "}",
-        ]
-        if groups > 1:
-            inner = [f"if (group == {groups - 1}) {{", *("  " + line for line in inner), "}"]
-        w.lines += ["    " + line for line in inner]
-    return w.text()
+    d.rows_view = view
 
 
-def _tail_products(w: _Writer, row: Symbol, start: int) -> list[str]:
-    """The last rows, fewer than a block: staged, with zeros for those that are not there."""
-    c, plan = w.c, w.plan
-    i, cc, b = named("i", ROWS), named("c", plan.depth), named("b", w.chunks)
-    at = {row: start + i, w.last: plan.depth * b + cc, **{d: named(d.name, size(d)) for d in c.depth[:-1]}}
-    outer = c.depth[:-1]
-    ranges = [*(f"{d.name} in 0..{size(d)}" for d in outer), f"b in 0..{w.chunks}"]
-    axes = ", ".join([f"i {ROWS}", f"c {plan.depth}"])
-    step = w.step(f"%tail_ (i {ROWS}, c {plan.depth}) -> [i, c]", "        ", "b")
-    return [
-        f"      %tail_ = alloc shared {c.a.dtype} ({ROWS}, {plan.depth})",
-        f"      for {', '.join(ranges)} {{",
-        f"        %part_ = view %{c.a.name} ({axes}) -> {places(c.a, at)}",
-        "        copy %part_ -> %tail_ else 0",
-        *step,
-        "      }",
-    ]
+def _rows_at(d: Draft, width: int, lines: int) -> dict[Any, Any]:
+    """The row digits within a strip: line l and place q."""
+    c, form = d.c, _form(d)
+    known: dict[Any, Any] = {x: named(x.name, size(x)) for x in c.rows[:-2]}
+    q = named("q", width)
+    total = size(c.rows[-2]) if len(c.rows) > 1 else size(c.rows[-1])
+    strips = -(-total // form.strip)
+    strip = named("strip", strips) if strips > 1 else named("strip", 1) * 0
+    if len(c.rows) == 1:
+        return {c.rows[-1]: form.strip * strip + q}
+    return {**known, c.rows[-2]: form.strip * strip + named("l", lines), c.rows[-1]: q}
 
 
-def _halo(w: _Writer, halo: Halo) -> str:
-    c, plan = w.c, w.plan
-    outer = c.rows[:-2]
-    lines_out, columns_out = size(halo.lines), size(halo.columns)
-    strips = -(-lines_out // plan.strip)
-    width, line = halo.width(), halo.line(c.a.shape[halo.column_dim])
+def _in_lines(d: Draft) -> None:
+    c, form = d.c, _form(d)
+    halo = halo_of(c)
+    assert halo is not None
+    chunks, line, width = _chunks(d), _line(d), halo.width()
     taps = 1 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step + 1
-    lines = plan.strip + taps - 1
-    used = plan.strip * line - (line - columns_out)
-    pixels = lines * line + (width - line) + ROWS
-    w.header([*(f"{d.name} in 0..{size(d)}" for d in outer), f"strip in 0..{strips}", *_parts(w)])
-    loose = {d: named(d.name, size(d)) for d in c.rows[:-2]}
-    staged: dict[Any, Any] = {
-        **loose,
-        halo.lines: plan.strip * named("strip", strips) + named("l", lines),
-        halo.columns: named("q", line),
-    }
-    for t in (halo.line_taps, halo.column_taps):
-        if t is not None:
-            staged[t] = 0
-    axes = f"(l {lines}, q {line}, b {w.chunks}, c {plan.depth})"
-    w.lines += [
-        f"    %planes_ = alloc shared {c.a.dtype} ({w.chunks}, {pixels}, {plan.depth})",
-        f"    %past_ = view %planes_ (b {w.chunks}, i {pixels - lines * line}, c {plan.depth})"
-        f" -> [b, {lines * line} + i, c]",
-        "    fill %past_ 0",
-        *_lines(w, staged, f"l {lines}, q {line}", "l, q", axes),
-        f"    %padded_ = view %planes_ {axes} -> [b, {line}*l + q, c]",
-        "    copy %lines_ -> %padded_ else 0",
-        f"    %strip_ = view %{c.out.name} (l {plan.strip}, q {columns_out}, j {size(w.column)}) -> "
-        + places(
-            c.out,
-            {
-                **loose,
-                halo.lines: plan.strip * named("strip", strips) + named("l", plan.strip),
-                halo.columns: named("q", columns_out),
-                w.column: named("j", size(w.column)),
-            },
-        ),
+    lines = form.strip + taps - 1
+    pixels = lines * line + (width - line) + form.rows
+    staged = _rows_at(d, line, lines) | {t: 0 for t in (halo.line_taps, halo.column_taps) if t is not None}
+    axes = f"(l {lines}, q {line}, b {chunks}, c {form.depth})"
+    d.staged += [
+        f"%planes_ = alloc shared {c.a.dtype} ({chunks}, {pixels}, {form.depth})",
+        f"%past_ = view %planes_ (b {chunks}, i {pixels - lines * line}, c {form.depth}) -> [b, {lines * line} + i, c]",
+        "fill %past_ 0",
+        *_taken(d, staged, f"l {lines}, q {line}", "l, q", axes),
+        f"%padded_ = view %planes_ {axes} -> [b, {line}*l + q, c]",
+        "copy %lines_ -> %padded_ else 0",
     ]
-    w.registers()
-    shift = []
+    shift: Any = 0
     if halo.line_taps is not None:
-        shift.append(f"{line * halo.line_step}*{halo.line_taps.name}")
+        shift = shift + line * halo.line_step * named(halo.line_taps.name, size(halo.line_taps))
     if halo.column_taps is not None:
-        shift.append(f"{halo.column_step}*{halo.column_taps.name}")
-    moved = "".join(f" + {s}" for s in shift)
-
-    def view(chunk: str) -> str:
-        return f"%planes_ (i {ROWS}, c {plan.depth}) -> [{chunk}, {ROWS}*m + i{moved}, c]"
-
-    blocks = -(-used // ROWS)
-    _staged_rounds(w, blocks, view, line)
-    return w.text()
+        shift = shift + halo.column_step * named(halo.column_taps.name, size(halo.column_taps))
+    d.rows_view = lambda chunk, r: (
+        f"%planes_ (i {form.rows}, c {form.depth}) -> [{chunk}, {r.start + named('i', form.rows) + shift}, c]"
+    )
 
 
-def _lines(w: _Writer, staged: dict[Any, Any], over: str, names: str, axes: str) -> list[str]:
+def _in_panel(d: Draft) -> None:
+    c, form = d.c, _form(d)
+    chunks, line, strip = _chunks(d), _line(d), _lines(d)
+    rows = up(strip * line, form.rows)
+    taps = c.depth[:-1]
+    staged = _rows_at(d, line, strip) | {t: named(t.name, size(t)) for t in taps}
+    tap_axes = "".join(f"{t.name} {size(t)}, " for t in taps)
+    tap_names = "".join(f"{t.name}, " for t in taps)
+    shape = ", ".join([*(str(size(t)) for t in taps), str(chunks), str(rows), str(form.depth)])
+    axes = f"(l {strip}, q {line}, {tap_axes}b {chunks}, c {form.depth})"
+    d.staged.append(f"%panel_ = alloc shared {c.a.dtype} ({shape})")
+    if rows > strip * line:
+        over = f"({tap_axes}b {chunks}, i {rows - strip * line}, c {form.depth})"
+        d.staged += [f"%past_ = view %panel_ {over} -> [{tap_names}b, {strip * line} + i, c]", "fill %past_ 0"]
+    over = f"l {strip}, q {line}{', ' + tap_axes[:-2] if taps else ''}"
+    d.staged += [
+        *_taken(d, staged, over, f"l, q{', ' + tap_names[:-2] if taps else ''}", axes),
+        f"%staged_ = view %panel_ {axes} -> [{tap_names}b, {line}*l + q, c]",
+        "copy %lines_ -> %staged_ else 0",
+    ]
+    d.rows_view = lambda chunk, r: (
+        f"%panel_ (i {form.rows}, c {form.depth}) -> [{tap_names}{chunk}, {r.start + named('i', form.rows)}, c]"
+    )
+
+
+def _taken(d: Draft, staged: dict[Any, Any], over: str, names: str, axes: str) -> list[str]:
     """The view of what is staged: chunks of the depth's last digit, and nothing past its end.
 
     Where that digit shares its dimension with others (a group, a tap), what lies past its end is others' elements:
     a view of the digit alone comes first, which they are outside of.
     """
-    c, plan = w.c, w.plan
-    chunk = plan.depth * named("b", w.chunks) + named("c", plan.depth)
-    if any(e is w.last for e in c.a.coordinates):
-        return [f"    %lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, w.last: chunk})}"]
-    whole = places(c.a, {**staged, w.last: named("t", size(w.last))})
-    past = " ?" if size(w.last) % plan.depth else ""
+    c, form = d.c, _form(d)
+    last = c.depth[-1]
+    chunk = form.depth * named("b", _chunks(d)) + named("c", form.depth)
+    if any(e is last for e in c.a.coordinates):
+        return [f"%lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, last: chunk})}"]
+    whole = places(c.a, {**staged, last: named("t", size(last))})
+    past = " ?" if size(last) % form.depth else ""
     return [
-        f"    %taps_ = view %{c.a.name} ({over}, t {size(w.last)}) -> {whole}",
-        f"    %lines_ = view %taps_ {axes} -> [{names}, {chunk}{past}]",
+        f"%taps_ = view %{c.a.name} ({over}, t {size(last)}) -> {whole}",
+        f"%lines_ = view %taps_ {axes} -> [{names}, {chunk}{past}]",
     ]
 
 
-def _staged_rounds(w: _Writer, blocks: int, view: Any, line: int) -> None:
-    """Blocks of a strip whose rows run over lines: row r of the strip is (r // line, r % line)."""
-    c = w.c
-    out = f"[({ROWS}*m + i)//{line} ?, ({ROWS}*m + i)%{line} ?, {COLUMNS}*f + j ?]"
-    names = ["", "%scratch_"]
-    lines = [f"      %goal_ = view %strip_ (i {ROWS}, j {COLUMNS}) -> {out}"]
-    f, j = named("f", w.blocks), named("j", COLUMNS)
-    for n, extra in enumerate(c.extras):
-        at = {w.column: COLUMNS * f + j}
-        if any(e.symbols & set(c.rows) for e in extra.coordinates):
-            raise NotImplementedError("an epilogue that reads by rows")
-        lines.append(f"      %extra{n}_ = view %{extra.name} (i {ROWS}, j {COLUMNS}) -> {places(extra, at)}")
-        if may_leave(extra, at):
-            lines.append(f"      %held{n}_ = alloc shared {extra.dtype} ({ROWS}, {COLUMNS})")
-            lines.append(f"      copy %extra{n}_ -> %held{n}_ else 0")
-            names.append(f"%held{n}_")
+# -- products ---------------------------------------------------------------------------------------------
+
+
+def multiply(d: Draft) -> None:
+    """Tile registers, and the products of every block."""
+    c, form = d.c, _form(d)
+    atom = form.atom.name
+    d.held += [
+        f"%scratch_ = alloc shared {c.sum_dtype} ({form.rows}, {form.columns})",
+        f"%sums_ = alloc register {c.sum_dtype} ({form.rows}, {form.columns}) as {atom}.c",
+        f"%left_ = alloc register {c.a.dtype} ({form.rows}, {form.depth}) as {atom}.a",
+        f"%right_ = alloc register {c.b.dtype} ({form.depth}, {form.columns}) as {atom}.b",
+    ]
+    for r in d.rounds:
+        r.body.append(f"fill %sums_ {int(c.start)}")
+        if form.stage == "place" and not isinstance(r.start, Expr):
+            r.body += _ragged(d, r)
         else:
-            names.append(f"%extra{n}_")
-    done = "copy %scratch_ -> %goal_" if c.epilogue.name == "operand" else f"map %goal_ = {c.epilogue.text(names)}"
-    w.lines += [
-        f"    for {w.f_range()}, m in 0..{blocks} overlap defer {{",
-        f"      fill %sums_ {int(c.start)}",
-        *w.products(view, "      "),
-        "    } finally {",
-        "      copy %sums_ -> %scratch_",
-        *lines,
-        f"      {done}",
-        "    }",
+            r.body += _depth(d, form.steps, r.deferred, partial(_products_of, d, r))
+
+
+def _products_of(d: Draft, r: Round, chunk: Any) -> list[str]:
+    assert d.rows_view is not None
+    return _step(d, d.rows_view(chunk, r), chunk)
+
+
+def _step(d: Draft, rows: str, chunk: Any) -> list[str]:
+    """One step of the depth: both factors into tile registers, and their product."""
+    c, form = d.c, _form(d)
+    lanes = form.atom.shape[1]
+    outer = "".join(f"{t.name}, " for t in c.depth[:-1])
+    at = f"{batch_at(c)}f, {outer}{chunk}, j//{lanes}, c//{form.group}, j%{lanes}, c%{form.group}"
+    streams = {name: int(form.streams in (name, "both")) for name in ("a", "b")}
+    return [
+        f"%rows_ = view {rows}",
+        f"copy %rows_ -> %left_ stream {streams['a']}",
+        f"%filters_ = view %packed_ (c {form.depth}, j {form.columns}) -> [{at}]",
+        f"copy %filters_ -> %right_ stream {streams['b']}",
+        f"mma %sums_ += %left_ * %right_ using {form.atom.name}",
     ]
 
 
-def _panel(w: _Writer) -> str:
-    c, plan = w.c, w.plan
-    outer, columns = c.rows[:-2] if len(c.rows) > 1 else (), c.rows[-1]
-    lines_digit = c.rows[-2] if len(c.rows) > 1 else None
-    line = size(columns) if lines_digit is not None else plan.strip
-    strip = plan.strip if lines_digit is not None else 1
-    total = size(lines_digit) if lines_digit is not None else -(-size(columns) // plan.strip)
-    strips = -(-total // strip)
-    rows = -(-(strip * line) // ROWS) * ROWS
-    taps = c.depth[:-1]
-    w.header([*(f"{d.name} in 0..{size(d)}" for d in outer), f"strip in 0..{strips}", *_parts(w)])
-    known = {d: named(d.name, size(d)) for d in outer}
-    strip_at = strip * named("strip", strips) + named("l", strip)
+def _depth(d: Draft, steps: tuple[Step, ...], peeled: bool, step: Callable[[Any], list[str]]) -> list[str]:
+    """All steps of the depth in the plan's order.
 
-    def at_rows(width: int) -> dict[Any, Any]:
-        if lines_digit is not None:
-            return {**known, lines_digit: strip_at, columns: named("q", width)}
-        return {columns: plan.strip * named("strip", strips) + named("q", width)}
+    Where the first is a loop, its first round is written out: what the round before it left to do goes there.
+    """
+    form, last = _form(d), d.c.depth[-1].name
+    chunks = _chunks(d)
+    first, *rest = steps
+    if first.digit == last and not first.written and len([s for s in steps if s.digit == last]) == 2:
+        per = first.size // form.depth
+        b, a = named("b", per), named("a", chunks // per)
+        inner = tuple(rest)
+        if peeled:
+            lines = _nest(d, inner, per, step(b))
+            more = _nest(d, inner, per, step(per * a + b))
+            span = f"for a in 1..{chunks // per} {{"
+            return lines if chunks == per else [*lines, span, *("  " + line for line in more), "}"]
+        more = _nest(d, inner, per, step(per * a + b))
+        return [f"for a in 0..{chunks // per} {{", *("  " + line for line in more), "}"]
+    return _nest(d, steps, chunks, step(named("b", chunks)))
 
-    staged = at_rows(line)
-    staged |= {d: named(d.name, size(d)) for d in taps}
-    tap_axes = "".join(f"{d.name} {size(d)}, " for d in taps)
-    tap_names = "".join(f"{d.name}, " for d in taps)
-    shape = ", ".join([*(str(size(d)) for d in taps), str(w.chunks), str(rows), str(plan.depth)])
-    axes = f"(l {strip}, q {line}, {tap_axes}b {w.chunks}, c {plan.depth})"
-    w.lines.append(f"    %panel_ = alloc shared {c.a.dtype} ({shape})")
-    if rows > strip * line:
-        over = f"({tap_axes}b {w.chunks}, i {rows - strip * line}, c {plan.depth})"
-        w.lines += [
-            f"    %past_ = view %panel_ {over} -> [{tap_names}b, {strip * line} + i, c]",
-            "    fill %past_ 0",
-        ]
-    goal = at_rows(line) | {w.column: named("j", size(w.column))}
-    w.lines += _lines(
-        w,
-        staged,
-        f"l {strip}, q {line}{', ' + tap_axes[:-2] if taps else ''}",
-        f"l, q{', ' + tap_names[:-2] if taps else ''}",
-        axes,
+
+def _nest(d: Draft, steps: tuple[Step, ...], chunks: int, body: list[str]) -> list[str]:
+    """Loops around a body, neighbours of a kind as one."""
+    last = d.c.depth[-1].name
+    extents = {t.name: size(t) for t in d.c.depth[:-1]}
+    lines = body
+    remaining = list(steps)
+    while remaining:
+        written = remaining[-1].written
+        run: list[str] = []
+        while remaining and remaining[-1].written == written:
+            s = remaining.pop()
+            run.insert(0, f"b in 0..{chunks}" if s.digit == last else f"{s.digit} in 0..{extents[s.digit]}")
+        lines = [f"for {', '.join(run)}{' unroll' if written else ''} {{", *("  " + line for line in lines), "}"]
+    return lines
+
+
+def _ragged(d: Draft, r: Round) -> list[str]:
+    """The products of the last rows, fewer than a block: staged, with zeros for those that are not there."""
+    c, form = d.c, _form(d)
+    (row,) = c.rows
+    chunks = _chunks(d)
+    b = named("b", chunks)
+    at = {
+        row: r.start + named("i", form.rows),
+        c.depth[-1]: form.depth * b + named("c", form.depth),
+        **{t: named(t.name, size(t)) for t in c.depth[:-1]},
+    }
+    ranges = [*(f"{t.name} in 0..{size(t)}" for t in c.depth[:-1]), f"b in 0..{chunks}"]
+    axes = f"(i {form.rows}, c {form.depth})"
+    return [
+        f"%tail_ = alloc shared {c.a.dtype} ({form.rows}, {form.depth})",
+        f"for {', '.join(ranges)} {{",
+        f"  %part_ = view %{c.a.name} {axes} -> {places(c.a, at)}",
+        "  copy %part_ -> %tail_ else 0",
+        *("  " + line for line in _step(d, f"%tail_ {axes} -> [i, c]", b)),
+        "}",
+    ]
+
+
+# -- results ----------------------------------------------------------------------------------------------
+
+
+def finish(d: Draft) -> None:
+    """What becomes of a block of sums: the epilogue, and the store; columns and rows past the last are dropped."""
+    c, form = d.c, _form(d)
+    (column,) = c.columns
+    f, j = named("f", d.blocks), named("j", form.columns)
+    at = form.columns * f + j
+    staged = form.stage != "place"
+    if staged:
+        width = size(c.rows[-1]) if len(c.rows) > 1 else form.strip
+        rows = _rows_at(d, width, _lines(d))
+        d.held.append(strip_view(c, c.out, rows, "strip_"))
+        for n, extra in enumerate(c.extras):
+            if by_rows(c, extra):
+                d.held.append(strip_view(c, extra, rows, f"strip_extra{n}_"))
+    for r in d.rounds:
+        r.ending.append("copy %sums_ -> %scratch_")
+        if not staged:
+            ends = {c.rows[-1]: r.start + named("i", form.rows), column: at}
+            ragged = bool(size(column) % form.columns)
+            r.ending += ending(c, "%scratch_", form.rows, form.columns, ends, "", ragged)
+        else:
+            r.ending += [_strip_view(d, r, "goal_", "strip_"), *_strip_extras(d, r)]
+            r.ending += finished(c, "%scratch_", form.rows, form.columns, {column: at})
+
+
+def _strip_view(d: Draft, r: Round, name: str, strip: str) -> str:
+    """A staged block's part of a tensor that is seen by strips: row r of the strip is (r // line, r % line)."""
+    form, line = _form(d), _line(d)
+    row = r.start + named("i", form.rows)
+    return (
+        f"%{name} = view %{strip} (i {form.rows}, j {form.columns}) -> "
+        f"[({row})//{line} ?, ({row})%{line} ?, {form.columns}*f + j ?]"
     )
-    w.lines += [
-        f"    %staged_ = view %panel_ {axes} -> [{tap_names}b, {line}*l + q, c]",
-        "    copy %lines_ -> %staged_ else 0",
-        f"    %strip_ = view %{c.out.name} (l {strip}, q {line}, j {size(w.column)}) -> {places(c.out, goal)}",
+
+
+def _strip_extras(d: Draft, r: Round) -> list[str]:
+    return [
+        _strip_view(d, r, f"extra{n}_", f"strip_extra{n}_") for n, extra in enumerate(d.c.extras) if by_rows(d.c, extra)
     ]
-    w.registers()
-
-    def view(chunk: str) -> str:
-        return f"%panel_ (i {ROWS}, c {plan.depth}) -> [{tap_names}{chunk}, {ROWS}*m + i, c]"
-
-    _staged_rounds(w, rows // ROWS, view, line)
-    return w.text()

@@ -1,7 +1,7 @@
-"""A contraction by vectors: each number of the rows' factor times vectors of columns; the rows stay where they lie.
+"""A contraction by vectors, pass by pass: each number of the rows' factor times vectors of columns.
 
-Loops over outer digits of the depth run only where the tensor is; single rows that fall outside are skipped, which is
-settled where the first and the last block of a line are peeled off.
+The rows stay where they lie. Loops over outer digits of the depth run only where the tensor is; single rows that fall
+outside are skipped, which is settled where the first and the last block of a line are peeled off.
 """
 
 from __future__ import annotations
@@ -9,109 +9,109 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.text import (
-    argument,
-    batch_at,
-    batch_tasks,
-    ending,
-    flat_index,
-    limits,
-    named,
-    places,
-)
-from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.plans import VectorPlan
+from tilewright.passes.contraction.draft import Draft, Round
+from tilewright.passes.contraction.text import batch_at, ending, flat_index, limits, named, places
+from tilewright.plan.contraction import size
+from tilewright.plan.forms import COLUMNS, VectorForm
 
 
-def vector_program(c: Contraction, plan: VectorPlan, machine: str, packed: tuple[int, ...]) -> str:
-    """The block text of the main program; its packed factor has the shape `packed`."""
-    (column,) = c.columns
-    outer, line = c.rows[:-1], c.rows[-1]
-    width = plan.lanes * plan.vectors
-    column_blocks = -(-size(column) // width)
-    full, tail = divmod(size(line), plan.rows)
-    groups = max(1, -(-full // plan.blocks))
-    arguments = [argument("in", c.a), f"%packed_: in global {c.b.dtype} ({', '.join(map(str, packed))})"]
-    arguments += [argument("in", e) for e in c.extras if e.name != c.a.name]
-    arguments.append(argument("out", c.out))
-    tasks = [f"part in 0..{plan.split}", *batch_tasks(c), *(f"{d.name} in 0..{size(d)}" for d in outer)]
-    if groups > 1:
-        tasks.append(f"group in 0..{groups}")
-    lines = [
-        f"block {c.name}({', '.join(arguments)})",
-        f"  machine {machine}",
-        "{",
-        f"  tasks {', '.join(tasks)} schedule contiguous {{",
-    ]
-    f_range = f"f in {column_blocks}*part//{plan.split}..{column_blocks}*(part + 1)//{plan.split}"
+def _form(d: Draft) -> VectorForm:
+    assert isinstance(d.form, VectorForm)
+    return d.form
 
-    def block(rows: int, start: Any, indent: str) -> list[str]:
-        """One block of sums: rows from `start` on."""
-        return _block(c, plan, rows, start, {*outer, *c.batch}, indent)
 
+def place(d: Draft) -> None:
+    """Tasks over strips of rows and parts of columns; within one, loops over lines and blocks of sums."""
+    form, c = _form(d), d.c
+    last = c.rows[-1]
+    full, tail = divmod(size(last), form.rows)
+    lines, only, first, end = [], None, "0", str(full)
+    if len(c.rows) > 1:
+        line = c.rows[-2]
+        strips = -(-size(line) // form.strip)
+        span = f"{form.strip}*strip..min({form.strip}*(strip + 1), {size(line)})" if strips > 1 else f"0..{size(line)}"
+        lines = [f"{line.name} in {span}"]
+    else:
+        per = form.strip // form.rows
+        strips = max(1, -(-full // per))
+        if strips > 1:
+            first, end, only = f"{per}*strip", f"min({per}*(strip + 1), {full})", f"strip == {strips - 1}"
+    d.tasks = d.task_ranges(f"strip in 0..{strips}" if strips > 1 else None)
     if full:
-        lines.append(f"    %sums_ = alloc register {c.sum_dtype} ({plan.rows}, {width}) as {plan.atom}.c")
-        first = f"{plan.blocks}*group" if groups > 1 else "0"
-        end = f"min({plan.blocks}*(group + 1), {full})" if groups > 1 else str(full)
-        peel = " peel [1, 1]" if c.a.conditions() and groups == 1 else ""
-        lines.append(f"    for {f_range}, block in {first}..{end}{peel} {{")
-        lines += block(plan.rows, plan.rows * named("block", full), "      ")
-        lines.append("    }")
+        peel = " peel [1, 1]" if c.a.conditions() and only is None else ""
+        start = form.rows * named("block", full)
+        d.rounds.append(Round(form.rows, start, _loops(d, [*lines, f"block in {first}..{end}{peel}"])))
     if tail:
-        inner = "    "
-        if groups > 1:
-            lines.append(f"    if (group == {groups - 1}) {{")
-            inner = "      "
-        lines.append(f"{inner}%rest_ = alloc register {c.sum_dtype} ({tail}, {width}) as {plan.atom}.c")
-        lines.append(f"{inner}for {f_range} {{")
-        body = block(tail, full * plan.rows, inner + "  ")
-        lines += [line_.replace("%sums_", "%rest_") for line_ in body]
-        lines.append(f"{inner}}}")
-        if groups > 1:
-            lines.append("    }")
-    return "\n".join([*lines, "  }", "}"]) + "\n"
+        d.rounds.append(Round(tail, full * form.rows, _loops(d, lines), only, sums="%rest_"))
 
 
-def _block(c: Contraction, plan: VectorPlan, rows: int, start: Any, outer: set[Any], indent: str) -> list[str]:
-    (column,) = c.columns
+def _loops(d: Draft, rows: list[str]) -> list[str]:
+    ranges = [d.columns_range, *rows] if d.form.order[0] == COLUMNS else [*rows, d.columns_range]
+    return [f"for {r}" for r in ranges]
+
+
+def stage(d: Draft) -> None:
+    """Rows are read in place: nothing to do."""
+
+
+def multiply(d: Draft) -> None:
+    """Sums in registers, and the products of every block."""
+    form, c = _form(d), d.c
+    for r in d.rounds:
+        d.held.append(
+            f"{r.sums} = alloc register {c.sum_dtype} ({r.rows}, {form.columns}) as {form.atom.name}.c",
+        )
+        r.body += [f"fill {r.sums} {_number(c.start)}", *_products(d, r)]
+
+
+def _products(d: Draft, r: Round) -> list[str]:
+    form, c = _form(d), d.c
     line, last = c.rows[-1], c.depth[-1]
-    width = plan.lanes * plan.vectors
-    step = plan.steps * plan.group
-    i, j, k = named("i", rows), named("j", width), named("k", step)
-    f, e = named("f", -(-size(column) // width)), named("e", size(last) // step)
-    depth = {d: named(d.name, size(d)) for d in c.depth[:-1]}
-    base = {line: start + i, **depth, column: width * f + j}
+    extents = {x.name: x for x in c.depth[:-1]}
+    outer = {*c.batch, *c.rows[:-1]}
     settled: frozenset[Expr] = frozenset()
-    opened = 0
-    lines = [f"{indent}fill %sums_ {_number(c.start)}"]
-    inner = indent
-    for digit in c.depth[:-1]:
-        span = limits(c.a, digit, outer)
+    opened: list[str] = []
+    step = 1
+    for s in form.steps:
+        if s.digit == last.name:
+            if s.written:  # what one product takes
+                continue
+            step = s.size
+            opened.append(f"for e in 0..{size(last) // step}")
+            continue
+        digit = extents[s.digit]
+        span = None if s.written else limits(c.a, digit, outer)
         if span is not None:
-            lo, hi, seen = span
-            settled |= seen
-            lines.append(f"{inner}for {digit.name} in {lo}..{hi} {{")
+            settled |= span[2]
+            opened.append(f"for {digit.name} in {span[0]}..{span[1]}")
         else:
-            coupled = any(digit in x.symbols and line in x.symbols for _, x in c.a.conditions())
-            lines.append(f"{inner}for {digit.name} in 0..{size(digit)}{' unroll' if coupled else ''} {{")
-        inner += "  "
-        opened += 1
-    lines.append(f"{inner}for e in 0..{size(last) // step} {{")
-    at = {**base, last: step * e + k}
+            opened.append(f"for {digit.name} in 0..{size(digit)}{' unroll' if s.written else ''}")
+    i, k, e = named("i", r.rows), named("k", step), named("e", size(last) // step)
+    depth: dict[Any, Any] = {x: named(x.name, size(x)) for x in c.depth[:-1]}
+    at = {line: r.start + i, **depth, last: step * e + k}
     whole = flat_index(c.depth, {**depth, last: step * e + k})
     taps = places(c.a, at, settled)
-    group = [f"{whole // plan.group}", "j", f"{(step * e + k) % plan.group}"]
+    group = [f"{whole // form.group}", "j", f"{(step * e + k) % form.group}"]
     skip = " skip" if "?" in taps else ""
-    lines += [
-        f"{inner}  %taps_ = view %{c.a.name} (i {rows}, k {step}) -> {taps}",
-        f"{inner}  %columns_ = view %packed_ (k {step}, j {width}) -> [{batch_at(c)}f, {', '.join(group)}]",
-        f"{inner}  mma %sums_ += %taps_ * %columns_ using {plan.atom}{skip}",
-        f"{inner}}}",
+    lines = [
+        f"%taps_ = view %{c.a.name} (i {r.rows}, k {step}) -> {taps}",
+        f"%columns_ = view %packed_ (k {step}, j {form.columns}) -> [{batch_at(c)}f, {', '.join(group)}]",
+        f"mma {r.sums} += %taps_ * %columns_ using {form.atom.name}{skip}",
     ]
-    for n in range(opened, 0, -1):
-        lines.append(f"{indent}{'  ' * (n - 1)}}}")
-    ends = {line: start + i, column: width * f + j}
-    return [*lines, *ending(c, "%sums_", rows, width, ends, indent, bool(size(column) % width))]
+    for loop in reversed(opened):
+        lines = [f"{loop} {{", *("  " + each for each in lines), "}"]
+    return lines
+
+
+def finish(d: Draft) -> None:
+    """What becomes of a block of sums: the epilogue, and the store; columns past the last are dropped."""
+    form, c = _form(d), d.c
+    (column,) = c.columns
+    f, j = named("f", d.blocks), named("j", form.columns)
+    for r in d.rounds:
+        ends = {c.rows[-1]: r.start + named("i", r.rows), column: form.columns * f + j}
+        ragged = bool(size(column) % form.columns)
+        r.ending += ending(c, r.sums, r.rows, form.columns, ends, "", ragged)
 
 
 def _number(value: float) -> str:

@@ -6,7 +6,6 @@
 | values   | tiles that are not computed yet: a formula over named coordinates                          |
 | formulas | numbers, conversions and index expressions as formulas                                     |
 | writer   | the block program as it grows: memory, views, maps                                         |
-| boxes    | which dimensions are cut into tasks, and how finely                                        |
 | accesses | which elements a read or a write means: inside memory or not, by data or not               |
 | memory   | reads, writes, atomics, logs                                                               |
 | forming  | element by element; other dimensions, other types, choices                                 |

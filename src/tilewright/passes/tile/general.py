@@ -27,9 +27,10 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile import boxes, combining, forming, formulas, loops, memory
+from tilewright.passes.tile import combining, forming, formulas, loops, memory
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
+from tilewright.plan import boxes
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -74,10 +75,13 @@ def to_block(
     free: Collection[Op] = (),
     *,
     logs: bool = False,
+    widths: Mapping[Expr, int] | None = None,
+    tiles: Mapping[Op, int] | None = None,
 ) -> Lowered:
     """The block program of a logical tile program for these sizes and shapes of its arguments.
 
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
+    A plan's `widths` are those of tasks along the dimensions they cut, its `tiles` those of free loops.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -100,7 +104,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs).run()
+        return Lowering(program, symbols, shapes, free, logs, widths, tiles).run()
 
 
 class Lowering:
@@ -113,7 +117,10 @@ class Lowering:
         shapes: Mapping[Value, tuple[int, ...]],
         free: Collection[Op],
         logs: bool,
+        widths: Mapping[Expr, int] | None = None,
+        tiles: Mapping[Op, int] | None = None,
     ):
+        self.widths, self.tiles = widths, tiles or {}
         self.program, self.symbols, self.shapes, self.free = program, dict(symbols), shapes, set(free)
         self.w = Writer()
         for arg in program.args:
@@ -140,7 +147,9 @@ class Lowering:
     def run(self) -> Lowered:
         """The block program."""
         memory.refuse_aliases(self.program)
-        tasks = boxes.boxes(self.program, self.number, self.logs is not None)
+        tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
+        if self.widths is not None:
+            tasks = dict(self.widths)
         ranges = []
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count

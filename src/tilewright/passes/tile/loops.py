@@ -78,7 +78,7 @@ def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
         None,
     )
     if op in low.free:
-        return max(1, length if length <= WHOLE else CHOSEN)
+        return max(1, low.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
     if stated is not None:
         return low.number(stated)
     if op.attrs.get("any_tile"):

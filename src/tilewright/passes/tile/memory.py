@@ -16,9 +16,9 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
-from tilewright.passes.tile.boxes import WRITES
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
+from tilewright.plan.boxes import WRITES
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering

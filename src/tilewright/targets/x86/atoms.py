@@ -13,7 +13,9 @@ from tilewright.targets.x86.tiles import TILE_COPIES
 from tilewright.targets.x86.vectors import vector_copies
 
 
-def _vector(name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *features: str) -> MultiplyAtom:
+def _vector(
+    name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *features: str, cycles: float = 0.5
+) -> MultiplyAtom:
     """A multiply-add over `lanes`, summing `depth` neighbouring products in each."""
     return MultiplyAtom(
         name,
@@ -21,6 +23,7 @@ def _vector(name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *fe
         RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
         RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
         features,
+        cycles=cycles,
     )
 
 
@@ -33,6 +36,8 @@ def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> M
         OpaqueOperand(depth, 16, b, Layout((16, (pack, 16)), (pack, (1, depth)))),
         OpaqueOperand(16, 16, c, Layout((16, 16), (1, 16))),
         ("amx-tile", feature),
+        cycles=16,
+        load_cycles=8,
     )
 
 
@@ -43,7 +48,7 @@ MULTIPLY = {
         _vector("avx2.f64", 4, 1, f64, f64, f64, "avx2", "fma"),
         _vector("avx512.f32", 16, 1, f32, f32, f32, "avx512f"),
         _vector("avx512.f64", 8, 1, f64, f64, f64, "avx512f"),
-        _vector("avx512.bf16", 16, 2, bf16, bf16, f32, "avx512bf16"),
+        _vector("avx512.bf16", 16, 2, bf16, bf16, f32, "avx512bf16", cycles=1.0),
         _vector("avx512.vnni", 16, 4, u8, i8, i32, "avx512vnni"),
         _amx("amx.bf16", 32, bf16, bf16, f32, "amx-bf16"),
         _amx("amx.s8", 64, i8, i8, i32, "amx-int8"),

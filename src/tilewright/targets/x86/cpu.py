@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
+from dataclasses import replace
 from functools import cache
 
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.runtime import environment
 
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 ASKED_FOR = (
@@ -80,7 +82,17 @@ def has(atom: MultiplyAtom) -> bool:
 
 
 def machine() -> Machine:
-    """The row that describes this CPU best."""
+    """The row that describes this CPU best, with the cores that this process may use."""
+    return _of_cores(environment.threads())
+
+
+@cache
+def _of_cores(cores: int) -> Machine:
+    row = _row()
+    return replace(row, limits=replace(row.limits, cores=cores))
+
+
+def _row() -> Machine:
     from tilewright.targets.x86.machine import MACHINES
 
     best = None

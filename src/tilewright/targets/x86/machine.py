@@ -21,7 +21,17 @@ def _row(name: str, features: frozenset[str], registers: int, register_bytes: in
         multiply={name: atom for name, atom in MULTIPLY.items() if features.issuperset(atom.features)},
         copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
         features=features,
-        limits=Limits(registers, tiles, register_bytes, l1_bytes=(48 if tiles else 32) << 10, l2_bytes=l2),
+        limits=Limits(
+            registers,
+            tiles,
+            register_bytes,
+            l1_bytes=(48 if tiles else 32) << 10,
+            l2_bytes=l2,
+            cores=1,
+            clock_ghz=2.3,
+            l2_rate=40.0,
+            far_rate=10.0,
+        ),
     )
 
 

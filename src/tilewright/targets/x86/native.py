@@ -18,27 +18,28 @@ from tilewright.passes.lower import lower
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
-from tilewright.targets.x86 import cpu
+from tilewright.targets.x86.cpu import has, machine
 from tilewright.targets.x86.emit import Emitted, emit
 from tilewright.targets.x86.load import link, request, versions
 from tilewright.targets.x86.pool import aligned, pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+__all__ = ["Kernel", "Launch", "has", "machine"]
 _reported: set[str] = set()
 
 
 class Kernel:
     """A program's machine code, and what a call needs."""
 
-    def __init__(self, program: Program, machine: Machine | None, dump: Dump):
+    def __init__(self, program: Program, described: Machine | None, dump: Dump):
         self.program = program
         text = str(program)
         key = disk.key_of("x86", text, versions())
         kept = disk.load(key) if not dump.wanted else None
         self._loop: Program | None = None
         self._emitted: Emitted | None = None
-        self.machine = machine
+        self.machine = described
         if kept is None:
             self.slow = self._lower(dump)
             made = self._emit(dump)
@@ -68,7 +69,7 @@ class Kernel:
         if self.program.level is LOOP:
             self._loop = self.program
             return ()
-        lowered = lower(self.program, self.machine, cpu.has)
+        lowered = lower(self.program, self.machine, has)
         self._loop = lowered.program
         dump.write("lower", "loop", lambda: str(lowered.program))
         return lowered.slow

@@ -1,49 +1,12 @@
-"""Plans for contractions: how one is cut, where its rows are staged, which atom multiplies.
-
-A plan is text and can be read back: `tiles amx.bf16 depth 32 group 2 stage halo strip 28 split 1 steps 72 stream rows`.
-"""
+"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, or at one stride."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from tilewright.algebra.expr import Const, Symbol
 from tilewright.algebra.expr_use import linear_form
-from tilewright.errors import ArgumentError
 from tilewright.plan.contraction import Contraction, size
-
-ROWS = COLUMNS = 32
-"""Rows and columns of a block of sums, by tiles: two by two tiles."""
-
-
-@dataclass(frozen=True)
-class TilePlan:
-    """How: the atom, its depth and grouping, where rows are staged, lines (or rows) of a strip, parts of the columns,
-    steps of the depth that are written out, which factor streams.
-    """
-
-    atom: str
-    depth: int
-    group: int
-    stage: str
-    strip: int
-    split: int
-    steps: int
-    stream_rows: bool
-
-
-@dataclass(frozen=True)
-class VectorPlan:
-    """How: the atom, rows and vectors of a block of sums, steps of the depth written out, parts, blocks of a task."""
-
-    atom: str
-    lanes: int
-    group: int
-    rows: int
-    vectors: int
-    steps: int
-    split: int
-    blocks: int
 
 
 @dataclass(frozen=True)
@@ -111,40 +74,3 @@ def is_direct(c: Contraction, plan_depth: int) -> bool:
         and c.a.shape[-1] == size(last)
         and size(last) % plan_depth == 0
     )
-
-
-def plan_text(plan: TilePlan | VectorPlan) -> str:
-    """The plan as text.
-
-    >>> plan_text(VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8))
-    'vectors atom=avx512.f32 lanes=16 group=1 rows=14 vectors=2 steps=4 split=1 blocks=8'
-    """
-    kind = "tiles" if isinstance(plan, TilePlan) else "vectors"
-    return " ".join([kind, *(f"{f.name}={getattr(plan, f.name)}" for f in fields(plan))])
-
-
-def parse_plan(text: str) -> TilePlan | VectorPlan:
-    """The plan that the text says.
-
-    >>> parse_plan(plan_text(VectorPlan("avx512.f32", 16, 1, 14, 2, 4, 1, 8))).rows
-    14
-    """
-    kind, *rest = text.split() or [""]
-    made: type[TilePlan] | type[VectorPlan] | None = {"tiles": TilePlan, "vectors": VectorPlan}.get(kind)
-    if made is None:
-        raise ArgumentError(f"plan {text!r}: it begins with `tiles` or `vectors`")
-    given = dict(part.partition("=")[::2] for part in rest)
-    wanted = {f.name: f.type for f in fields(made)}
-    for name in given:
-        if name not in wanted:
-            raise ArgumentError(f"plan {text!r}: there is no {name}; there are {', '.join(wanted)}")
-    values: dict[str, object] = {}
-    for name, kind_of in wanted.items():
-        if name not in given:
-            raise ArgumentError(f"plan {text!r}: {name} is missing")
-        word = given[name]
-        try:
-            values[name] = word if kind_of == "str" else word == "True" if kind_of == "bool" else int(word)
-        except ValueError:
-            raise ArgumentError(f"plan {text!r}: {name} = {word} is no number") from None
-    return made(**values)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ none is ragged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,12 +19,8 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-ELEMENTS = (2 << 10, 16 << 10)
-"""Elements that a task works on: few where there are few in all, never more than it must."""
 PRODUCTS = (64 << 10, 8 << 20)
 """Multiplications that a task does, where there are products."""
-TASKS = 64
-"""Tasks that are enough for many workers."""
 RUN = 16
 """Neighbours in memory that should stay together."""
 TABLED = 1 << 22
@@ -32,7 +29,21 @@ TABLED = 1 << 22
 Size = Callable[[Expr], int]
 
 
-def boxes(program: Program, size: Size, logs: bool = False) -> dict[Expr, int]:
+@dataclass(frozen=True)
+class Room:
+    """What a task should be like: how many are enough for the workers, and how many elements each may work on.
+
+    Few where there are few in all, never more than it must.
+    """
+
+    tasks: int = 64
+    elements: tuple[int, int] = (2 << 10, 16 << 10)
+
+
+ROOM = Room()
+
+
+def boxes(program: Program, size: Size, room: Room = ROOM, logs: bool = False) -> dict[Expr, int]:
     """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
 
     >>> from tilewright.ir.tile import parse_tile
@@ -45,11 +56,17 @@ def boxes(program: Program, size: Size, logs: bool = False) -> dict[Expr, int]:
     >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
     {<M>: 125, <N>: 60}
     """
+    dims = cut_dims(program, size, logs)
+    return _widths(program, dims, size, room) if dims else {}
+
+
+def cut_dims(program: Program, size: Size, logs: bool = False) -> tuple[Expr, ...]:
+    """The dimensions that tasks may cut; with `logs`, what debug_log keeps is written too."""
     dims = pointwise(program, size)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
             dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
-    return _widths(program, dims, size) if dims else {}
+    return dims
 
 
 # -- which dimensions -------------------------------------------------------------------------------------
@@ -181,26 +198,38 @@ def _all_differ(op: Op, size: Size) -> bool:
 # -- how finely -------------------------------------------------------------------------------------------
 
 
-def _widths(program: Program, dims: tuple[Expr, ...], size: Size) -> dict[Expr, int]:
+def why_whole(program: Program, dim: Expr) -> str:
+    """Why tasks do not cut a dimension."""
+    for op in program.walk():
+        if op.name == "iterate" and op.attrs.get("start"):
+            return "a while loop has one condition for all"
+        if dim in _crossed(op, program):
+            return f"{op.name} goes along it"
+    if not all(dim in _dims(op) for op in program.walk() if op.name in WRITES):
+        return "not every write has it"
+    return "what is written does not lie apart along it, or another size depends on it"
+
+
+def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
     """Widths that divide the dimensions: first a run for each that is innermost in memory, then what fits."""
     spaces = [_space(op) for op in program.walk()]
     products = [_space(op) for op in program.walk() if op.name == "mma"]
-    limits = PRODUCTS if products else ELEMENTS
+    limits = PRODUCTS if products else room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
     shared = [d for d in dims if all(d in space for space in products)]  # others would mean products done twice
-    if prod(map(size, shared)) >= TASKS:
+    if prod(map(size, shared)) >= room.tasks:
         dims = tuple(shared)
-    most = min(max(work({}) // TASKS, limits[0]), limits[1])
+    most = min(max(work({}) // room.tasks, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
     last = [d for d in dict.fromkeys(_innermost(program)) if d in widths]
     for d in last:
         widths[d] = _divisor(size(d), RUN * 4 if len(last) > 1 else RUN, RUN)
     for d in (*last, *(d for d in reversed(dims) if d not in last)):
-        room = most // max(1, work({**widths, d: 1}))
-        widths[d] = max(widths[d], _divisor(size(d), room, 1))
+        left = most // max(1, work({**widths, d: 1}))
+        widths[d] = max(widths[d], _divisor(size(d), left, 1))
         if widths[d] < size(d) and d in last[:1]:
             break
     return widths

@@ -1,0 +1,264 @@
+"""What the passes read off a plan for a contraction: by tiles, or by vectors; and the plan that a form is.
+
+A plan says more than every machine can do; a form is the part that one strategy takes. Reading refuses, by name, what
+the strategy does not do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import ArgumentError
+from tilewright.machine import MultiplyAtom, OpaqueOperand
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
+from tilewright.plan.sliding import halo_of
+
+ROWS, COLUMNS, DEPTH = "rows", "columns", "depth"
+STAGES = ("place", "lines", "panel")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A loop of the depth: over pieces of a digit, kept as a loop or written out."""
+
+    digit: str
+    size: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class TileForm:
+    """A contraction by tile products.
+
+    `rows` and `columns` are those of a block of sums; `stage` says where rows are read: in place, from staged lines, or
+    from a panel; `strip` is what a task takes of the rows (lines, or rows where they have one digit), `task_columns`
+    what it takes of the columns; `order` is that of the two loops; `streams` names the factor that is not kept.
+    """
+
+    atom: MultiplyAtom
+    rows: int
+    columns: int
+    stage: str
+    strip: int
+    task_columns: int
+    order: tuple[str, str]
+    steps: tuple[Step, ...]
+    streams: str
+    overlap: str
+    tasks: tuple[str, ...]
+    schedule: str
+
+    @property
+    def depth(self) -> int:
+        """The depth of one product."""
+        return self.atom.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Neighbours of the depth that the packed factor keeps together."""
+        return self.depth // self.atom.shape[0]
+
+
+@dataclass(frozen=True)
+class VectorForm:
+    """A contraction by vectors of columns: `rows` numbers of a line times `columns` are summed in registers.
+
+    `strip` is what a task takes of the rows: lines, or rows where they have one digit.
+    """
+
+    atom: MultiplyAtom
+    rows: int
+    columns: int
+    strip: int
+    task_columns: int
+    order: tuple[str, str]
+    steps: tuple[Step, ...]
+    streams: str
+    tasks: tuple[str, ...]
+    schedule: str
+
+    @property
+    def lanes(self) -> int:
+        """Columns of one vector."""
+        return self.atom.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Neighbours of the depth that one product takes."""
+        return self.atom.shape[2]
+
+
+Form = TileForm | VectorForm
+
+
+def up(n: int, step: int) -> int:
+    """The multiple of `step` from n on."""
+    return -(-n // step) * step
+
+
+# -- from a form ------------------------------------------------------------------------------------------
+
+
+def plan_of(c: Contraction, form: Form) -> Plan:
+    """The plan that a form is, for a contraction."""
+    (column,) = c.columns
+    singles = [*c.batch, *c.rows[:-2]]
+    axes = [Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", 1),)) for d in singles]
+    tiles = isinstance(form, TileForm)
+    axes.append(Axis(ROWS, _row_digits(c, form), _row_cuts(c, form)))
+    across = Digit(column.name, size(column), up(size(column), form.columns))
+    cuts = (Cut("task", form.task_columns), Cut("loop", form.columns), Cut("unit", form.atom.shape[1]))
+    axes.append(Axis(COLUMNS, (across,), cuts))
+    steps = [Cut("unit" if s.written else "loop", s.size, s.digit) for s in form.steps]
+    chunk = form.depth if isinstance(form, TileForm) else form.group
+    walked = [Digit(d.name, size(d), up(size(d), chunk) if d is c.depth[-1] else size(d)) for d in c.depth]
+    axes.append(Axis(DEPTH, tuple(walked), tuple(steps)))
+    staged = isinstance(form, TileForm) and form.stage != "place"
+    hints = {name: "stream" if form.streams in (name, "both") else "keep" for name in ("a", "b")}
+    placed = (
+        Placed(
+            c.a.name,
+            "task" if staged else None,
+            form.stage if isinstance(form, TileForm) and staged else "",
+            hints["a"],
+        ),
+        Placed(c.b.name, "bind", "", hints["b"]),
+    )
+    return Plan(
+        tuple(axes),
+        form.tasks,
+        (*form.order, DEPTH),
+        placed,
+        form.atom.name,
+        form.schedule,
+        form.overlap if tiles and isinstance(form, TileForm) else "none",
+    )
+
+
+def _row_digits(c: Contraction, form: Form) -> tuple[Digit, ...]:
+    *lines, last = c.rows[-2:]
+    walked = size(last)
+    if isinstance(form, TileForm) and form.stage == "lines":
+        halo = halo_of(c)
+        assert halo is not None
+        walked = halo.line(c.a.shape[halo.column_dim])
+    return (*(Digit(d.name, size(d), size(d)) for d in lines), Digit(last.name, size(last), walked))
+
+
+def _row_cuts(c: Contraction, form: Form) -> tuple[Cut, ...]:
+    lines = c.rows[-2].name if len(c.rows) > 1 else None
+    inner: tuple[Cut, ...] = (Cut("loop", form.rows), Cut("unit", form.atom.shape[0]))
+    if lines is not None and isinstance(form, VectorForm):  # a block of sums stays within a line
+        inner = (Cut("loop", 1, lines), *inner)
+    return (Cut("task", form.strip, lines), *inner)
+
+
+# -- from a plan ------------------------------------------------------------------------------------------
+
+
+def form_of(c: Contraction, plan: Plan, atom: MultiplyAtom) -> Form:
+    """The form that a plan means for a contraction; raises where no strategy does what it says."""
+    tiles = isinstance(atom.c, OpaqueOperand)
+    _same(c, plan)
+    rows, columns, depth = (plan.axis(name) for name in (ROWS, COLUMNS, DEPTH))
+    row_task, row_loop = _shape(rows, atom.shape[0], within_lines=not tiles and len(c.rows) > 1)
+    column_task, column_loop = _shape(columns, atom.shape[1])
+    order = tuple(name for name in plan.order if name != DEPTH)
+    if sorted(order) != [COLUMNS, ROWS] or plan.order[-1] != DEPTH:
+        raise ArgumentError(
+            f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
+        )
+    steps = tuple(Step(x.digit or c.depth[-1].name, x.size, x.role == "unit") for x in depth.cuts)
+    if any(x.role == "task" for x in depth.cuts):
+        raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
+    a, b = plan.operand(c.a.name), plan.operand(c.b.name)
+    if b.at != "bind":
+        raise ArgumentError(f"plan: {c.b.name} is packed at bind; other places are not done for the columns' factor")
+    if "bypass" in (a.hint, b.hint):
+        raise ArgumentError("plan: factors are read more than once: keep or stream")
+    streams = (
+        "both" if a.hint == b.hint == "stream" else "a" if a.hint == "stream" else "b" if b.hint == "stream" else "none"
+    )
+    common = (order[0], order[1])
+    form: Form
+    if tiles:
+        form = TileForm(
+            atom, row_loop.size, column_loop.size, _stage(c, a), row_task.size, column_task.size, common, steps,
+            streams, plan.overlap, plan.tasks, plan.schedule,
+        )  # fmt: skip
+        return _meant(c, plan, form)
+    if a.at is not None:
+        raise ArgumentError(f"plan: {c.a.name} staged at {a.at}: vectors read the rows in place")
+    if plan.overlap != "none":
+        raise ArgumentError("plan: overlap is for sums in tile registers; vectors are stored as they are")
+    form = VectorForm(
+        atom, row_loop.size, column_loop.size, row_task.size, column_task.size, common, steps, streams, plan.tasks,
+        plan.schedule,
+    )  # fmt: skip
+    return _meant(c, plan, form)
+
+
+def _meant(c: Contraction, plan: Plan, form: Form) -> Form:
+    """The form, if it is all that the plan says."""
+    for said, done in zip(plan.lines(), plan_of(c, form).lines(), strict=True):
+        if said != done:
+            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
+    return form
+
+
+def _same(c: Contraction, plan: Plan) -> None:
+    """Refuses a plan whose axes are not those of the contraction."""
+    outer, rows = c.rows[:-2], c.rows[-2:]
+    wanted = {d.name: [d] for d in (*c.batch, *outer)} | {
+        ROWS: list(rows),
+        COLUMNS: list(c.columns),
+        DEPTH: list(c.depth),
+    }
+    if [a.name for a in plan.axes] != list(wanted):
+        raise ArgumentError(
+            f"plan: its axes are {', '.join(a.name for a in plan.axes)}; here they are {', '.join(wanted)}"
+        )
+    for axis in plan.axes:
+        said = [(d.name, d.extent) for d in axis.digits]
+        here = [(d.name, size(d)) for d in wanted[axis.name]]
+        if said != here:
+            raise ArgumentError(
+                f"plan: axis {axis.name} = {', '.join(f'{n} {e}' for n, e in said)}; here it is "
+                f"{', '.join(f'{n} {e}' for n, e in here)}"
+            )
+        for cut in axis.cuts:
+            if cut.digit is not None and cut.digit not in dict(here):
+                raise ArgumentError(f"plan: {cut}: axis {axis.name} has no digit {cut.digit}")
+    every = [*(d.name for d in (*c.batch, *outer)), ROWS, COLUMNS]
+    if sorted(plan.tasks) != sorted(every):
+        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
+    for name in every[:-2]:
+        if plan.axis(name).cuts != (Cut("task", 1),):
+            raise ArgumentError(f"plan: axis {name} is cut `task 1`: each of its numbers is a task of its own")
+
+
+def _shape(axis: Axis, atom: int, within_lines: bool = False) -> tuple[Cut, Cut]:
+    """The cuts by task and by the innermost loop."""
+    roles = [c.role for c in axis.cuts]
+    wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
+    if roles != wanted:
+        raise ArgumentError(
+            f"plan: axis {axis.name} has the cuts {', '.join(roles)}; here it takes {', '.join(wanted)}"
+        )
+    task, loop, unit = axis.cuts[0], axis.cuts[-2], axis.cuts[-1]
+    if unit.size != atom:
+        raise ArgumentError(f"plan: axis {axis.name}: {unit}: the last cut leaves what the atom takes, {atom}")
+    if loop.size % unit.size:
+        raise ArgumentError(f"plan: axis {axis.name}: {loop} is no multiple of {unit}")
+    return task, loop
+
+
+def _stage(c: Contraction, a: Placed) -> str:
+    if a.at is None:
+        return "place"
+    if a.at != "task":
+        raise ArgumentError(f"plan: {c.a.name} staged at {a.at}: rows are staged at task")
+    if a.form not in STAGES[1:]:
+        raise ArgumentError(f"plan: {c.a.name} staged as {a.form}; there are {' and '.join(STAGES[1:])}")
+    return a.form

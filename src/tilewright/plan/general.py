@@ -1,0 +1,193 @@
+"""Plans for programs that are no single contraction: which dimensions tasks cut, and how far loops go at once.
+
+axis M = (M 1000): task 8
+axis N = (N 512): whole
+axis K = (K 900): loop 256
+tasks M
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.machine import Machine
+from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
+from tilewright.plan.plan import Axis, Cut, Digit, Plan, parse_plan
+from tilewright.plan.planner import Refusal
+
+WHOLE, CHOSEN = 512, 256
+"""The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
+
+
+@dataclass(frozen=True)
+class GeneralChoice:
+    """The plan of a program on the general path, what it should take, and why it is no other."""
+
+    machine: Machine
+    name: str
+    plan: Plan
+    widths: dict[Expr, int]
+    """The width of a task along each dimension that tasks cut."""
+    tiles: dict[Op, int]
+    """The tile of each loop that gives the same for all tiles."""
+    cycles: float
+    bound: float
+    refused: tuple[Refusal, ...]
+    notes: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """The choice in words."""
+
+        def us(cycles: float) -> str:
+            return f"{microseconds(cycles, self.machine):.1f}"
+
+        return "\n".join(
+            [
+                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, by the general path",
+                *("  " + line for line in self.plan.lines()),
+                f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory",
+                *self.notes,
+                *(f"refused  {r}" for r in self.refused),
+            ]
+        )
+
+
+def room_of(machine: Machine) -> Room:
+    """What tasks should be like on a machine: some for each core, each within the caches."""
+    limits = machine.limits
+    least, most = (limits.l1_bytes or UNKNOWN_L1) // 24, (limits.l2_bytes or UNKNOWN_L2) // 128
+    return Room(max(16, 16 * cores(machine)), (least, max(least, most)))
+
+
+def plan_general(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+    free: Collection[Op],
+    given: str | Plan | None = None,
+    logs: bool = False,
+) -> GeneralChoice:
+    """The plan of a logical program for these sizes; `given` says all of it, constraints say parts."""
+    dims = cut_dims(program, size, logs)
+    whole = [d for d in _dims(program) if d not in dims]
+    loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and not op.attrs.get("start")}
+    workgroups, tilings = tiles_of(program, sizes)
+    widths = boxes(program, size, room_of(machine), logs)
+    widths = {d: widths.get(d, size(d)) for d in dims}
+    notes = []
+    for d in dims:
+        tile = workgroups.get(str(d))
+        if tile is None:
+            continue
+        if size(d) % min(tile, size(d)):
+            notes.append(f"the constraint's tile {tile} does not divide the {size(d)} of {d}; tasks take {widths[d]}")
+        else:
+            widths[d] = min(tile, size(d))
+    tiles = {}
+    for op, extent in loops.items():
+        if op in free:
+            tiles[op] = tilings.get(str(op.attrs["axis"])) or (extent if extent <= WHOLE else CHOSEN)
+    stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
+    refused = [Refusal(f"tasks over {d}", why_whole(program, d)) for d in whole if size(d) > 1]
+
+    def made() -> Plan:
+        axes = [Axis(_word(d), _digit(d, size), (Cut("task", widths[d]),)) for d in dims]
+        looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
+        for d in whole:
+            tile = looped.get(d)
+            cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
+            axes.append(Axis(_word(d), _digit(d, size), cuts))
+        return Plan(tuple(axes), tuple(_word(d) for d in dims))
+
+    plan = made()
+    if given is not None:
+        wanted = parse_plan(given) if isinstance(given, str) else given
+        for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
+            _take(axis, d, size, widths, tiles, dims, program)
+        plan = made()
+        for said, done in zip(wanted.lines(), plan.lines(), strict=False):
+            if said != done:
+                raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
+        if len(wanted.lines()) != len(plan.lines()):
+            raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
+    cycles, bound = _predict(program, size, machine, widths)
+    return GeneralChoice(machine, program.name, plan, widths, tiles, cycles, bound, tuple(refused), tuple(notes))
+
+
+def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
+    said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
+    if said != here:
+        raise ArgumentError(
+            f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
+            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order"
+        )
+    return wanted.axes
+
+
+def _take(
+    axis: Axis,
+    d: Expr,
+    size: Callable[[Expr], int],
+    widths: dict[Expr, int],
+    tiles: dict[Op, int],
+    dims: tuple[Expr, ...],
+    program: Program,
+) -> None:
+    """What a plan's axis says, where it can be done."""
+    for cut in axis.cuts:
+        if cut.role == "task" and d not in dims:
+            raise ArgumentError(f"plan: axis {axis.name}: {cut}: tasks cannot cut it, because {why_whole(program, d)}")
+        if cut.role == "task" and size(d) % cut.size:
+            raise ArgumentError(f"plan: axis {axis.name}: {cut} does not divide its {size(d)}")
+        if cut.role == "task":
+            widths[d] = cut.size
+        for op in [op for op in tiles if op.attrs["axis"] is d] if cut.role == "loop" else ():
+            tiles[op] = cut.size
+
+
+def _dims(program: Program) -> list[Expr]:
+    """All dimensions of a program's tiles that are symbols, in the order in which they occur."""
+    found: dict[Expr, None] = {}
+    for op in program.walk():
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, TileType):
+                found |= dict.fromkeys(d for d in value.type.dims if isinstance(d, Symbol))
+    return list(found)
+
+
+def _word(d: Expr) -> str:
+    return str(d) if str(d).isidentifier() else "dim_" + "".join(c if c.isalnum() else "_" for c in str(d))
+
+
+def _digit(d: Expr, size: Callable[[Expr], int]) -> tuple[Digit, ...]:
+    extent = max(1, size(d))
+    return (Digit(_word(d), extent, extent),)
+
+
+def _predict(
+    program: Program, size: Callable[[Expr], int], machine: Machine, widths: Mapping[Expr, int]
+) -> tuple[float, float]:
+    """(cycles that the program should take, those that moving its arguments alone takes)."""
+    limits, workers = machine.limits, cores(machine)
+    lanes = (limits.vector_bytes or 16) // 4
+    work = 0.0
+    for op in program.walk():
+        tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
+        work += prod(max(1, size(d)) for d in tiles) / lanes if op.name not in ("iterate", "yield") else 0
+    moved = 0
+    for arg in program.args:
+        if isinstance(arg.type, MemoryType):
+            moved += prod(size(d) for d in arg.type.sizes if d is not None) * element_bytes(arg.type.dtype)
+    rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
+    tasks = prod(size(d) // w for d, w in widths.items())
+    share = -(-tasks // workers) / tasks
+    bound = moved / rate / workers
+    return max(work * share, moved / rate * share) + limits.launch_cycles, bound

@@ -1,0 +1,126 @@
+"""What a plan costs, in cycles of the busiest worker, from the machine's description alone.
+
+The model is simple and says what it counts: products at the atom's rate (or the loads that feed them, if those take
+longer), factors that must come from beyond the first cache, elements staged, results stored, and the launch. It ranks
+plans; it does not promise times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tilewright.ir.dtypes import DType
+from tilewright.machine import Limits, Machine
+from tilewright.plan.contraction import Contraction, Operand
+
+L1_SHARE, L2_SHARE = 0.8, 0.6
+"""What of a cache can be counted on."""
+UNKNOWN_L1, UNKNOWN_L2 = 32 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles of the busiest worker by what they are for; `memory` is only what products do not hide."""
+
+    products: float
+    memory: float
+    staging: float
+    storing: float
+    launch: float
+    tasks: int
+    busiest: int
+    """Tasks in all, and those of the busiest worker."""
+    instructions: int
+    """Instructions of the program, roughly."""
+    scratch: int
+    """Bytes of memory of its own that a worker uses."""
+    memory_bytes: float = 0.0
+    staged_bytes: float = 0.0
+
+    @property
+    def cycles(self) -> float:
+        """All of them."""
+        return self.products + self.memory + self.staging + self.storing + self.launch
+
+    def parts(self) -> dict[str, float]:
+        """The cycles by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[:5]}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least cycles that a problem takes on a machine: its products on all cores, or its bytes through memory."""
+
+    compute: float
+    memory: float
+    atom: str
+
+    @property
+    def cycles(self) -> float:
+        """The larger of both."""
+        return max(self.compute, self.memory)
+
+
+def element_bytes(dtype: DType) -> int:
+    """Bytes of an element."""
+    return max(1, dtype.bits // 8)
+
+
+def operand_bytes(operand: Operand) -> int:
+    """Bytes of a tensor."""
+    total = element_bytes(operand.dtype)
+    for n in operand.shape:
+        total *= n
+    return total
+
+
+def l1(limits: Limits) -> float:
+    """Bytes of the first cache that can be counted on."""
+    return L1_SHARE * (limits.l1_bytes or UNKNOWN_L1)
+
+
+def l2(limits: Limits) -> float:
+    """Bytes of the second cache that can be counted on."""
+    return L2_SHARE * (limits.l2_bytes or UNKNOWN_L2)
+
+
+def cores(machine: Machine) -> int:
+    """The cores that share the tasks."""
+    return max(1, machine.limits.cores or 1)
+
+
+def reading(limits: Limits, kept: float, times: float, around: float) -> tuple[float, float]:
+    """(cycles, bytes from beyond the first cache) of reading `kept` bytes `times` over, with `around` bytes between.
+
+    What is read again comes from the cache that holds it and what lies between two readings; the first time, from the
+    second cache where everything fits it, else from behind.
+    """
+    between = kept + around
+    first = kept / (limits.l2_rate if between <= l2(limits) else limits.far_rate)
+    if times <= 1:
+        return first * times, kept * times
+    if between <= l1(limits):
+        return first, kept
+    rate = limits.l2_rate if between <= l2(limits) else limits.far_rate
+    return first + (times - 1) * kept / rate, kept * times
+
+
+def roofline(c: Contraction, machine: Machine, atom_names: list[str]) -> Roofline:
+    """What no plan can beat with these atoms."""
+    best = min(atom_names, key=lambda n: _cycles_of_product(machine, n))
+    workers = cores(machine)
+    compute = c.flops / 2 * _cycles_of_product(machine, best) / workers
+    moved = sum(operand_bytes(x) for x in (c.a, c.b, c.out, *c.extras))
+    rate = machine.limits.l2_rate if moved <= workers * l2(machine.limits) else machine.limits.far_rate
+    return Roofline(compute, moved / rate / workers, best)
+
+
+def _cycles_of_product(machine: Machine, name: str) -> float:
+    atom = machine.multiply[name]
+    m, n, k = atom.shape
+    return atom.cycles / (m * n * k)
+
+
+def microseconds(cycles: float, machine: Machine) -> float:
+    """Cycles as time."""
+    return cycles / machine.limits.clock_ghz / 1000

@@ -1,0 +1,258 @@
+"""The plan: how a program is done on a machine. Axes with ordered cuts, loop order, where operands lie, which atom.
+
+    axis rows = (M_1 56, M_0 57 of 56): task M_1 28, loop 32, unit 16
+    axis columns = (F_0 64): task 64, loop 32, unit 16
+    axis depth = (K_2 3, K_1 3, K_0 64): unit K_2 1, unit K_1 1, unit K_0 32
+    tasks rows, columns
+    order columns, rows, depth
+    x staged at task as lines, stream
+    w packed at bind, keep
+    atom amx.bf16
+    overlap defer
+
+An axis is a dimension's digit, or several as one number, the last fastest; `57 of 56` walks over more than there is:
+what is computed outside is never stored. A cut says who goes over pieces of that size within what cuts before it left:
+`task` (workers), `loop`, or `unit` (written out, in registers); a digit's name cuts that digit, no name what remains.
+The last cut leaves what one atom takes. Digits without a cut are taken whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from tilewright.errors import ArgumentError
+
+ROLES = ("task", "loop", "unit")
+HINTS = ("keep", "stream", "bypass")
+SCHEDULES = ("strided", "contiguous")
+OVERLAPS = ("none", "defer")
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A number that an axis counts with: its extent, and how far it is walked (at least its extent)."""
+
+    name: str
+    extent: int
+    walked: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.extent}"
+            if self.walked == self.extent
+            else f"{self.name} {self.walked} of {self.extent}"
+        )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Pieces of `size` (of a digit, or of what remains of the axis), and who goes over them."""
+
+    role: str
+    size: int
+    digit: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.digit} {self.size}" if self.digit else f"{self.role} {self.size}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension, or several digits as one, and how it is cut, outermost first."""
+
+    name: str
+    digits: tuple[Digit, ...]
+    cuts: tuple[Cut, ...] = ()
+
+    def __str__(self) -> str:
+        cuts = ", ".join(map(str, self.cuts)) or "whole"
+        return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
+
+    def cut(self, role: str, digit: str | None = None) -> Cut | None:
+        """The first cut of a role, of a digit if one is named."""
+        return next((c for c in self.cuts if c.role == role and (digit is None or c.digit == digit)), None)
+
+    @property
+    def walked(self) -> int:
+        """All that is walked over."""
+        total = 1
+        for d in self.digits:
+            total *= d.walked
+        return total
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an operand is while it is used: `in place`, or copied at a point (`bind`, `task`, an axis) in a form."""
+
+    name: str
+    at: str | None
+    form: str
+    hint: str = "keep"
+
+    def __str__(self) -> str:
+        if self.at is None:
+            return f"{self.name} in place, {self.hint}"
+        if self.at == "bind":
+            return f"{self.name} packed at bind, {self.hint}"
+        return f"{self.name} staged at {self.at} as {self.form}, {self.hint}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a program is done. See the module's text."""
+
+    axes: tuple[Axis, ...]
+    tasks: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    placed: tuple[Placed, ...] = ()
+    atom: str | None = None
+    schedule: str = "strided"
+    overlap: str = "none"
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        found = next((a for a in self.axes if a.name == name), None)
+        if found is None:
+            raise ArgumentError(f"plan: there is no axis {name}; there are {', '.join(a.name for a in self.axes)}")
+        return found
+
+    def operand(self, name: str) -> Placed:
+        """Where an operand lies."""
+        found = next((p for p in self.placed if p.name == name), None)
+        if found is None:
+            raise ArgumentError(f"plan: nothing is said about {name}")
+        return found
+
+    def with_axis(self, axis: Axis) -> Plan:
+        """The plan with one axis in place of that of the same name."""
+        return replace(self, axes=tuple(axis if a.name == axis.name else a for a in self.axes))
+
+    def lines(self) -> list[str]:
+        """The plan's statements."""
+        found = [str(a) for a in self.axes]
+        if self.tasks:
+            found.append(f"tasks {', '.join(self.tasks)}{' contiguous' if self.schedule == 'contiguous' else ''}")
+        if self.order:
+            found.append(f"order {', '.join(self.order)}")
+        found += map(str, self.placed)
+        if self.atom is not None:
+            found.append(f"atom {self.atom}")
+        if self.overlap != "none":
+            found.append(f"overlap {self.overlap}")
+        return found
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines())
+
+    def differs(self, other: Plan) -> str:
+        """The statements of this plan that another does not have.
+
+        >>> one = parse_plan("axis m = (m 8): task 4; tasks m")
+        >>> one.differs(parse_plan("axis m = (m 8): task 2; tasks m"))
+        'axis m = (m 8): task 4'
+        """
+        mine = [line for line in self.lines() if line not in other.lines()]
+        if self.overlap == "none" != other.overlap:
+            mine.append("overlap none")
+        return "; ".join(mine)
+
+
+# -- from text --------------------------------------------------------------------------------------------
+
+_NAME = r"[A-Za-z_][A-Za-z_0-9]*"
+_AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
+_DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)")
+_CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
+_TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: ({'|'.join(SCHEDULES)}))?")
+_ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
+_PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
+_ATOM = re.compile(r"atom (\S+)")
+_OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan that a text says; statements stand on lines of their own, or between semicolons.
+
+    >>> text = "axis m = (p 7, q 9 of 8): task p 2, loop 32, unit 16; tasks m; order m; x in place, keep; atom a.b"
+    >>> str(parse_plan(text)) == text
+    True
+    >>> parse_plan("axis m = (m 8): task four")
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
+    """
+    axes: list[Axis] = []
+    placed: list[Placed] = []
+    rest: dict[str, tuple[str, ...]] = {}
+    for statement in (s.strip() for s in re.split(r"[;\n]", text)):
+        if not statement:
+            continue
+        if found := _AXIS.fullmatch(statement):
+            _once(found[1], [a.name for a in axes])
+            axes.append(Axis(found[1], _digits(found[2]), _cuts(found[3])))
+        elif found := _PLACED.fullmatch(statement):
+            _once(found[1], [p.name for p in placed])
+            if found[6] not in HINTS:
+                raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
+            placed.append(Placed(found[1], found[3] or found[4], found[5] or "", found[6]))
+        else:
+            for name, form in (("tasks", _TASKS), ("order", _ORDER), ("atom", _ATOM), ("overlap", _OVERLAP)):
+                if found := form.fullmatch(statement):
+                    _once(name, list(rest))
+                    rest[name] = tuple(g or "" for g in found.groups())
+                    break
+            else:
+                raise ArgumentError(
+                    f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
+                    "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
+                    "`NAME staged at POINT as FORM, HINT`, `atom` and `overlap`"
+                )
+    if not axes:
+        raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
+    tasks, schedule = rest.get("tasks", ("", ""))
+    plan = Plan(
+        tuple(axes),
+        tuple(tasks.split(", ")) if tasks else (),
+        tuple(rest["order"][0].split(", ")) if "order" in rest else (),
+        tuple(placed),
+        rest["atom"][0] if "atom" in rest else None,
+        schedule or "strided",
+        rest["overlap"][0] if "overlap" in rest else "none",
+    )
+    for name in (*plan.tasks, *plan.order):
+        plan.axis(name)
+    return plan
+
+
+def _once(name: str, known: list[str]) -> None:
+    if name in known:
+        raise ArgumentError(f"plan: {name} is said twice")
+
+
+def _digits(text: str) -> tuple[Digit, ...]:
+    found = []
+    for part in text.split(", "):
+        match = _DIGIT.fullmatch(part)
+        if match is None:
+            raise ArgumentError(f"plan: {part!r} is no digit: a name and its extent, such as `q 56` or `q 57 of 56`")
+        extent = int(match[3])
+        walked = int(match[2] or extent)
+        if extent < 1 or walked < extent:
+            raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
+        found.append(Digit(match[1], extent, walked))
+    return tuple(found)
+
+
+def _cuts(text: str) -> tuple[Cut, ...]:
+    if text == "whole":
+        return ()
+    found = []
+    for part in text.split(", "):
+        match = _CUT.fullmatch(part)
+        if match is None:
+            raise ArgumentError(f"plan: {part!r} is no cut: such as `loop 32`, `task p 28`, by task, loop or unit")
+        if int(match[3]) < 1:
+            raise ArgumentError(f"plan: {part!r}: pieces have at least one element")
+        found.append(Cut(match[1], int(match[3]), match[2]))
+    return tuple(found)

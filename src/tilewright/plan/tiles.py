@@ -1,0 +1,184 @@
+"""Forms of a contraction by tiles: all that are worth a thought, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.forms import COLUMNS, ROWS, Step, TileForm, up
+from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, reading
+from tilewright.plan.sliding import halo_of, is_direct
+
+WRITTEN = 72
+"""Steps of the depth that are written out, at most."""
+BLOCK = 60
+"""Cycles that a block of sums takes beside its products, its store deferred."""
+STORE = 3 / 16
+"""Cycles that storing a sum takes where it is not."""
+
+
+def tile_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[TileForm]:
+    """The forms of a contraction with an atom of tile registers."""
+    (column,) = c.columns
+    singles = [d.name for d in (*c.batch, *c.rows[:-2])]
+    steps = _steps(c, atom, fixed)
+    for rows, columns in _blocks(c, atom, machine):
+        blocks = up(size(column), columns) // columns
+        for stage in stages(c, atom):
+            for strip in fixed.strips(c, rows, _strips(c, stage, rows, cores(machine))):
+                for task_columns in fixed.task_columns(columns, blocks, {1, 2, cores(machine), 2 * cores(machine)}):
+                    for order in ((COLUMNS, ROWS), (ROWS, COLUMNS)):
+                        yield TileForm(
+                            atom, rows, columns, stage, strip, task_columns, order, steps,
+                            _streams(c, atom, rows, columns, order, machine), "defer", (*singles, ROWS, COLUMNS),
+                            "strided",
+                        )  # fmt: skip
+
+
+def _blocks(c: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
+    """Rows and columns of blocks of sums that the tile registers hold."""
+    m, n, _ = atom.shape
+    most = machine.limits.tile_registers
+    across = -(-size(c.columns[0]) // n)
+    fitting = [(a, b) for a in (1, 2, 3) for b in (1, 2, 3) if registers(a, b) <= most and b <= max(1, across)]
+    best = max((a * b / (a + b) for a, b in fitting), default=0)
+    for a, b in fitting:  # a block with fewer products for its loads only where the columns end before it
+        if a * b / (a + b) == best or b == across:
+            yield a * m, b * n
+
+
+def registers(rows: int, columns: int) -> int:
+    """Tile registers of a block of so many tiles: sums and both factors."""
+    return rows * columns + rows + columns
+
+
+def stages(c: Contraction, atom: MultiplyAtom) -> list[str]:
+    """Where rows can be read."""
+    if is_direct(c, atom.shape[2]):
+        return ["place"]
+    return ["lines", "panel"] if halo_of(c) is not None else ["panel"]
+
+
+def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Step, ...]:
+    """The steps of the depth: written out as far as that is not too much."""
+    last, depth = c.depth[-1], atom.shape[2]
+    chunks, taps = -(-size(last) // depth), c.extent(c.depth[:-1])
+    each = tuple(Step(t.name, 1, True) for t in c.depth[:-1])
+    end = Step(last.name, depth, True)
+    if fixed.depth is not None and fixed.depth % depth == 0 and fixed.depth < chunks * depth:
+        return (Step(last.name, fixed.depth, False), *each, end)
+    if taps * chunks <= WRITTEN:
+        return (*each, end)
+    if chunks == 1 or taps > WRITTEN:
+        return (*(Step(t.name, 1, False) for t in c.depth[:-1]), Step(last.name, depth, False))
+    per = max(1, WRITTEN // taps)
+    while chunks % per:
+        per -= 1
+    return (Step(last.name, per * depth, False), *each, end)
+
+
+def _streams(
+    c: Contraction, atom: MultiplyAtom, rows: int, columns: int, order: tuple[str, str], machine: Machine
+) -> str:
+    """The factor that passes the first cache by: the one that the inner loop changes, if the other fits."""
+    outer_is_b = order[0] == COLUMNS
+    kept = (columns if outer_is_b else rows) * up(size(c.depth[-1]), atom.shape[2]) * c.extent(c.depth[:-1])
+    fits = kept * element_bytes(c.b.dtype) <= l1(machine.limits)
+    return ("a" if outer_is_b else "b") if fits else ("b" if outer_is_b else "a")
+
+
+def _strips(c: Contraction, stage: str, rows: int, workers: int) -> list[int]:
+    """What a task may take of the rows."""
+    wanted = sorted({1, 2, 3, workers, 2 * workers, 3 * workers, 4 * workers, 8 * workers})
+    if len(c.rows) == 1:
+        blocks = max(1, size(c.rows[-1]) // rows if stage == "place" else -(-size(c.rows[-1]) // rows))
+        return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks} or {rows})
+    lines = size(c.rows[-2])
+    return sorted({-(-lines // parts) for parts in wanted if parts <= lines})
+
+
+def rows_of(c: Contraction, form: TileForm) -> tuple[int, int, int]:
+    """(tasks over rows, rows that the largest computes, bytes that it stages)."""
+    last, each = c.rows[-1], element_bytes(c.a.dtype)
+    deep = up(size(c.depth[-1]), form.depth)
+    taps = c.extent(c.depth[:-1])
+    if len(c.rows) == 1:
+        whole = size(last) // form.rows * form.rows if form.stage == "place" else size(last)
+        tasks = max(1, -(-whole // form.strip))
+        rows = min(size(last), form.strip) if tasks > 1 else size(last)
+        return tasks, rows, 0 if form.stage == "place" else form.strip * deep * taps * each
+    lines = size(c.rows[-2])
+    tasks = -(-lines // form.strip)
+    strip = min(form.strip, lines)
+    if form.stage == "panel":
+        rows = strip * size(last)
+        return tasks, rows, rows * deep * taps * each
+    halo = halo_of(c)
+    assert halo is not None
+    line = halo.line(c.a.shape[halo.column_dim])
+    more = 0 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step
+    return tasks, strip * line, (strip + more) * line * deep * each
+
+
+def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
+    """What a form costs."""
+    limits = machine.limits
+    m, n, _ = form.atom.shape
+    each = element_bytes(c.a.dtype)
+    across, down = form.columns // n, form.rows // m
+    deep = up(size(c.depth[-1]), form.depth) * c.extent(c.depth[:-1])
+    steps = deep // form.depth
+    row_tasks, rows, staged = rows_of(c, form)
+    blocks_of_columns = up(size(c.columns[0]), form.columns) // form.columns
+    per = form.task_columns // form.columns
+    column_tasks = -(-blocks_of_columns // per)
+    row_blocks = -(-rows // form.rows)
+    per = min(per, blocks_of_columns)
+    tasks = row_tasks * column_tasks * c.extent(c.batch) * c.extent(c.rows[:-2])
+    busiest = -(-tasks // cores(machine))
+    fed = max(down * across * form.atom.cycles, (down + across) * form.atom.load_cycles)
+    blocks = row_blocks * per
+    products = blocks * (steps * fed + BLOCK)
+    panel, strip = form.columns * deep * each, rows * deep * each if form.stage == "place" else staged
+    block_rows = form.rows * deep * each
+    if form.order[0] == COLUMNS:
+        b_read = reading(limits, panel, row_blocks, block_rows if form.streams != "a" else 0)
+        a_read = reading(limits, strip, per, panel)
+        read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+    else:
+        a_read = reading(limits, strip / row_blocks, per, panel if form.streams != "b" else 0)
+        b_read = reading(limits, panel * per, row_blocks, block_rows)
+        read = (row_blocks * a_read[0] + b_read[0], row_blocks * a_read[1] + b_read[1])
+    shared = min(column_tasks * c.extent(c.batch), cores(machine))
+    if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
+        read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+    image = operand_bytes(c.a) / max(1, row_tasks)
+    staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
+    storing = 0.0 if form.overlap == "defer" else blocks * form.rows * form.columns * STORE
+    written = 1
+    for s in form.steps:
+        written *= _count(c, s, form) if s.written else 1
+    instructions = int(written * (down * across + down + across) * (2 if not form.steps[0].written else 1) * 1.3 + 500)
+    return Cost(
+        busiest * products,
+        busiest * max(0.0, read[0] - products),
+        busiest * staging,
+        busiest * storing,
+        limits.launch_cycles,
+        tasks,
+        busiest,
+        instructions,
+        staged + form.rows * form.columns * 4,
+        busiest * read[1],
+        busiest * staged,
+    )
+
+
+def _count(c: Contraction, s: Step, form: TileForm) -> int:
+    last = c.depth[-1]
+    if s.digit != last.name:
+        return size(next(t for t in c.depth if t.name == s.digit))
+    outer = next((x.size for x in form.steps if x.digit == last.name and x is not s), None)
+    return (outer or up(size(last), form.depth)) // form.depth

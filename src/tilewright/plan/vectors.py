@@ -1,0 +1,154 @@
+"""Forms of a contraction by vectors: all that are worth a thought, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.fixed import FREE, Fixed
+from tilewright.plan.forms import COLUMNS, ROWS, Step, VectorForm, up
+from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
+
+BLOCK = 30
+"""Cycles that a block of sums takes beside its products."""
+WIDE = (1, 2, 3, 4)
+"""Vectors of columns in a block of sums."""
+
+
+def vector_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[VectorForm]:
+    """The forms of a contraction with a vector atom."""
+    if why_no_vectors(c, atom) is not None:
+        return
+    lanes = atom.shape[1]
+    (column,) = c.columns
+    line = size(c.rows[-1])
+    workers = cores(machine)
+    singles = [d.name for d in (*c.batch, *c.rows[:-2])]
+    for vectors in WIDE:
+        if vectors > 1 and (vectors - 1) * lanes >= size(column):
+            continue
+        columns = vectors * lanes
+        blocks = up(size(column), columns) // columns
+        most = (machine.limits.registers - vectors - 1) // vectors
+        for rows in _rows(line, most) if fixed.rows is None else _divisors(fixed.rows, min(line, most)):
+            for strip in fixed.strips(c, rows, _strips(c, rows, workers)):
+                for task_columns in fixed.task_columns(columns, blocks, {1, 2, workers}):
+                    for order in ((COLUMNS, ROWS), (ROWS, COLUMNS)):
+                        yield VectorForm(
+                            atom, rows, columns, strip, task_columns, order, _steps(c, atom, fixed), "none",
+                            (COLUMNS, *singles, ROWS), "contiguous",
+                        )  # fmt: skip
+
+
+def why_no_vectors(c: Contraction, atom: MultiplyAtom) -> str | None:
+    """Why vectors of an atom do not fit."""
+    last, group = c.depth[-1], atom.shape[2]
+    if size(last) % group:
+        return f"it adds {group} neighbours at once, which do not divide the {size(last)} of {last.name}"
+    if group > 1 and any(last in x.symbols for _, x in c.a.conditions()):
+        return f"it adds {group} neighbours at once, of which some may lie outside {c.a.name}"
+    return None
+
+
+def registers(rows: int, vectors: int) -> int:
+    """Vector registers of a block: sums, a vector of columns each, and the number that is multiplied."""
+    return rows * vectors + vectors + 1
+
+
+def _rows(line: int, most: int) -> list[int]:
+    """Rows of a block that are worth a thought: as many as fit, what divides the line, what leaves little over."""
+    most = max(1, min(line, most))
+    fewest_blocks = {-(-line // count) for count in range(-(-line // most), -(-line // most) + 4)}
+    return sorted(n for n in {most, *fewest_blocks} if 1 <= n <= most)
+
+
+def _strips(c: Contraction, rows: int, workers: int) -> list[int]:
+    wanted = sorted({1, 2, workers, 2 * workers, 4 * workers, 8 * workers})
+    if len(c.rows) == 1:
+        blocks = max(1, size(c.rows[-1]) // rows)
+        return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks})
+    lines = size(c.rows[-2])
+    return sorted({1, *(-(-lines // parts) for parts in wanted if parts <= lines)})
+
+
+def _divisors(n: int, most: int) -> list[int]:
+    return [d for d in range(1, most + 1) if n % d == 0]
+
+
+def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Step, ...]:
+    last, group, line = c.depth[-1], atom.shape[2], c.rows[-1]
+    deep = max(n for n in (1, 2, 3, 4) if size(last) % (n * group) == 0)
+    if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
+        deep = fixed.depth // group
+    conditions = [x for _, x in c.a.conditions()]
+    taps = [Step(t.name, 1, any(t in x.symbols and line in x.symbols for x in conditions)) for t in c.depth[:-1]]
+    return (*taps, Step(last.name, deep * group, False), Step(last.name, group, True))
+
+
+def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
+    """What a form costs."""
+    limits = machine.limits
+    group, vectors = form.group, form.columns // form.lanes
+    line = size(c.rows[-1])
+    depth = c.extent(c.depth)
+    each = element_bytes(c.b.dtype)
+    blocks = up(size(c.columns[0]), form.columns) // form.columns
+    per = min(form.task_columns // form.columns, blocks)
+    column_tasks = -(-blocks // per)
+    if len(c.rows) > 1:
+        lines, row_tasks, count = min(form.strip, size(c.rows[-2])), -(-size(c.rows[-2]) // form.strip), line
+    else:
+        whole = line // form.rows * form.rows
+        row_tasks = max(1, -(-whole // form.strip))
+        lines, count = 1, form.strip if row_tasks > 1 else line
+    full, tail = divmod(count, form.rows)
+    tasks = row_tasks * column_tasks * c.extent(c.batch) * c.extent(c.rows[:-2])
+    busiest = -(-tasks // cores(machine))
+
+    def block(rows: int) -> float:
+        """Cycles of a block: products, or what feeds them; too few sums do not hide a product's latency."""
+        fed = rows * vectors * form.atom.cycles
+        loads = 0.5 * vectors + 0.25 * rows
+        waiting = limits.latency if rows * vectors < limits.latency / form.atom.cycles else 0.0
+        return depth / group * max(fed + loads, waiting) + BLOCK
+
+    of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
+    products = lines * of_a_line * per
+    panel, strip = (
+        form.columns * depth * each,
+        operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch)),
+    )
+    taken = min(size(c.depth[-1]) * each * form.rows * 3, strip)
+    rounds = lines * (full + bool(tail))
+    if form.order[0] == COLUMNS:
+        b_read = reading(limits, panel, rounds, taken)
+        a_read = reading(limits, strip, per, panel)
+        read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+    else:
+        b_read = reading(limits, panel * per, rounds, taken)
+        a_read = reading(limits, strip, 1, 0)
+        read = (b_read[0] + a_read[0], b_read[1] + a_read[1])
+    shared = min(column_tasks * c.extent(c.batch), cores(machine))
+    if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
+        read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+    written = 1
+    for s in form.steps:
+        if s.digit == c.depth[-1].name:
+            written *= s.size // group if not s.written else 1
+        elif s.written:
+            written *= size(next(t for t in c.depth if t.name == s.digit))
+    copies = (3 if c.a.conditions() and full > 2 else 1) + (1 if tail else 0)
+    instructions = int(copies * written * (form.rows * vectors + form.rows + vectors) * 1.1 + 300)
+    return Cost(
+        busiest * products,
+        busiest * max(0.0, read[0] - products),
+        0.0,
+        0.0,
+        limits.launch_cycles,
+        tasks,
+        busiest,
+        instructions,
+        0,
+        busiest * read[1],
+    )

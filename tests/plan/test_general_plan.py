@@ -1,0 +1,184 @@
+"""Plans of any program: given in full, in part by constraints, or chosen; and what executables say of them."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.errors import ArgumentError
+from tilewright.kernels.gemm import gemm
+from tilewright.kernels.softmax import softmax
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import plan_general
+from tilewright.targets.x86.machine import MACHINES
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
+M, N, K, BM, BK = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.BM, tkl.sym.BK
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+AMX = MACHINES["x86.amx"]
+
+
+def integers(shape, seed=0):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def scaled(constraints=()):
+    @tkw.wave(list(constraints))
+    def scaled(x: tkl.Memory[M, N, GLOBAL, tkl.f32], y: tkl.Memory[N, M, GLOBAL, tkl.f32]):
+        tkw.write(tkw.permute(tkw.read(x) * 2.0, [N, M]), y)
+
+    return scaled
+
+
+def planned(kernel, sizes, machine=AMX, free=(), given=None):
+    program = kernel.trace()
+    named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
+    symbols = {named[name]: n for name, n in sizes.items()}
+    return plan_general(program, symbols, numbers_of(symbols), machine, free, given)
+
+
+# -- given in full --------------------------------------------------------------------------------------------
+
+
+def test_a_given_plan_is_done():
+    x = integers((60, 48))
+    seen = set()
+    for rows, columns in ((60, 48), (1, 48), (20, 16), (3, 1)):
+        plan = f"axis N = (N 48): task {columns}; axis M = (M 60): task {rows}; tasks N, M"
+        run = tilewright.compile(scaled(), target="x86", plan=plan)
+        assert np.array_equal(run(x), 2 * x.T)
+        assert "; ".join(run.text("plan").splitlines()) == plan
+        seen.add(run.text("block"))
+    assert len(seen) == 4
+
+
+WRONG = {
+    "axis N = (N 48): task 7; axis M = (M 60): task 60; tasks N, M": "task 7 does not divide its 48",
+    "axis N = (N 40): task 8; axis M = (M 60): task 60; tasks N, M": "its axes are N 40, M 60; here they are N 48",
+    "axis M = (M 60): task 60; tasks M": "here they are N 48, M 60",
+    "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "is not done here",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks M, N": "is not done here",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "it says 4 things",
+    "rubbish": "is no statement",
+}
+
+
+@pytest.mark.parametrize("plan", WRONG)
+def test_a_plan_that_cannot_be_done_is_refused(plan):
+    with pytest.raises(ArgumentError, match="plan: ") as caught:
+        tilewright.compile(scaled(), target="x86", plan=plan)(integers((60, 48)))
+    assert WRONG[plan] in str(caught.value)
+
+
+def test_tasks_along_a_reduction_are_refused_with_the_operation():
+    run = tilewright.compile(softmax("f32"), target="x86")
+    x = integers((6, 40))
+    run(x)
+    plan = run.text("plan")
+    line = next(line for line in plan.splitlines() if "whole" in line)
+    assert "goes along it" in run.explain()
+    other = tilewright.compile(softmax("f32"), target="x86", plan=plan.replace(line, line.replace("whole", "task 8")))
+    with pytest.raises(ArgumentError, match=r"tasks cannot cut it, because .* goes along it"):
+        other(x)
+
+
+def test_the_executor_takes_no_plan():
+    with pytest.raises(ArgumentError, match="this target has no plans"):
+        tilewright.compile(scaled(), plan="axis N = (N 48): task 8")
+
+
+# -- parts by constraints -------------------------------------------------------------------------------------
+
+
+def test_constraints_fix_tasks_of_any_program():
+    kernel = scaled([tkw.WorkgroupConstraint(M, BM, 0)])
+    run = tilewright.compile(kernel, {BM: 15}, target="x86")
+    x = integers((60, 48))
+    assert np.array_equal(run(x), 2 * x.T)
+    assert "axis M = (M 60): task 15" in run.text("plan")
+
+
+def test_a_constraint_that_does_not_divide_is_left_aside_and_named():
+    run = tilewright.compile(scaled([tkw.WorkgroupConstraint(M, BM, 0)]), {BM: 16}, target="x86")
+    x = integers((60, 48))
+    assert np.array_equal(run(x), 2 * x.T)
+    assert "the constraint's tile 16 does not divide the 60 of M" in run.explain()
+
+
+def product(constraints, dtype):
+    @tkw.wave(list(constraints))
+    def product(
+        a: tkl.Memory[M, K, GLOBAL, dtype], b: tkl.Memory[N, K, GLOBAL, dtype], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+
+    return product
+
+
+@pytest.mark.parametrize("dtype", [tkl.f32, tkl.bf16])
+def test_constraints_fix_tasks_and_loops_of_a_contraction(dtype):
+    kernel = product([tkw.WorkgroupConstraint(M, BM, 0), tkw.TilingConstraint(K, BK)], dtype)
+    a, b = integers((96, 128)).astype(dtype.numpy), integers((64, 128), 1).astype(dtype.numpy)
+    wanted = a.astype(np.float32) @ b.astype(np.float32).T
+    for rows, deep in ((32, 32), (96, 64)):
+        run = tilewright.compile(kernel, {BM: rows, BK: deep}, target="x86")
+        assert np.array_equal(run(a, b), wanted)
+        plan = run.text("plan")
+        assert f"axis rows = (m_0 96): task {rows}, " in plan
+        assert f"loop k_0 {deep}, unit" in plan
+
+
+def test_constraints_that_fit_no_plan_are_left_aside_and_named():
+    kernel = product([tkw.WorkgroupConstraint(N, BM, 0)], tkl.f32)
+    run = tilewright.compile(kernel, {BM: 5}, target="x86")
+    a, b = integers((20, 12)), integers((64, 12), 1)
+    assert np.array_equal(run(a, b), a @ b.T)
+    assert "the constraints' task of columns 5 fit no plan here, and are left aside" in run.explain()
+
+
+# -- chosen ---------------------------------------------------------------------------------------------------
+
+
+def test_the_choice_follows_the_machine():
+    sizes = {"M": 4096, "N": 4096}
+    usual = planned(scaled(), sizes)
+    small = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, l2_bytes=128 << 10, l1_bytes=8 << 10)))
+    many = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, cores=64)))
+    area = [np.prod(list(x.widths.values())) for x in (usual, small, many)]
+    assert area[1] < area[0]
+    assert small.plan != usual.plan
+    assert many.cycles < usual.cycles
+    assert usual.bound <= usual.cycles
+
+
+def test_contractions_take_a_plan_too():
+    run = tilewright.compile(gemm("nn", "f32", "f32"), target="x86")
+    a, b = integers((37, 50)), integers((50, 21), 1)
+    assert np.array_equal(run(a, b), a @ b)
+    plan = run.text("plan")
+    assert "atom " in plan
+    other = plan.replace("order columns, rows, depth", "order rows, columns, depth")
+    pinned = tilewright.compile(gemm("nn", "f32", "f32"), target="x86", plan=other)
+    assert np.array_equal(pinned(a, b), a @ b)
+    assert pinned.text("plan") == other
+    host = tilewright.compile_text(pinned.text("host"), "x86")
+    assert np.array_equal(host(a, b), a @ b)
+    assert "predicted" in run.explain()
+    assert "roofline" in run.explain()
+
+
+def test_benchmark_says_how_long_a_call_takes():
+    run = tilewright.compile(scaled(), target="x86")
+    found = run.benchmark(integers((60, 48)), np.empty((48, 60), np.float32), seconds=0.01)
+    assert 0 < found["shortest"] <= found["median"] < 1
+    assert found["calls"] >= 1

@@ -1,0 +1,79 @@
+"""Plans as text: they round-trip, and what is wrong with a text is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import ArgumentError
+from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, parse_plan
+
+TEXT = """axis m_2 = (m_2 3): task 1
+axis rows = (m_1 56, m_0 57 of 56): task m_1 28, loop 32, unit 16
+axis columns = (f_0 96 of 70): task 64, loop 32, unit 16
+axis depth = (k_2 3, k_1 3, k_0 64): loop k_0 64, unit k_2 1, unit k_1 1, unit k_0 32
+axis rest = (n 5): whole
+tasks m_2, rows, columns contiguous
+order columns, rows, depth
+x staged at task as lines, stream
+w packed at bind, keep
+y in place, bypass
+atom amx.bf16
+overlap defer"""
+
+
+def test_a_plan_is_its_text():
+    plan = parse_plan(TEXT)
+    assert "\n".join(plan.lines()) == TEXT
+    assert parse_plan(str(plan)) == plan
+    assert plan.axis("rows") == Axis(
+        "rows",
+        (Digit("m_1", 56, 56), Digit("m_0", 56, 57)),
+        (Cut("task", 28, "m_1"), Cut("loop", 32), Cut("unit", 16)),
+    )
+    assert plan.operand("x") == Placed("x", "task", "lines", "stream")
+    assert (plan.schedule, plan.overlap, plan.tasks) == ("contiguous", "defer", ("m_2", "rows", "columns"))
+
+
+@pytest.mark.parametrize("line", range(len(TEXT.splitlines())))
+def test_every_statement_is_part_of_the_plan(line):
+    lines = TEXT.splitlines()
+    left = lines[:line] + lines[line + 1 :]
+    names = {"m_2", "rows", "columns", "depth"}
+    if any(lines[line].startswith(f"axis {name} ") for name in names):
+        with pytest.raises(ArgumentError, match="there is no axis"):
+            parse_plan("\n".join(left))
+        return
+    other = parse_plan("\n".join(left))
+    assert other != parse_plan(TEXT)
+    assert parse_plan(str(other)) == other
+
+
+WRONG = {
+    "": "it has no axis",
+    "axis m = (m 8): task four": "'task four' is no cut",
+    "axis m = (m 8): wave 4": "'wave 4' is no cut",
+    "axis m = (m 8): task 0": "pieces have at least one element",
+    "axis m = (m): task 4": "'m' is no digit",
+    "axis m = (m 7 of 8): task 4": "at least the extent",
+    "axis m = (m 8): task 4; axis m = (m 8): task 4": "m is said twice",
+    "axis m = (m 8): task 4; tasks n": "there is no axis n; there are m",
+    "axis m = (m 8): task 4; order m, n": "there is no axis n",
+    "axis m = (m 8): task 4; x in place, hold": "the hint is one of keep, stream, bypass",
+    "axis m = (m 8): task 4; x in the attic, keep": "is no statement",
+    "axis m = (m 8): task 4; atom a; atom b": "atom is said twice",
+    "tiles atom=amx.bf16": "is no statement",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_with_a_text_is_said(text):
+    with pytest.raises(ArgumentError, match="plan: ") as caught:
+        parse_plan(text)
+    assert WRONG[text] in str(caught.value)
+
+
+def test_differences_are_statements():
+    one = parse_plan(TEXT)
+    other = Plan(one.axes, one.tasks, ("rows", "columns", "depth"), one.placed, one.atom, one.schedule, "none")
+    assert other.differs(one) == "order rows, columns, depth; overlap none"
+    assert one.differs(one) == ""
