@@ -83,20 +83,20 @@ def has(atom: MultiplyAtom) -> bool:
 
 def machine() -> Machine:
     """The row that describes this CPU best, with the cores that this process may use."""
-    return _of_cores(environment.threads())
+    return _described(environment.threads(), features())
 
 
 @cache
-def _of_cores(cores: int) -> Machine:
-    row = _row()
+def _described(cores: int, offered: frozenset[str]) -> Machine:
+    row = _row(offered)
     return replace(row, limits=replace(row.limits, cores=cores))
 
 
-def _row() -> Machine:
+def _row(offered: frozenset[str]) -> Machine:
     from tilewright.targets.x86.machine import MACHINES
 
     best = None
     for row in MACHINES.values():
-        if features().issuperset(row.features):
+        if offered.issuperset(row.features):
             best = row
     return best if best is not None else MACHINES["x86.avx2"]
