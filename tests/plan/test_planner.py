@@ -278,7 +278,7 @@ def test_an_edited_plan_changes_the_program_and_stays_exact(edit):
     assert right
     assert still
     assert before.main.text("block") != after.main.text("block")
-    assert before.main._kernel.object != after.main._kernel.object
+    assert before.main.object_code != after.main.object_code
 
 
 BROKEN = {

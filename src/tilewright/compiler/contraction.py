@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiler.text import TextExecutable, compile_text
-from tilewright.errors import ArgumentError
-from tilewright.machine import Machine
-from tilewright.passes.contraction.draft import Draft
-from tilewright.passes.contraction.lowering import packing_of, write
-from tilewright.plan.contraction import Contraction, joined
-from tilewright.plan.fixed import FREE, Fixed
+from tilewright.passes.pipeline import Job, run
+from tilewright.plan.contraction import Contraction
 from tilewright.plan.plan import Plan, parse_plan
-from tilewright.plan.planner import Choice, choose, variant
-from tilewright.plan.validate import validate
+from tilewright.plan.planner import Choice
 from tilewright.runtime.dump import Dump
 from tilewright.targets.registry import native
 
@@ -27,54 +21,39 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ContractionKernel:
     """A contraction for one set of sizes: its plan, its block programs and their machine code."""
 
-    def __init__(
-        self, contraction: Contraction, plan: str | Plan | None = None, fixed: Fixed = FREE, target: str = "x86"
-    ):
-        self.target = target
+    def __init__(self, contraction: Contraction, plan: str | Plan | None = None, target: str = "x86"):
         here = native(target)
-        machine: Machine = here.machine()
-        dump = Dump.of(contraction.name)
-        dump.write("normalise", "contraction", lambda: contraction.text())
-        self.choice: Choice = choose(contraction, machine, here.has, fixed)
+        given = parse_plan(plan) if isinstance(plan, str) else plan
+        job = Job(here.machine(), here.has, given=given, contraction=contraction)
+        self._compile(run(job, Dump.of(contraction.name).write), target)
+
+    @classmethod
+    def of(cls, job: Job, target: str) -> ContractionKernel:
+        """The kernel of a job whose passes have run."""
+        made = cls.__new__(cls)
+        made._compile(job, target)
+        return made
+
+    def _compile(self, job: Job, target: str) -> None:
+        assert isinstance(job.choice, Choice)
+        assert job.contraction is not None
+        assert job.plan is not None
+        assert job.form is not None
+        assert job.packing is not None
+        self.target, self.choice, self.plan, self.form = target, job.choice, job.plan, job.form
+        self.contraction = c = job.contraction
+        self.packed_shape = job.packing.shape
         self.widened: dict[str, TextExecutable] = {}
-        if self.choice.best is None and contraction.a.dtype.is_narrow:  # no atom takes it: converted beforehand
-            contraction = self._widen(contraction)
-            self.choice = choose(contraction, machine, here.has, fixed)
-        if plan is not None:
-            self.plan = parse_plan(plan) if isinstance(plan, str) else plan
-            whole = joined(contraction)
-            atom = machine.multiply.get(self.plan.atom or "")
-            self.contraction = whole if atom is None else variant(whole, atom)
-            self.form = validate(self.plan, self.contraction, machine)
-            if not here.has(self.form.atom):
-                raise ArgumentError(f"plan: atom {self.form.atom.name}: this CPU lacks it")
-        elif self.choice.best is None:
-            raise ArgumentError(f"no plan fits: {'; '.join(map(str, self.choice.refused))}")
-        else:
-            best = self.choice.best
-            self.plan, self.form, self.contraction = best.plan, best.form, best.contraction
-        dump.write("choose", "plan", lambda: "\n".join([*self.plan.lines(), "", self.choice.explain()]))
-        packing = packing_of(self.contraction, self.form)
-
-        def after(step: str, draft: Draft) -> None:
-            dump.write(step, "draft", lambda: str(draft))
-
-        text = write(self.contraction, self.form, machine.name, packing.shape, after)
-        self.packed_shape = packing.shape
-        self.packer: TextExecutable = compile_text(packing.text, target)
-        self.main: TextExecutable = compile_text(text, target)
-
-    def _widen(self, c: Contraction) -> Contraction:
-        """The contraction on factors of the sum's type, and programs that convert them."""
-        wide = c.sum_dtype
-        for operand in (c.a, c.b):
+        for name, narrow in job.widened.items():
+            operand = c.a if c.a.name == name else c.b
             count = int(np.prod(operand.shape, dtype=np.int64))
             text = (
-                f"block widen(%narrow: in global {operand.dtype} ({count}), %wide: out global {wide} ({count}))\n"
-                f"{{\n  map %wide = {wide}(%narrow)\n}}\n"
+                f"block widen(%narrow: in global {narrow} ({count}), %wide: out global {operand.dtype} ({count}))\n"
+                f"{{\n  map %wide = {operand.dtype}(%narrow)\n}}\n"
             )
-            self.widened[operand.name] = compile_text(text, self.target)
-        return replace(c, a=replace(c.a, dtype=wide), b=replace(c.b, dtype=wide))
+            self.widened[name] = compile_text(text, target)
+        self.packer: TextExecutable = compile_text(job.packing.text, target)
+        self.main: TextExecutable = compile_text(str(job.draft), target)
 
     def _wide(self, name: str, array: Array) -> tuple[Array, Callable[[], None] | None]:
         """(the array as the main program takes it, what must run before it)."""

@@ -17,15 +17,12 @@ from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
-from tilewright.ir.block import BLOCK
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import op_text
-from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.pipeline import Job, run
+from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import refuse_aliases
-from tilewright.plan.boxes import numbers_of
-from tilewright.plan.contraction import Contraction, recognise
-from tilewright.plan.fixed import FREE, Fixed, fixed_by
-from tilewright.plan.general import GeneralChoice, plan_general
+from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.dump import Dump
@@ -53,22 +50,23 @@ class NativeExecutable(Executable):
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Lowered:
-        """The block program of the general path for these sizes."""
-        return self.general(symbols, shapes, logs=logs)[0]
+        """The block program of the general path for these sizes; with `logs`, it keeps what debug_log asks for."""
+        found = run(self._job(symbols, shapes, logs=logs, general=True)).lowered
+        assert found is not None
+        return found
 
-    def general(
-        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
-    ) -> tuple[Lowered, GeneralChoice]:
-        """The block program for these sizes, and its plan; with `logs`, one that keeps what debug_log asks for."""
+    def _job(
+        self,
+        symbols: Mapping[Symbol, int],
+        shapes: Mapping[Value, tuple[int, ...]],
+        *,
+        logs: bool,
+        general: bool = False,
+    ) -> Job:
+        here = native(self.target)
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        here = native(self.target).machine()
-        size = numbers_of(symbols)
-        given = None if logs else self.plan
-        choice = plan_general(self.program, symbols, size, here, free, given, logs)
-        found = to_block(self.program, symbols, shapes, free, logs=logs, widths=choice.widths, tiles=choice.tiles)
-        machine = Op(BLOCK.records["machine"], (), {"name": here.name})
-        found.program.records.append(machine)
-        return found, choice
+        general = general or self.path == "general"
+        return Job(here.machine(), here.has, self.program, symbols, shapes, free, logs, self.plan, general_only=general)
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -78,32 +76,22 @@ class NativeExecutable(Executable):
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
         if found is None:
-            found = None if logs else self._contraction(symbols)
-            if found is None:
-                found = Compiled(*self.general(symbols, shapes, logs=logs), self.target, self.program)
+            dump = Dump.of(self.name)
+            job = run(self._job(symbols, shapes, logs=logs), dump.write)
+            self.why = job.why
+            found = (
+                Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
+            )
             self._kernels[key] = found
         self._last = found
         return found
 
-    def _contraction(self, symbols: Mapping[Symbol, int]) -> CompiledContraction | None:
-        """The fast form of a program that is one contraction, where a plan fits it."""
-        if self.path == "general" or (self.plan is not None and self.plan.atom is None):
-            self.why = "it was asked for"
-            return None
-        found = recognise(self.program, symbols)
-        if isinstance(found, str):
-            self.why = found
-            return None
-        if (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
-            self.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
-            return None
-        if self.plan is not None:
-            return CompiledContraction(found, self.target, self.plan)
-        try:
-            return CompiledContraction(found, self.target, fixed=fixed_by(self.program, found, symbols))
-        except ArgumentError as none:
-            self.why = str(none)
-            return None
+    @property
+    def object_code(self) -> bytes:
+        """The object code of the main program, for the sizes used last."""
+        if self._last is None:
+            raise ArgumentError(f"{self.name} has no sizes yet: call it first")
+        return self._last.object_code
 
     def explain(self) -> str:
         """How the program is done, for the sizes used last: its plan, the time it should take, what was refused."""
@@ -198,14 +186,12 @@ class NativeExecutable(Executable):
 class Compiled:
     """One member of the family: a block program and its machine code."""
 
-    def __init__(self, lowered: Lowered, choice: GeneralChoice, target: str, program: Program):
-        self.lowered, self.choice = lowered, choice
-        dump = Dump.of(lowered.program.name)
-        dump.write("normalise", "tile", lambda: str(program))
-        dump.write("choose", "plan", choice.explain)
-        dump.write("general", "block", lambda: str(lowered.program))
-        here = native(target)
-        self.kernel = here.Kernel(lowered.program, here.machine(), dump)
+    def __init__(self, job: Job, target: str, dump: Dump):
+        assert job.lowered is not None
+        assert isinstance(job.choice, GeneralChoice)
+        self.lowered, self.choice = job.lowered, job.choice
+        lowered = job.lowered
+        self.kernel = native(target).Kernel(lowered.program, job.machine, dump)
         (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
         self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 
@@ -219,6 +205,12 @@ class Compiled:
             return host_of_one(self.lowered.program)
         return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
 
+    @property
+    def object_code(self) -> bytes:
+        """Its object code."""
+        found: bytes = self.kernel.object
+        return found
+
     def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Bound:
         """The program bound to arrays and numbers; call it as often as wanted."""
         staged = Staged(self.lowered, values, outputs)
@@ -228,8 +220,8 @@ class Compiled:
 class CompiledContraction:
     """One member of a family of contractions: planned, its second factor packed at every call."""
 
-    def __init__(self, contraction: Contraction, target: str, plan: Plan | None = None, fixed: Fixed = FREE):
-        self.kernel = ContractionKernel(contraction, plan, fixed, target)
+    def __init__(self, job: Job, target: str):
+        self.kernel = ContractionKernel.of(job, target)
 
     def text(self, level: str) -> str:
         """The main program on a level."""
@@ -238,6 +230,11 @@ class CompiledContraction:
         if level == "host":
             return host_text(self.kernel)
         return self.kernel.main.text(level)
+
+    @property
+    def object_code(self) -> bytes:
+        """The main program's object code."""
+        return self.kernel.main.object_code
 
     def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Callable[..., None]:
         """The program bound to arrays; call it as often as wanted."""

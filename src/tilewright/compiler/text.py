@@ -141,6 +141,14 @@ class TextExecutable:
             return str(getattr(self._kernel, found))
         raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
 
+    @property
+    def object_code(self) -> bytes:
+        """The object code that a block or loop program became."""
+        if self._kernel is None:
+            raise ArgumentError(f"{self.name} is no machine code on {self.target}")
+        found: bytes = self._kernel.object
+        return found
+
     def __call__(self, *args: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept."""
         arrays, made = self._arguments(args)
