@@ -3,8 +3,8 @@
     python benchmarks/all_shapes.py [--mb N] [--dt f32,bf16] [--lists NAME,...] [--real] [--slow SECONDS]
 
 Exact data must give the reference to the last bit, and with --real, real data must lie within their bound. A line says
-how long one launch took (the better of two), how long compiling took, and the plan. What is wrong, refused or slow is
-listed again at the end; the exit code is 1 if anything is wrong or refused. --mb 0 keeps the batch of the lists.
+how long one launch took (the better of two), its rate, how long compiling took, and the plan. What is wrong, refused or
+slow is listed again at the end; the exit code is 1 if anything is wrong or refused. --mb 0 keeps the lists' own batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Result:
         return self.outcome == "exact"
 
     def __str__(self) -> str:
-        times = f"{self.run_s * 1e3:9.2f} ms, compiled in {self.compile_s:5.2f} s" if self.plan else " " * 32
+        times = " " * 51
+        if self.run_s:
+            rate = self.work.problem.ops / self.run_s / 1e9
+            times = f"{self.run_s * 1e3:9.2f} ms, {rate:7.1f} GFLOP/s, compiled in {self.compile_s:5.2f} s"
         text = f"{self.outcome:7} {times}  {self.where} {self.work.problem} {self.work.types[0]}"
         return f"{text}{f': {self.why}' if self.why else ''}{f'  [{self.plan}]' if self.plan else ''}"
 

@@ -16,7 +16,7 @@ from tilewright.plan.plans import plan_text
 from tilewright.problems import parse_conv, shape_lists
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "random_convolutions.py"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +24,11 @@ def no_cache(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
 
 
-def script():
-    """The module of the script that runs thousands of these."""
-    spec = importlib.util.spec_from_file_location("random_convolutions", SCRIPT)
+def script(name="random_convolutions"):
+    """The module of a script; the usual one runs thousands of these."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["random_convolutions"] = module  # dataclasses look it up
+    sys.modules[name] = module  # dataclasses look it up
     spec.loader.exec_module(module)
     return module
 
@@ -43,7 +43,9 @@ def test_random_convolutions_under_the_default_and_a_random_plan(first):
     assert (outcome.ran, outcome.plans) == (10, 20)
 
 
-def test_the_script_notices_a_wrong_result(monkeypatch):
+@pytest.fixture
+def spoilt_results(monkeypatch):
+    """The last element of every result is wrong."""
     from tilewright.compiler.contraction import ContractionKernel
 
     bind = ContractionKernel.bind
@@ -59,10 +61,37 @@ def test_the_script_notices_a_wrong_result(monkeypatch):
         return spoilt
 
     monkeypatch.setattr(ContractionKernel, "bind", wrong)
+
+
+@pytest.mark.usefixtures("spoilt_results")
+def test_the_script_notices_a_wrong_result():
     outcome = script().Outcome()
     outcome.add(0)
     assert len(outcome.wrong) == 2
     assert "1 of" in outcome.wrong[0]
+
+
+SMALL = "mb1ic3iw9oc5kw3pw1"
+
+
+@pytest.mark.usefixtures("spoilt_results")
+def test_the_script_of_all_shapes_notices_a_wrong_result():
+    found = script("all_shapes").run("here", Workload(parse_conv(SMALL), read_types("f32")), real=True)
+    assert (found.good, found.outcome) == (False, "wrong")
+    assert found.why == "1 of 45 differ on exact data; 1 of 45 lie beyond their bound on real data"
+
+
+def test_the_script_of_all_shapes_tells_what_is_good_and_what_is_refused():
+    run = script("all_shapes").run
+    good = run("here", Workload(parse_conv(SMALL), read_types("bf16")), real=True)
+    assert (good.good, good.why) == (True, "")
+    assert good.plan
+    refused = run("here", Workload(parse_conv(SMALL), read_types("u8:s8:s32")), real=True)
+    assert (refused.good, refused.outcome) == (False, "refused")
+    assert refused.why == "factors of two types, u8 and s8, are not handled yet"
+    wanted = script("all_shapes").workloads(list(shape_lists()), 1, ["f32", "bf16"])
+    assert len(wanted) == 2 * sum(map(len, shape_lists().values()))
+    assert {work.problem.mb for _, work in wanted} == {1}
 
 
 def test_the_random_convolutions_are_of_every_kind():
