@@ -2,9 +2,10 @@
 
     python benchmarks/random_convolutions.py N [--seed S] [--first I]
 
-Images that are not square, ragged sizes, padding (over-large, and other before than after), dilation, strides, groups,
-odd channels; f32, bf16, f16 and s8. What is refused is counted and listed by reason. Number I of seed S is the same
-problem in every run; the exit code is 1 if a result is wrong or something fails that was not refused.
+Over one, two and three axes: images that are not square, ragged sizes, padding (over-large, and other before than
+after), dilation, strides, groups, odd channels; f32, bf16, f16 and s8. What is refused is counted and listed by reason.
+Number I of seed S is the same problem in every run; the exit code is 1 if a result is wrong or something fails that
+was not refused.
 """
 
 from __future__ import annotations
@@ -49,29 +50,23 @@ def _problem(rng: np.random.Generator) -> ConvProblem:
     ic, oc = (int(rng.choice(few)) for _ in range(2))
     if groups == 1 and rng.random() < 0.15:  # depthwise, perhaps with several filters for a channel
         groups, ic, oc = int(rng.choice(CHANNELS)), 1, int(rng.choice([1, 1, 2]))
-    i = tuple(int(n) for n in rng.integers(1, 24, 2))
-    k = tuple(int(n) for n in rng.choice([1, 1, 2, 3, 3, 4, 5, 7], 2))
-    s = tuple(int(n) for n in rng.choice([1, 1, 1, 2, 3], 2))
-    d = tuple(int(n) for n in rng.choice([0, 0, 0, 1, 2], 2))
-    p = tuple(
-        int(rng.choice([0, (tap - 1) * (far + 1) // 2, rng.integers(0, tap + 2)]))
-        for tap, far in zip(k, d, strict=True)
-    )
-    made = ConvProblem(
-        mb=int(rng.integers(1, 4)),
-        ic=ic * groups,
-        oc=oc * groups,
-        i=i,
-        k=k,
-        s=s,
-        d=d,
-        p=p,
-        g=groups if groups > 1 else None,
-    )
-    if rng.random() < 0.2:  # more, or fewer, outputs than the same padding on both sides gives
-        o = tuple(max(1, n + int(more)) for n, more in zip(made.o, rng.integers(-1, 2, 2), strict=True))
-        made = ConvProblem(mb=made.mb, ic=made.ic, oc=made.oc, i=i, k=k, s=s, d=d, p=p, o=o, g=made.g)
-    return made
+    rank = int(rng.choice([1, 2, 2, 2, 3]))
+    i = tuple(int(n) for n in rng.integers(1, (0, 80, 24, 10)[rank], rank))
+    k = tuple(int(n) for n in rng.choice([1, 1, 2, 3, 3, 4, 5, 7], rank))
+    s = tuple(int(n) for n in rng.choice([1, 1, 1, 2, 3], rank))
+    d = tuple(int(n) for n in rng.choice([0, 0, 0, 1, 2], rank))
+    spans = [(tap - 1) * (far + 1) + 1 for tap, far in zip(k, d, strict=True)]
+    p = tuple(int(rng.choice([0, span // 2, rng.integers(0, tap + 2)])) for span, tap in zip(spans, k, strict=True))
+    o: tuple[int, ...] = ()
+    if rng.random() < 0.4:  # what follows the image is another padding, or some of the image is never read
+        after = rng.integers(-2, max(k) + 2, rank)
+        o = tuple(
+            max(1, (size + before + int(more) - span) // step + 1)
+            for size, before, more, span, step in zip(i, p, after, spans, s, strict=True)
+        )
+    mb = int(rng.integers(1, 4))
+    g = groups if groups > 1 else None
+    return ConvProblem(mb=mb, ic=ic * groups, oc=oc * groups, i=i, k=k, o=o, s=s, d=d, p=p, g=g)
 
 
 @dataclass

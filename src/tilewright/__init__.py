@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
     from tilewright import algebra, compat, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
-    from tilewright.ops import Conv2d, conv2d, matmul
+    from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, conv1d, conv2d, conv3d, matmul
 
 __all__ = [
+    "Conv",
+    "Conv1d",
     "Conv2d",
+    "Conv3d",
     "Executable",
     "TextExecutable",
     "__version__",
@@ -30,7 +33,9 @@ __all__ = [
     "compat",
     "compile",
     "compile_text",
+    "conv1d",
     "conv2d",
+    "conv3d",
     "ir",
     "kernels",
     "lang",
@@ -41,7 +46,9 @@ __all__ = [
 
 _PARTS = frozenset({"algebra", "compat", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
-_NAMES |= dict.fromkeys(("Conv2d", "conv2d", "matmul"), "tilewright.ops")
+_NAMES |= dict.fromkeys(
+    ("Conv", "Conv1d", "Conv2d", "Conv3d", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"
+)
 
 
 def __getattr__(name: str) -> ModuleType | Any:

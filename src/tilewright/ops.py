@@ -1,4 +1,6 @@
-"""What most users touch: convolution and matrix product on arrays.
+"""What most users touch: convolution over one, two or three axes and matrix product, on arrays.
+
+Arrays are numpy's, torch's on the CPU, or anything with DLPack; results are numpy arrays.
 
 >>> import numpy as np, tilewright
 >>> x, w = np.ones((1, 4, 5, 3), np.float32), np.ones((2, 3, 3, 3), np.float32)
@@ -12,92 +14,79 @@ array([[12., 18., 18., 18., 12.],
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.dtypes import DType, dtype, from_numpy
-from tilewright.kernels.conv import conv2d as conv_kernel
+from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
+from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
+from tilewright.runtime.arguments import as_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Pair = int | tuple[int, int]
 
 
-def conv2d(
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    *,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    activation: str | None = None,
-    out_dtype: str | None = None,
-) -> Array:
-    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]).
+class Conv:
+    """A convolution whose weights are packed once for each image size, over as many axes as the weights have.
 
-    Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result is of x's element type unless
-    `out_dtype` says another. Weights are packed on every call; `Conv2d` packs them once.
-    """
-    layer = Conv2d(
-        w,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        activation=activation,
-        out_dtype=out_dtype,
-    )
-    return layer(x)
-
-
-class Conv2d:
-    """A convolution whose weights are packed once for each image size.
+    Images are [n, ..., c], weights [f, ..., c of a group], outputs [n, ..., f], where ... is width, height and width,
+    or depth, height and width. Stride and dilation are a number for all axes or one for each. Padding is "valid"
+    (none), "same" (outputs as large as the image; for a stride of 1), a number for all axes, or for each axis a
+    number or a pair (before, after). Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result
+    is of the weights' element type unless `out_dtype` says another.
 
     >>> import numpy as np
-    >>> layer = Conv2d(np.ones((2, 1, 1, 3), np.float32), np.array([0, 1], np.float32))
-    >>> layer(np.ones((1, 1, 2, 3), np.float32)).reshape(2, 2)
-    array([[3., 4.],
-           [3., 4.]], dtype=float32)
+    >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
+    >>> layer(np.ones((1, 2, 3), np.float32))
+    array([[[3., 4.],
+            [6., 7.]]], dtype=float32)
     """
+
+    rank: ClassVar[int | None] = None
+    """The number of axes that the class is for; None: any."""
 
     def __init__(
         self,
         weight: Any,
         bias: Any = None,
         *,
-        stride: Pair = 1,
-        padding: Pair = 0,
-        dilation: Pair = 1,
+        stride: PerAxis = 1,
+        padding: Padding = 0,
+        dilation: PerAxis = 1,
         groups: int = 1,
         activation: str | None = None,
         out_dtype: str | None = None,
     ):
-        self.weight = _array(weight, "weight", 4)
-        self.stride, self.padding, self.dilation = (
-            _pair(v, n) for v, n in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
+        self.weight = _array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
+        if 0 in self.weight.shape:
+            raise ArgumentError(f"weight has the shape {self.weight.shape}: nothing to compute")
+        filters, *taps, _ = self.weight.shape
+        self.stride, self.dilation = (
+            per_axis(v, len(taps), n) for v, n in ((stride, "stride"), (dilation, "dilation"))
         )
+        self.padding = padding_of(padding, tuple(taps), self.stride, self.dilation)
+        if any(n < 0 for ends in self.padding for n in ends):
+            raise ArgumentError(f"padding={padding!r}: no number is below 0")
         kind = _dtype(self.weight, "weight")
         self.activation, self.groups = activation, groups
-        self.out = kind if out_dtype is None else dtype(out_dtype)
-        if not isinstance(groups, int) or groups < 1 or self.weight.shape[0] % groups:
-            raise ArgumentError(f"groups={groups!r}: it must divide the {self.weight.shape[0]} filters")
-        self.bias = None if bias is None else _array(bias, "bias", 1).astype(kind.accumulator.numpy)
-        if self.bias is not None and self.bias.shape != self.weight.shape[:1]:
-            raise ArgumentError(f"bias has {self.bias.shape[0]} elements; there are {self.weight.shape[0]} filters")
+        self.out = _out(out_dtype, kind)
+        if not isinstance(groups, int) or groups < 1 or filters % groups:
+            raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
+        self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
 
     def __call__(self, x: Any) -> Array:
         """The convolution of an image."""
-        image = _array(x, "x", 4, empty=True)
+        image = _array(x, "x", (self.weight.ndim,))
+        if 0 in image.shape[1:]:
+            raise ArgumentError(f"x has the shape {image.shape}: nothing to compute")
         if image.shape[0] == 0:
             return np.empty((0, *self.sizes(image), self.weight.shape[0]), self.out.numpy)
         kernel, out = self.kernel(image)
@@ -105,28 +94,27 @@ class Conv2d:
         return out
 
     def sizes(self, image: Array) -> list[int]:
-        """The output's height and width; raises where the image does not go with the weights."""
-        _, r, s, c = self.weight.shape
-        _, h, w, channels = image.shape
+        """The output's size along each axis; raises where the image does not go with the weights."""
+        _, *taps, c = self.weight.shape
+        _, *extents, channels = image.shape
         if channels != c * self.groups:
             raise ArgumentError(f"x has {channels} channels; the weights take {c} in each of {self.groups} groups")
         if _dtype(image, "x") is not _dtype(self.weight, "weight"):
             raise ArgumentError(f"x holds {image.dtype}, the weights {self.weight.dtype}: convert one")
-        sizes = []
-        for size, taps, axis in ((h, r, 0), (w, s, 1)):
-            count = (size + 2 * self.padding[axis] - self.dilation[axis] * (taps - 1) - 1) // self.stride[axis] + 1
-            if count < 1:
-                raise ArgumentError(f"x is {h}x{w}: a filter of {r}x{s} does not fit, with this padding and dilation")
-            sizes.append(count)
+        rows = zip(extents, taps, self.padding, self.dilation, self.stride, strict=True)
+        sizes = [(size + sum(ends) - far * (k - 1) - 1) // step + 1 for size, k, ends, far, step in rows]
+        if min(sizes) < 1:
+            raise ArgumentError(
+                f"x is {_by(extents)}: a filter of {_by(taps)} does not fit, with this padding and dilation"
+            )
         return sizes
 
     def kernel(self, image: Array) -> tuple[ContractionKernel, Array]:
         """The kernel for an image of this shape, and an output for it."""
         sizes = self.sizes(image)
-        f, r, s, c = self.weight.shape
-        n, h, w, _ = image.shape
         made = _conv(
-            (n, h, w, c, f, r, s),
+            image.shape[:-1],
+            self.weight.shape,
             (_dtype(image, "x").name, self.out.name),
             self.groups,
             self.stride,
@@ -135,7 +123,7 @@ class Conv2d:
             self.bias is not None,
             self.activation,
         )
-        return made, np.empty((n, *sizes, f), self.out.numpy)
+        return made, np.empty((image.shape[0], *sizes, self.weight.shape[0]), self.out.numpy)
 
     def bind(self, image: Array, out: Array, kernel: ContractionKernel | None = None) -> Any:
         """The convolution bound to arrays; a call of the result launches it."""
@@ -148,49 +136,131 @@ class Conv2d:
         return made.bind(arrays, self._packed[made])
 
 
+class Conv1d(Conv):
+    """`Conv` over width: images [n, w, c], weights [f, s, c].
+
+    >>> import numpy as np
+    >>> Conv1d(np.ones((1, 3, 1), np.float32), padding="same")(np.ones((1, 4, 1), np.float32)).reshape(-1)
+    array([2., 3., 3., 2.], dtype=float32)
+    """
+
+    rank = 1
+
+
+class Conv2d(Conv):
+    """`Conv` over height and width: images [n, h, w, c], weights [f, r, s, c].
+
+    >>> import numpy as np
+    >>> layer = Conv2d(np.ones((2, 1, 1, 3), np.float32), np.array([0, 1], np.float32))
+    >>> layer(np.ones((1, 1, 2, 3), np.float32)).reshape(2, 2)
+    array([[3., 4.],
+           [3., 4.]], dtype=float32)
+    """
+
+    rank = 2
+
+
+class Conv3d(Conv):
+    """`Conv` over depth, height and width: images [n, d, h, w, c], weights [f, t, r, s, c].
+
+    >>> import numpy as np
+    >>> Conv3d(np.ones((1, 2, 1, 1, 3), np.float32))(np.ones((1, 3, 1, 1, 3), np.float32)).reshape(-1)
+    array([6., 6.], dtype=float32)
+    """
+
+    rank = 3
+
+
+def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+    """y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]), with the options of `Conv`.
+
+    >>> import numpy as np
+    >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
+    array([6., 6.], dtype=float32)
+    """
+    return Conv1d(w, bias, **options)(x)
+
+
+def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), with the options of `Conv`.
+
+    Weights are packed on every call; `Conv2d` packs them once.
+
+    >>> import numpy as np
+    >>> conv2d(np.ones((1, 2, 2, 1), np.float32), np.ones((1, 2, 2, 1), np.float32), padding=((1, 0), 0)).reshape(-1)
+    array([2., 4.], dtype=float32)
+    """
+    return Conv2d(w, bias, **options)(x)
+
+
+def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+    """y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]), with the options of `Conv`.
+
+    >>> import numpy as np
+    >>> conv3d(np.ones((1, 2, 2, 2, 1), np.float32), np.ones((1, 2, 2, 2, 1), np.float32)).reshape(-1)
+    array([8.], dtype=float32)
+    """
+    return Conv3d(w, bias, **options)(x)
+
+
 def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Array:
-    """activation(a[m, k] * b[k, n] + bias[n]), of a's element type unless `out_dtype` says another.
+    """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
+
+    The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
+    is 0, every sum is 0.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
     array([[11.]], dtype=float32)
+    >>> matmul(np.ones((2, 3, 4), np.float32), np.ones((2, 4, 5), np.float32)).shape
+    (2, 3, 5)
     """
-    left, right = _array(a, "a", 2, empty=True), _array(b, "b", 2, empty=True)
+    left, right = _array(a, "a"), _array(b, "b")
     kind = _dtype(left, "a")
-    if left.shape[1] != right.shape[0]:
+    *batch, m, k = left.shape
+    n = right.shape[-1]
+    if right.shape[-2] != k:
+        raise ArgumentError(f"a is {_by(left.shape)}, b {_by(right.shape)}: they do not fit")
+    if right.ndim > 2 and right.shape[:-2] != tuple(batch):
         raise ArgumentError(
-            f"a is {left.shape[0]}x{left.shape[1]}, b {right.shape[0]}x{right.shape[1]}: they do not fit"
+            f"a is {_by(left.shape)}, b {_by(right.shape)}: their batches must be equal, or b one matrix"
         )
     if _dtype(right, "b") is not kind:
         raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
-    result = kind if out_dtype is None else dtype(out_dtype)
-    if 0 in (left.shape[0], right.shape[1]):
-        return np.empty((left.shape[0], right.shape[1]), result.numpy)
-    if left.shape[1] == 0:
-        raise ArgumentError("a has no columns: there is nothing to add up")
-    kernel = _matmul((*left.shape, right.shape[1]), (kind.name, result.name), bias is not None, activation)
-    out = np.empty((left.shape[0], right.shape[1]), result.numpy)
+    result = _out(out_dtype, kind)
+    added = None if bias is None else _bias(bias, kind, n, "columns")
+    out = np.empty((*batch, m, n), result.numpy)
+    if not out.size:
+        return out
+    if k == 0:  # a sum of nothing is one of a single 0
+        left, right, k = np.zeros((*batch, m, 1), left.dtype), np.zeros((*right.shape[:-2], 1, n), left.dtype), 1
+    count = prod(batch)
+    if right.ndim == 2 or count == 1:
+        count, m = 1, m * count
+    kernel = _matmul((count, m, k, n), (kind.name, result.name), added is not None, activation)
     arrays = {"a": left, "b": right, "c": out}
-    if bias is not None:
-        arrays["bias"] = _array(bias, "bias", 1).astype(kind.accumulator.numpy)
+    if added is not None:
+        arrays["bias"] = added
     kernel.bind(arrays)()
     return out
 
 
 @lru_cache(maxsize=512)
 def _conv(
-    sizes: tuple[int, ...],
+    image: tuple[int, ...],
+    weight: tuple[int, ...],
     dtypes: tuple[str, str],
     groups: int,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
     bias: bool,
     activation: str | None,
 ) -> ContractionKernel:
-    n, h, w, c, f, r, s = sizes
+    n, *extents = image
+    f, *taps, c = weight
     made, symbols = conv_kernel(
-        (r, s),
+        taps,
         *dtypes,
         groups=groups,
         stride=stride,
@@ -199,15 +269,17 @@ def _conv(
         bias=bias,
         activation=activation,
     )
-    of_group = {"CG": c} if groups > 1 else {"C": c}
-    return _planned(made, symbols, {"N": n, "H": h, "W": w, "F": f, **of_group})
+    sizes = {"N": n, "F": f, "CG" if groups > 1 else "C": c}
+    sizes |= {s.name: size for s, size in zip(IMAGE[-len(taps) :], extents, strict=True)}
+    return _planned(made, symbols, sizes)
 
 
 @lru_cache(maxsize=512)
 def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activation: str | None) -> ContractionKernel:
-    m, k, n = sizes
-    made = gemm_kernel("nn", *dtypes, bias=bias, activation=activation)
-    return _planned(made, {}, {"M": m, "K": k, "N": n})
+    count, m, k, n = sizes
+    made = gemm_kernel("nn", *dtypes, batched=count > 1, bias=bias, activation=activation)
+    batch = {"B": count} if count > 1 else {}
+    return _planned(made, {}, {**batch, "M": m, "K": k, "N": n})
 
 
 def _planned(kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int]) -> ContractionKernel:
@@ -223,24 +295,20 @@ def _planned(kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int]) -> Con
     return ContractionKernel(found)
 
 
-def _pair(value: Pair, name: str) -> tuple[int, int]:
-    found = (value, value) if isinstance(value, int) else tuple(value)
-    least = 0 if name == "padding" else 1
-    if len(found) != 2 or any(not isinstance(v, int) or v < least for v in found):
-        raise ArgumentError(f"{name}={value!r}: an integer of at least {least}, or two, for height and width")
-    return found[0], found[1]
-
-
-def _array(value: Any, name: str, dims: int, empty: bool = False) -> Array:
-    """The argument as a contiguous numpy array; anything that speaks DLPack is taken."""
-    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
-    found = np.ascontiguousarray(value)
-    if found.ndim != dims:
-        raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {dims}")
-    if 0 in (found.shape[1:] if empty and dims == 4 else () if empty else found.shape):
-        raise ArgumentError(f"{name} has the shape {found.shape}: nothing to compute")
+def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:
+    """The argument as a contiguous numpy array of so many dimensions; at least two where none are given."""
+    found = np.ascontiguousarray(as_array(value, name) if hasattr(value, "__dlpack__") else value)
+    if found.ndim not in ranks if ranks else found.ndim < 2:
+        wanted = " or ".join(map(str, ranks)) or "at least 2"
+        raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {wanted}")
     return found
+
+
+def _bias(value: Any, kind: DType, count: int, what: str) -> Array:
+    found = _array(value, "bias", (1,))
+    if found.size != count:
+        raise ArgumentError(f"bias has {found.size} elements; there are {count} {what}")
+    return found.astype(kind.accumulator.numpy)
 
 
 def _dtype(array: Array, name: str) -> DType:
@@ -248,3 +316,14 @@ def _dtype(array: Array, name: str) -> DType:
     if found is None:
         raise ArgumentError(f"{name} holds {array.dtype}, which is no element type here")
     return found
+
+
+def _out(name: str | None, kind: DType) -> DType:
+    try:
+        return kind if name is None else dtype(name)
+    except ProgramError as fault:
+        raise ArgumentError(f"out_dtype={name!r}: {fault}") from None
+
+
+def _by(extents: Any) -> str:
+    return "x".join(map(str, extents))

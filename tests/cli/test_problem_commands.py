@@ -74,6 +74,24 @@ def test_run_checks(problem: str, dt: str) -> None:
     assert "of its bound" in printed
 
 
+@pytest.mark.parametrize(
+    ("problem", "count"),
+    [
+        ("mb2ic5iw9oc7kw3pw1", 126),
+        ("mb1ic3id4ih3iw5oc4kd2kh3kw2ph1", 144),
+        ("mb1ic2iw7oc3ow9kw3pw1", 27),
+        ("2x3x4:2x4x5", 30),
+        ("4x3x8:1x8x5", 60),
+        ("3x1x5x8:3x2x8x9", 270),
+        ("1x1x5x8:1x2x8x9", 90),
+    ],
+)
+@pytest.mark.parametrize("dt", ["f32", "bf16"])
+def test_run_checks_other_axes_and_batches(problem: str, count: int, dt: str) -> None:
+    printed, _ = tilewright("run", problem, "--dt", dt, "--check")
+    assert f"exact data: all {count} elements are equal" in printed
+
+
 def test_run_takes_a_plan() -> None:
     printed, _ = tilewright("run", SMALL, "--plan", PLAN, "--check")
     assert f"plan      {PLAN}, given" in printed
@@ -133,8 +151,9 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SMALL, "--plan", PLAN.replace("loop 2, unit", "loop 0, unit")), "at least one element"),
         ((SMALL, "--plan", ""), "the plan is empty"),
         (("mb1ic8ih",), "expected a number after ih"),
-        (("mb1ic8iw9oc8kw3",), "convolutions over 1 axes are not handled yet"),
-        (("2x3x4:2x4x5",), "batches of matrix products are not handled yet"),
+        (("1x3x4:1x4x5:6x3x5",), "both factors are repeated 6 times along batch axis 0"),
+        (("0x3:3x4",), "0x3:3x4: an extent is 0, there is nothing to compute"),
+        (("mb0ic8iw9oc8kw3",), "an extent is 0, there is nothing to compute"),
     ],
 )
 def test_what_run_refuses(arguments: tuple[str, ...], message: str) -> None:

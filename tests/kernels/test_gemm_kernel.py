@@ -21,7 +21,7 @@ def as_stored(a, b, transposes):
 def product(a, b):
     """The matrix product in int64, one outer product after another."""
     a, b = a.astype(np.int64), b.astype(np.int64)
-    total = np.zeros((*a.shape[:-1], b.shape[-1]), np.int64)
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.int64)
     for k in range(a.shape[-1]):
         total += a[..., :, k, None] * b[..., k, None, :]
     return total
@@ -63,6 +63,21 @@ def test_batches(transposes, batch):
     a, b = small_integers(rng, (batch, 5, 9), "bf16"), small_integers(rng, (batch, 9, 7), "bf16")
     result = run(kernels.gemm(transposes, "bf16", batched=True), as_stored(a, b, transposes), (batch, 5, 7), "f32")
     same(result, product(a, b))
+
+
+@pytest.mark.parametrize("transposes", TRANSPOSES)
+@pytest.mark.parametrize("batched", [("ab", "b"), ("a", "ab"), ("b",), ("a", "b"), ("ab", "ab")])
+def test_a_factor_is_repeated_along_batches_that_it_has_not(transposes, batched):
+    rng = np.random.default_rng(8)
+    extents = (2, 3)[: len(batched)]
+    a_batch, b_batch = (tuple(n if f in axis else 1 for n, axis in zip(extents, batched, strict=True)) for f in "ab")
+    a, b = small_integers(rng, (*a_batch, 4, 5), "f16"), small_integers(rng, (*b_batch, 5, 3), "f16")
+    stored = as_stored(a, b, transposes)
+    own = [
+        x.reshape(*(n for n, axis in zip(extents, batched, strict=True) if f in axis), *x.shape[-2:])
+        for f, x in zip("ab", stored, strict=True)
+    ]
+    same(run(kernels.gemm(transposes, "f16", batched=batched), own, (*extents, 4, 3), "f32"), product(a, b))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "i8"])
@@ -115,6 +130,8 @@ def test_an_empty_sum_is_zero():
 def test_mistakes_are_named():
     with pytest.raises(ArgumentError, match="transposes='nx'"):
         kernels.gemm("nx")
+    with pytest.raises(ArgumentError, match=r"batched=\['ab', 'c'\]: True, or 'ab', 'a' or 'b' for each"):
+        kernels.gemm(batched=["ab", "c"])
     with pytest.raises(ArgumentError, match="activation='swish'"):
         tilewright.compile(kernels.gemm(activation="swish"))
     with pytest.raises(DtypeMismatch, match="i32"):

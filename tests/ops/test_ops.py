@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 
 import ml_dtypes
@@ -40,6 +41,90 @@ def test_integer_products_are_exact():
     assert np.array_equal(tilewright.matmul(a, b, out_dtype="i32"), wanted)
 
 
+def convolution(x, w, *, stride, ends, dilation, groups=1):
+    """Channels last, in int64, over any number of axes: the padded image is shifted once for each tap."""
+    x, w = x.astype(np.int64), w.astype(np.int64)
+    padded = np.pad(x, ((0, 0), *ends, (0, 0)))
+    taps = w.shape[1:-1]
+    sizes = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[1:-1], taps, dilation, stride, strict=True)
+    ]
+    y = np.zeros((x.shape[0], *sizes, w.shape[0]), np.int64)
+    c, f = w.shape[-1], w.shape[0] // groups
+    for tap in np.ndindex(*taps):
+        window = tuple(
+            slice(r * d, r * d + (n - 1) * s + 1, s) for r, d, n, s in zip(tap, dilation, sizes, stride, strict=True)
+        )
+        for g in range(groups):
+            seen = padded[(slice(None), *window, slice(g * c, g * c + c))]
+            y[..., g * f : g * f + f] += seen @ w[(slice(g * f, g * f + f), *tap)].T
+    return y
+
+
+CONVOLUTIONS = [
+    # image, filter, filters, channels of a group, groups, stride, padding, the same as pairs, dilation
+    ((11,), (3,), 5, 4, 1, 1, 1, ((1, 1),), 1),
+    ((11,), (4,), 17, 3, 2, 2, ((3, 0),), ((3, 0),), 1),
+    ((9,), (2,), 3, 1, 5, 1, "same", ((1, 2),), 3),
+    ((6, 9), (3, 2), 7, 5, 1, 1, ((2, 0), (0, 1)), ((2, 0), (0, 1)), (1, 2)),
+    ((7, 5), (3, 3), 20, 16, 1, (2, 1), (1, (0, 2)), ((1, 1), (0, 2)), 1),
+    ((7, 5), (2, 3), 3, 3, 3, 1, "same", ((0, 1), (1, 1)), 1),
+    ((7, 5), (2, 3), 3, 2, 1, 2, "valid", ((0, 0), (0, 0)), 1),
+    ((4, 5, 7), (3, 2, 3), 6, 5, 1, 1, "same", ((1, 1), (0, 1), (1, 1)), 1),
+    ((5, 4, 6), (2, 3, 2), 4, 3, 2, (2, 1, 1), ((0, 1), 1, (2, 0)), ((0, 1), (1, 1), (2, 0)), (1, 1, 2)),
+    ((3, 4, 5), (1, 1, 1), 33, 32, 1, 1, 0, ((0, 0),) * 3, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
+@pytest.mark.parametrize(("image", "taps", "f", "c", "groups", "stride", "padding", "ends", "dilation"), CONVOLUTIONS)
+def test_convolutions_are_exact(image, taps, f, c, groups, stride, padding, ends, dilation, dtype):
+    rng = np.random.default_rng(len(image) + c)
+    rank, f = len(image), f * groups
+    x = small(rng, 2, *image, c * groups, dtype=dtype, largest=1)
+    w, bias = small(rng, f, *taps, c, dtype=dtype, largest=1), small(rng, f)
+    all_axes = [(v,) * rank if isinstance(v, int) else v for v in (stride, dilation)]
+    wanted = convolution(x, w, stride=all_axes[0], ends=ends, dilation=all_axes[1], groups=groups)
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    call = (tilewright.conv1d, tilewright.conv2d, tilewright.conv3d)[rank - 1]
+    out_dtype = "i32" if dtype is np.int8 else "f32"
+    assert np.array_equal(call(x, w, **options, out_dtype=out_dtype), wanted)
+    layer = tilewright.Conv(w, bias, activation="relu", out_dtype=out_dtype, **options)
+    assert np.array_equal(layer(x), np.maximum(wanted + bias.astype(np.int64), 0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 5, 7), (3, 7, 4)),
+        ((2, 3, 33, 40), (2, 3, 40, 17)),
+        ((4, 3, 9), (9, 20)),
+        ((2, 1, 5, 8), (8, 3)),
+        ((1, 5, 8), (1, 8, 3)),
+        ((2, 1, 64), (2, 64, 1)),
+    ],
+)
+def test_batches_of_products_are_exact(a, b, dtype):
+    rng = np.random.default_rng(a[-1])
+    left, right = small(rng, *a, dtype=dtype, largest=1), small(rng, *b, dtype=dtype, largest=1)
+    bias = small(rng, b[-1])
+    wanted = left.astype(np.int64) @ right.astype(np.int64)
+    out_dtype = "i32" if dtype is np.int8 else "f32"
+    assert np.array_equal(tilewright.matmul(left, right, out_dtype=out_dtype), wanted)
+    with_bias = tilewright.matmul(left, right, bias, activation="relu", out_dtype=out_dtype)
+    assert np.array_equal(with_bias, np.maximum(wanted + bias.astype(np.int64), 0))
+
+
+def test_a_sum_of_nothing_is_zero():
+    for a, b in (((2, 0), (0, 3)), ((4, 2, 0), (4, 0, 3)), ((4, 2, 0), (0, 3))):
+        a, b = np.zeros(a, np.float32), np.zeros(b, np.float32)
+        assert np.array_equal(tilewright.matmul(a, b), a @ b)
+        bias = np.array([-1, 0, 2], np.float32)
+        wanted = np.broadcast_to(np.maximum(bias, 0), (a @ b).shape)
+        assert np.array_equal(tilewright.matmul(a, b, bias, activation="relu"), wanted)
+
+
 def test_arrays_may_lie_in_memory_in_any_way():
     rng = np.random.default_rng(1)
     x, w = small(rng, 1, 8, 5, 6), small(rng, 4, 3, 3, 8)
@@ -63,6 +148,44 @@ def test_anything_with_dlpack_is_taken():
     assert np.array_equal(tilewright.matmul(Foreign(a), Foreign(b)), a @ b)
 
 
+class ForeignBfloats:
+    """A library's array of bf16, as DLPack describes it: numpy exports its bits, and the code says what they are."""
+
+    def __init__(self, array, code=4):
+        self.bits, self.code = array.view(np.uint16), code
+
+    def __dlpack__(self, **_options):
+        capsule = self.bits.__dlpack__()
+        get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+        address = get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
+        ctypes.c_uint8.from_address(address + 20).value = self.code
+        return capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def test_bf16_of_other_libraries_is_taken():
+    rng = np.random.default_rng(3)
+    a, b = small(rng, 5, 8, dtype=BF16), small(rng, 8, 6, dtype=BF16)
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    foreign = ForeignBfloats(a.T.copy().T), ForeignBfloats(b)
+    assert np.array_equal(tilewright.matmul(*foreign, out_dtype="f32"), wanted)
+    with pytest.raises(ArgumentError, match="a cannot be read by way of DLPack"):
+        tilewright.matmul(ForeignBfloats(a, code=77), b)
+
+
+def test_torch_tensors_are_taken():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    x, w = small(rng, 1, 4, 5, 6, 3), small(rng, 4, 2, 3, 2, 3)
+    wanted = convolution(x, w, stride=(1, 1, 1), ends=((0, 0), (1, 1), (1, 0)), dilation=(1, 1, 1))
+    for form in (torch.float32, torch.bfloat16):
+        image, filters = torch.from_numpy(x).to(form).requires_grad_(), torch.from_numpy(w).to(form)
+        made = tilewright.conv3d(image, filters, padding=(0, 1, (1, 0)), out_dtype="f32")
+        assert np.array_equal(made, wanted)
+
+
 def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
     from tilewright.compiler.contraction import ContractionKernel
 
@@ -84,7 +207,20 @@ def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
         (((4, 4, 3), (2, 3, 3, 3)), {}, "x has 3 dimensions; it takes 4"),
         (((1, 2, 2, 3), (2, 3, 3, 3)), {}, "x is 2x2: a filter of 3x3 does not fit"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": 0}, "stride=0: an integer of at least 1"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": (1, 2, 1)}, "stride=(1, 2, 1): an integer of at least 1, or one for"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"dilation": "same"}, "dilation='same': an integer of at least 1, or one for"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"padding": (1, 2, 3)}, "padding=(1, 2, 3)"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"padding": -1}, "padding=-1: no number is below 0"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"padding": ((1, 2, 3), 0)}, "((before, after), (before, after)), 'same' or"),
+        (
+            ((1, 4, 4, 3), (2, 3, 3, 3)),
+            {"padding": "full"},
+            "padding='full': an integer, or one for each axis: (height",
+        ),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"padding": "same", "stride": 2}, "padding='same' needs a stride of 1"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"out_dtype": "f13"}, "out_dtype='f13': there is no element type f13"),
+        (((1, 4, 4, 3), (2, 3, 3, 3)), {"bias": [1.0]}, "bias has 1 elements; there are 2 filters"),
+        (((1, 4, 3), (2, 3, 3)), {}, "weight has 3 dimensions; it takes 4"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"groups": 3}, "groups=3: it must divide the 2 filters"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"activation": "swish"}, "activation='swish': there are relu"),
         (((1, 4, 0, 3), (2, 3, 3, 3)), {}, "x has the shape (1, 4, 0, 3): nothing to compute"),
@@ -104,7 +240,9 @@ def test_empty_batches_give_empty_results():
         3,
         2,
     )
+    assert tilewright.conv1d(np.zeros((0, 4, 3), np.float32), np.zeros((2, 3, 3), np.float32)).shape == (0, 2, 2)
     assert tilewright.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32)).shape == (0, 2)
+    assert tilewright.matmul(np.zeros((0, 4, 3), np.float32), np.zeros((0, 3, 2), np.float32)).shape == (0, 4, 2)
 
 
 def test_element_types_must_agree():
@@ -112,3 +250,13 @@ def test_element_types_must_agree():
         tilewright.conv2d(np.zeros((1, 3, 3, 1)), np.zeros((1, 1, 1, 1), np.float32))
     with pytest.raises(ArgumentError, match="a is 2x3, b 2x3: they do not fit"):
         tilewright.matmul(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32))
+
+
+def test_mistakes_of_batches_are_named():
+    a, b = np.zeros((2, 3, 4), np.float32), np.zeros((3, 4, 5), np.float32)
+    with pytest.raises(ArgumentError, match="a is 2x3x4, b 3x4x5: their batches must be equal, or b one matrix"):
+        tilewright.matmul(a, b)
+    with pytest.raises(ArgumentError, match="a has 1 dimensions; it takes at least 2"):
+        tilewright.matmul(a[0, 0], b[0])
+    with pytest.raises(ArgumentError, match="bias has 4 elements; there are 5 columns"):
+        tilewright.matmul(a, b[0], np.zeros(4, np.float32))

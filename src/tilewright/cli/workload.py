@@ -1,6 +1,7 @@
 """A problem as commands work on it: its kernel, its plan, its data and what should come out.
 
-Images and outputs are NHWC, weights FRSC; a matrix product takes both factors as rows of numbers.
+Images and outputs have their channels last, as in NHWC, weights too, as in FRSC; a matrix product takes both factors as
+rows of numbers, a batch of them one after another.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,30 +102,40 @@ class Workload:
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
         p = self.problem
+        if any(0 in shape for shape in self.shapes.values()):
+            raise ArgumentError(f"{p}: an extent is 0, there is nothing to compute")
         if isinstance(p, MatmulProblem):
             from tilewright.kernels.gemm import gemm
 
-            if len(p.src) != 2 or len(p.wei) != 2:
-                raise ArgumentError("batches of matrix products are not handled yet")
-            return gemm("nn", left, result), {}, {"M": p.src[0], "K": p.k, "N": p.wei[1]}
-        if p.rank != 2:
-            raise ArgumentError(f"convolutions over {p.rank} axes are not handled yet; there are those over two")
-        from tilewright.kernels.conv import conv2d
+            batch, m = self._batches
+            has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
+            sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
+            return gemm("nn", left, result, batched=has), {}, sizes
+        from tilewright.kernels.conv import IMAGE, conv
 
-        grouped: dict[str, Any] = {"groups": p.groups} if p.groups > 1 else {}
-        kernel, symbols = conv2d(
-            (p.k[0], p.k[1]),
-            left,
-            result,
-            stride=(p.s[0], p.s[1]),
-            padding=(p.p[0], p.p[1]),
-            dilation=(p.dilation[0], p.dilation[1]),
-            **grouped,
-        )
-        n, c, h, w = p.x_shape
-        sizes = {"N": n, "H": h, "W": w, "F": p.oc, "P": p.o[0], "Q": p.o[1]}
-        sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": c}
+        ends = list(zip(p.p, p.p_right, strict=True))
+        kernel, symbols = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
+        sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
+        sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
         return kernel, symbols, sizes
+
+    @property
+    def _batches(self) -> tuple[list[tuple[int, int, int]], int]:
+        """(extents on the left, on the right and of the result for each batch axis, rows of a product).
+
+        Axes of extent 1 are left out; where all products have one right factor, they are one product with more rows.
+        """
+        p = self.problem
+        assert isinstance(p, MatmulProblem)
+        axes = [axis for axis in zip(p.src[:-2], p.wei[:-2], p.batch, strict=True) if axis[2] != 1]
+        if all(a == n and b == 1 for a, b, n in axes):
+            return [], p.m * prod(p.batch)
+        for n, (a, b, result) in enumerate(axes):
+            if a == b == 1:
+                raise ArgumentError(
+                    f"{p}: both factors are repeated {result} times along batch axis {n}: compute it once"
+                )
+        return axes, p.m
 
     @cached_property
     def contraction(self) -> Contraction:

@@ -3,6 +3,7 @@
 | file        | kernels                                                                    |
 |-------------|----------------------------------------------------------------------------|
 | gemm        | matrix products: transposes, batches, bias and activation                  |
+| conv        | convolutions over one to three axes: padding, groups, bias and activation  |
 | im2col      | the matrix of a convolution                                                |
 | attention   | softmax(q k) v over tiles of keys: causal, with a bias                     |
 | softmax     | of whole rows, and online over tiles                                       |
@@ -18,6 +19,7 @@ are given by name or as `tkl` has them.
 """
 
 from tilewright.kernels.attention import attention
+from tilewright.kernels.conv import conv
 from tilewright.kernels.elementwise import activation, gated_silu
 from tilewright.kernels.gather import gather_rows, histogram, scatter_rows
 from tilewright.kernels.gemm import gemm
@@ -31,6 +33,7 @@ from tilewright.kernels.transpose import transpose
 __all__ = [
     "activation",
     "attention",
+    "conv",
     "gated_silu",
     "gather_rows",
     "gemm",

@@ -1,77 +1,101 @@
-"""Convolution, forward: NHWC, any filter, stride, padding and dilation, with a bias and an activation at the end."""
+"""Convolution, forward, over one, two or three axes: channels last, any filter, stride, padding and dilation, groups,
+with a bias and an activation at the end.
+"""
 
 # mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+from operator import index
 from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.algebra.expr import Expr
+from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType
 from tilewright.kernels.element_types import element_type
 from tilewright.kernels.elementwise import apply_activation
 
-N, H, W, C, F, R, S = tkl.sym.N, tkl.sym.H, tkl.sym.W, tkl.sym.C, tkl.sym.F, tkl.sym.R, tkl.sym.S
-P, Q, M, K = tkl.sym.P, tkl.sym.Q, tkl.sym.M, tkl.sym.K
+N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
 G, CG, FG = tkl.sym.G, tkl.sym.CG, tkl.sym.FG
+IMAGE = (tkl.sym.D, tkl.sym.H, tkl.sym.W)
+FILTER = (tkl.sym.T, tkl.sym.R, tkl.sym.S)
+OUTPUT = (tkl.sym.Z, tkl.sym.P, tkl.sym.Q)
+"""Depth, height and width; with fewer axes the last ones."""
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
+PerAxis = int | Sequence[int]
+Padding = str | int | Sequence[int | Sequence[int]]
 
-def conv2d(
-    filter_size: tuple[int, int],
+
+def conv(
+    filter_size: Sequence[int],
     dtype: DType | str = "f32",
     out_dtype: DType | str | None = None,
     *,
-    stride: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    dilation: tuple[int, int] = (1, 1),
+    stride: PerAxis = 1,
+    padding: Padding = 0,
+    dilation: PerAxis = 1,
     groups: int = 1,
     bias: bool = False,
     activation: str | None = None,
 ) -> tuple[tkw.Kernel, dict[Any, Any]]:
-    """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]).
+    """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]), here over two axes.
 
-    h = p*stride + r*dilation - padding, and w likewise; outside, x is 0. With groups, filters f of group g see the
-    channels of that group only. Pairs are for height and width. Sums, bias and activation are in the accumulator's
-    type; the output's type is the data's unless `out_dtype` says another. Sizes come with the arguments.
+    h = p*stride + r*dilation - padding, and w likewise; outside, x is 0. There are as many axes as the filter has
+    sizes: with one, images are [N, W, C], filters [F, S, C] and outputs [N, Q, F]; with three, [N, D, H, W, C],
+    [F, T, R, S, C] and [N, Z, P, Q, F]. Stride, padding and dilation are one number for all axes or one for each;
+    padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
+    that group only. Sums, bias and activation are in the accumulator's type; the output's type is the data's unless
+    `out_dtype` says another. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = conv2d((1, 3), "f32", padding=(0, 1), bias=True)
-    >>> x, w = np.array([5, 6, 7], np.float32).reshape(1, 1, 3, 1), np.ones((1, 1, 3, 1), np.float32)
+    >>> kernel, symbols = conv((3,), "f32", padding=((2, 0),), bias=True)
+    >>> x, w = np.array([5, 6, 7], np.float32).reshape(1, 3, 1), np.array([1, 10, 100], np.float32).reshape(1, 3, 1)
     >>> tilewright.compile(kernel, symbols, strict=True)(x, w, np.array([1], np.float32)).reshape(-1)
-    array([12., 19., 14.], dtype=float32)
+    array([501., 651., 766.], dtype=float32)
     """
+    taps = tuple(filter_size)
+    rank = len(taps)
+    if not 1 <= rank <= len(IMAGE) or not all(_is_number(n, 1) for n in taps):
+        raise ArgumentError(f"filter_size={filter_size!r}: one to three integers of at least 1, one for each axis")
+    if not _is_number(groups, 1):
+        raise ArgumentError(f"groups={groups!r}: an integer of at least 1")
+    steps, far = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
+    ends = padding_of(padding, taps, steps, far)
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
     of_result = of_data if out_dtype is None else element_type(out_dtype)
     grouped = groups > 1
+    image, filters, output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
+    kept, depth, columns = ((G,), CG, FG) if grouped else ((), C, F)
+
     count = 3 if grouped else 2
     g, i, j = (tkw.IndexMapping.iterator(n) for n in ((0, 1, 2) if grouped else (0, 0, 1)))
     of_group: dict[Any, Any] = {G: g} if grouped else {}
-    channels, filters = (g * CG, g * FG) if grouped else (0, 0)
-    kept, depth, columns = ((G,), CG, FG) if grouped else ((), C, F)
-    n, p, q = i // (P * Q), i // Q % P, i % Q
-    r, s, c = j // (S * depth), j // depth % S, j % depth
+    first_channel, first_filter = (g * CG, g * FG) if grouped else (0, 0)
+    n, *pixel = _digits(i, output)
+    *tap, c = _digits(j, (*filters[1:], depth))
+    met = (p * s + r * d - before for p, r, s, d, (before, _) in zip(pixel, tap, steps, far, ends, strict=True))
     at_x = tkw.IndexMapping(
         num_iterators=count,
-        inputs={
-            N: n,
-            H: p * stride[0] + r * dilation[0] - padding[0],
-            W: q * stride[1] + s * dilation[1] - padding[1],
-            C: channels + c,
-        },
+        inputs={N: n, **dict(zip(image, met, strict=True)), C: first_channel + c},
         outputs={**of_group, M: i, K: j},
     )
     at_w = tkw.IndexMapping(
-        num_iterators=count, inputs={F: filters + i, R: r, S: s, depth: c}, outputs={**of_group, columns: i, K: j}
+        num_iterators=count,
+        inputs={F: first_filter + i, **dict(zip(filters, tap, strict=True)), depth: c},
+        outputs={**of_group, columns: i, K: j},
     )
     at_y = tkw.IndexMapping(
-        num_iterators=count, inputs={**of_group, M: i, columns: j}, outputs={N: n, P: p, Q: q, F: filters + j}
+        num_iterators=count,
+        inputs={**of_group, M: i, columns: j},
+        outputs={N: n, **dict(zip(output, pixel, strict=True)), F: first_filter + j},
     )
     first, second = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
     at_bias = tkw.IndexMapping(num_iterators=2, inputs={F: first * FG + second}, outputs={G: first, FG: second})
-    outside = 0 if any(padding) else None
+    outside = 0 if any(n > 0 for pair in ends for n in pair) else None
 
     def product(x: Any, w: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*kept, M, columns, of_sums)](0)])
@@ -83,8 +107,9 @@ def conv2d(
     def finish(total: Any, y: Any) -> None:
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), y, mapping=at_y)
 
-    Image, Filters = tkl.Memory[N, H, W, C, GLOBAL, of_data], tkl.Memory[F, R, S, depth, GLOBAL, of_data]
-    Out = tkl.Memory[N, P, Q, F, GLOBAL, of_result]
+    Image: Any = tkl.Memory[(N, *image, C, GLOBAL, of_data)]
+    Filters: Any = tkl.Memory[(F, *filters, depth, GLOBAL, of_data)]
+    Out: Any = tkl.Memory[(N, *output, F, GLOBAL, of_result)]
     if bias:
 
         @tkw.wave()
@@ -100,17 +125,88 @@ def conv2d(
 
         kernel = conv
 
-    def outputs(size: Expr, axis: int) -> Expr:
-        return (size + 2 * padding[axis] - dilation[axis] * (filter_size[axis] - 1) - 1) // stride[axis] + 1
-
-    symbols = {
-        R: filter_size[0],
-        S: filter_size[1],
-        P: outputs(H, 0),
-        Q: outputs(W, 1),
-        M: N * P * Q,
-        K: R * S * depth,
-    }
+    symbols: dict[Any, Any] = dict(zip(filters, taps, strict=True))
+    for size, out, r, s, d, pair in zip(image, output, taps, steps, far, ends, strict=True):
+        symbols[out] = (size + sum(pair) - d * (r - 1) - 1) // s + 1
+    symbols |= {M: prod(output, start=N), K: prod(filters, start=depth)}
     if grouped:
         symbols |= {G: groups, FG: F // groups, C: groups * CG}
     return kernel, symbols
+
+
+def conv2d(
+    filter_size: tuple[int, int], dtype: DType | str = "f32", out_dtype: DType | str | None = None, **options: Any
+) -> tuple[tkw.Kernel, dict[Any, Any]]:
+    """`conv` over height and width.
+
+    >>> import numpy as np, tilewright
+    >>> kernel, symbols = conv2d((1, 3), "f32", padding=(0, 1))
+    >>> x, w = np.array([5, 6, 7], np.float32).reshape(1, 1, 3, 1), np.ones((1, 1, 3, 1), np.float32)
+    >>> tilewright.compile(kernel, symbols, strict=True)(x, w).reshape(-1)
+    array([11., 18., 13.], dtype=float32)
+    """
+    if len(filter_size) != 2:
+        raise ArgumentError(f"filter_size={filter_size!r}: two integers, for height and width")
+    return conv(filter_size, dtype, out_dtype, **options)
+
+
+def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
+    """One number for each axis, from one for all of them or one for each.
+
+    >>> per_axis(2, 3, "stride"), per_axis((2, 1), 2, "stride")
+    ((2, 2, 2), (2, 1))
+    """
+    found = (value,) * rank if _is_number(value) else _entries(value)
+    if found is None or len(found) != rank or not all(_is_number(n, 1) for n in found):
+        raise ArgumentError(f"{name}={value!r}: an integer of at least 1{_or_each(rank)}")
+    return tuple(map(index, found))
+
+
+def padding_of(
+    padding: Padding, taps: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """(before, after) for each axis: the zeros that count as part of the image.
+
+    Given is one number for all axes, or for each axis a number or such a pair; "valid" is no padding, "same" what
+    makes the output as large as the image, an odd zero going after it. Below 0, so much of the image is left out.
+
+    >>> padding_of((1, (0, 2)), (3, 3), (1, 1), (1, 1)), padding_of("same", (3, 4), (1, 1), (2, 1))
+    (((1, 1), (0, 2)), ((2, 2), (1, 2)))
+    """
+    rank = len(taps)
+    if padding == "valid":
+        return ((0, 0),) * rank
+    if padding == "same":
+        if set(stride) != {1}:
+            raise ArgumentError(f"padding='same' needs a stride of 1, not {stride}; give numbers or pairs instead")
+        spare = [(r - 1) * d for r, d in zip(taps, dilation, strict=True)]
+        return tuple((n // 2, n - n // 2) for n in spare)
+    entries = (padding,) * rank if _is_number(padding) else _entries(padding)
+    pairs = [(n, n) if _is_number(n) else _entries(n) for n in entries or ()]
+    if len(pairs) != rank or any(p is None or len(p) != 2 or not all(map(_is_number, p)) for p in pairs):
+        wanted = ", ".join(["(before, after)"] * rank)
+        raise ArgumentError(
+            f"padding={padding!r}: an integer{_or_each(rank)}, or ({wanted}{',' * (rank == 1)}), 'same' or 'valid'"
+        )
+    return tuple((index(before), index(after)) for before, after in filter(None, pairs))
+
+
+def _or_each(rank: int) -> str:
+    return ", or one for each axis: " + ("(width,)", "(height, width)", "(depth, height, width)")[rank - 1]
+
+
+def _is_number(value: Any, least: int | None = None) -> bool:
+    return hasattr(value, "__index__") and (least is None or index(value) >= least)
+
+
+def _entries(value: Any) -> tuple[Any, ...] | None:
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+
+
+def _digits(flat: Any, extents: Sequence[Any]) -> list[Any]:
+    """The flat index as one digit more than there are extents, the last fastest: (flat // 12, flat // 4 % 3, flat % 4)
+    for extents of 3 and 4.
+    """
+    faster = [prod(extents[n:]) for n in range(len(extents))]
+    inner = [flat // step % extent for step, extent in zip(faster[1:], extents, strict=False)]
+    return [flat // faster[0], *inner, flat % extents[-1]]

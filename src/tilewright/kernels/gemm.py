@@ -3,6 +3,7 @@
 # mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tilewright.lang as tkl
@@ -22,7 +23,7 @@ def gemm(
     dtype: DType | str = "f16",
     out_dtype: DType | str | None = None,
     *,
-    batched: bool = False,
+    batched: bool | Sequence[str] = False,
     bias: bool = False,
     activation: str | None = None,
 ) -> tkw.Kernel:
@@ -30,8 +31,10 @@ def gemm(
 
     `transposes` says for a and b how they lie in memory: a is [M, K] ("n") or [K, M] ("t"), b is [K, N] or [N, K].
     Dimensions go by name, so this is all there is to it. Batched, every matrix has the first dimension B; the bias
-    has N elements all the same. Sums, bias and activation are in the accumulator's type, f32 for floats and i32 for
-    integers (f64, i64 for f64, i64), which is also the output's unless `out_dtype` says another.
+    has N elements all the same. Or `batched` says for each batch dimension, B0, B1, ..., which of the factors have it:
+    with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. Sums, bias and activation are in the
+    accumulator's type, f32 for floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless
+    `out_dtype` says another.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -47,17 +50,31 @@ def gemm(
     of_sums = of_data.accumulator
     of_result = of_sums if out_dtype is None else element_type(out_dtype)
 
-    batch = (B,) if batched else ()
+    axes = [str(axis) for axis in batched] if not isinstance(batched, bool) else ["ab"] if batched else []
+    if any(axis not in ("ab", "a", "b") for axis in axes):
+        raise ArgumentError(f"batched={batched!r}: True, or 'ab', 'a' or 'b' for each batch dimension")
+    batch = (B,) if batched is True else tuple(getattr(tkl.sym, f"B{n}") for n in range(len(axes)))
     a_dims = (M, K) if transposes[0] == "n" else (K, M)
     b_dims = (K, N) if transposes[1] == "n" else (N, K)
-    Left: Any = tkl.Memory[(*batch, *a_dims, GLOBAL, of_data)]
-    Right: Any = tkl.Memory[(*batch, *b_dims, GLOBAL, of_data)]
+    a_batch, b_batch = (tuple(d for d, axis in zip(batch, axes, strict=True) if factor in axis) for factor in "ab")
+    Left: Any = tkl.Memory[(*a_batch, *a_dims, GLOBAL, of_data)]
+    Right: Any = tkl.Memory[(*b_batch, *b_dims, GLOBAL, of_data)]
     Out: Any = tkl.Memory[(*batch, M, N, GLOBAL, of_result)]
+
+    def whole(factor: Any, own: Sequence[Any], dims: Sequence[Any]) -> Any:
+        """The factor, repeated along the batch dimensions that it has not."""
+        if tuple(own) == batch:
+            return tkw.read(factor)
+        every = (*batch, *dims)
+        at = {d: tkw.IndexMapping.iterator(n) for n, d in enumerate(every)}
+        return tkw.read(
+            factor, mapping=tkw.IndexMapping(len(every), inputs={d: at[d] for d in (*own, *dims)}, outputs=at)
+        )
 
     def product(a: Any, b: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
         def total(acc: Any) -> Any:
-            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+            return tkw.mma(whole(a, a_batch, a_dims), whole(b, b_batch, b_dims), acc)
 
         return total
 

@@ -91,7 +91,8 @@ def _streams(
 
 def _strips(c: Contraction, stage: str, rows: int, workers: int) -> list[int]:
     """What a task may take of the rows."""
-    wanted = sorted({1, 2, 3, workers, 2 * workers, 3 * workers, 4 * workers, 8 * workers})
+    most = size(c.rows[-2 if len(c.rows) > 1 else -1])
+    wanted = {1, 2, 3, 3 * workers, *(workers << n for n in range(most.bit_length()))}
     if len(c.rows) == 1:
         blocks = max(1, size(c.rows[-1]) // rows if stage == "place" else -(-size(c.rows[-1]) // rows))
         return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks} or {rows})

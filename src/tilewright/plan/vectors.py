@@ -64,7 +64,7 @@ def _rows(line: int, most: int) -> list[int]:
 
 
 def _strips(c: Contraction, rows: int, workers: int) -> list[int]:
-    wanted = sorted({1, 2, workers, 2 * workers, 4 * workers, 8 * workers})
+    wanted = {1, 2, *(workers << n for n in range(5))}
     if len(c.rows) == 1:
         blocks = max(1, size(c.rows[-1]) // rows)
         return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks})

@@ -1,6 +1,6 @@
 """What convolution and matrix product mean, in float64 or exactly in integers: the references for tests.
 
-Slow but sure: a loop over the filter taps, each a product of whole slices. Nothing here is shared with the compiler.
+Plain and sure: a loop over the filter taps, each joining whole slices. Nothing here is shared with the compiler.
 Data of integer types are computed in int64, everything else in float64.
 
 Tensors come in any order of their axes, said by a string of letters, outermost first:
@@ -56,10 +56,15 @@ def conv_forward(
         _grouped_image(problem, x, x_layout, "x"), _grouped_weights(problem, w, w_layout), _longest_sum(problem)
     )
     result = np.zeros(_image_shape(problem, "y"), images.dtype)
-    for tap, inside, outside in _taps(problem):
-        pixels = images[inside]
-        part = _product(filters[tap], _flat(pixels))
-        result[outside] += part.reshape(result[outside].shape)
+    for first in range(0, problem.o[0], _lines(problem)):
+        part = result[:, :, :, first : first + _lines(problem)]
+        for taps in _several(_taps(problem, first, part.shape[3]), problem):
+            pixels = np.zeros((*images.shape[:2], len(taps), images.shape[2], *part.shape[3:]), images.dtype)
+            for place, (_, inside, outside) in enumerate(taps):
+                pixels[:, :, place][outside] = images[inside]
+            rows = np.concatenate([filters[tap] for tap, _, _ in taps], axis=-1)
+            flat = pixels.reshape(*pixels.shape[:2], rows.shape[-1], prod(part.shape[3:]))
+            part += _product(rows, flat).reshape(part.shape)
     return _ungrouped_image(problem, _finish(result, x, w), y_layout)
 
 
@@ -153,14 +158,32 @@ def matmul_reference(
     return np.ascontiguousarray(result if dst_layout == "mn" else result.swapaxes(-1, -2))
 
 
-def _taps(problem: ConvProblem) -> list[tuple[Index, Index, Index]]:
+_PIXELS = 1 << 22
+"""How many input pixels are gathered for one product."""
+
+
+def _lines(problem: ConvProblem) -> int:
+    """Outputs along the first axis that are computed at a time."""
+    return max(1, _PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * prod(problem.k) or 1))
+
+
+def _several(taps: list[tuple[Index, Index, Index]], problem: ConvProblem) -> list[list[tuple[Index, Index, Index]]]:
+    """The taps, in groups that are gathered together."""
+    count = max(1, _PIXELS // (problem.mb * problem.ic * prod(problem.o[1:]) * _lines(problem) or 1))
+    return [taps[n : n + count] for n in range(0, len(taps), count)]
+
+
+def _taps(problem: ConvProblem, begin_at: int = 0, lines: int | None = None) -> list[tuple[Index, Index, Index]]:
     """Each filter tap that meets the image, with the input pixels and the output pixels that it joins.
 
-    All three as an index of the last axes of an array.
+    All three as an index of the last axes of an array. Of the outputs' first axis only so many lines are looked at, and
+    counted from the first of them.
     """
     axes = []
+    outputs_of = (problem.o[0] if lines is None else lines, *problem.o[1:])
+    shifted = (problem.p[0] - begin_at * problem.s[0], *problem.p[1:])
     for o, i, k, s, p, dilation in zip(
-        problem.o, problem.i, problem.k, problem.s, problem.p, problem.dilation, strict=True
+        outputs_of, problem.i, problem.k, problem.s, shifted, problem.dilation, strict=True
     ):
         found = []
         for tap in range(k):

@@ -13,6 +13,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy
+from tilewright.runtime.dlpack import from_dlpack
 
 
 class Arguments:
@@ -222,7 +223,7 @@ def as_array(argument: Any, where: str) -> Any:
     if torch is not None and isinstance(argument, torch.Tensor):
         return _from_torch(argument, torch, where)
     if hasattr(argument, "__dlpack__"):
-        return np.from_dlpack(argument)
+        return from_dlpack(argument, where)
     raise ArgumentError(
         f"{where} is {type(argument).__name__}; it must be an array (numpy, torch on the CPU, or DLPack)"
     )

@@ -1,0 +1,76 @@
+"""Arrays of other libraries by way of DLPack, also of bf16, which numpy's own reader does not know."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError
+
+_CPU, _UNSIGNED, _BFLOAT = 1, 1, 4
+
+
+class _Tensor(ctypes.Structure):
+    """The beginning of DLPack's DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
+
+
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def from_dlpack(argument: Any, where: str) -> Any:
+    """A numpy array that shares the memory of an argument with `__dlpack__`; `where` names it in the error.
+
+    >>> from_dlpack(np.arange(3), "x")
+    array([0, 1, 2])
+    """
+    try:
+        return np.from_dlpack(argument)
+    except (BufferError, RuntimeError, TypeError, ValueError) as fault:
+        found = _bfloats(argument)
+        if found is None:
+            raise ArgumentError(f"{where} cannot be read by way of DLPack: {fault}") from None
+        return found
+
+
+def _bfloats(argument: Any) -> Any:
+    """The argument where it holds bf16 on the CPU: read as 16-bit integers, whose bits are then taken as bf16."""
+    import ml_dtypes
+
+    if argument.__dlpack_device__()[0] != _CPU:
+        return None
+    try:
+        capsule = argument.__dlpack__()
+    except (BufferError, RuntimeError, TypeError):
+        return None
+    tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    if (tensor.code, tensor.bits, tensor.lanes) != (_BFLOAT, 16, 1):
+        return None
+    tensor.code = _UNSIGNED  # of this export alone: each has a description of its own
+    return np.from_dlpack(_Export(capsule)).view(ml_dtypes.bfloat16)
+
+
+class _Export:
+    """A capsule that is given away once."""
+
+    def __init__(self, capsule: Any):
+        self.capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
