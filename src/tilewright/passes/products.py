@@ -78,14 +78,14 @@ def _vectors(
     rows = sorted({key[0] for key in c.registers})
     blocks = sorted({key[1] for key in c.registers})
     for k in range(0, a.shape[1], depth):
-        factors: list[tuple[int, Value, Expr | None]] = []
+        factors: list[tuple[int, list[Where], Expr | None]] = []
         for i in rows:
             wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
             conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
             if any(isinstance(x, Const) and not x.value for x in conditions):
                 continue  # outside: nothing to multiply
             when = all_of(*conditions) if conditions else None
-            factors.append((i, _number(low, atom, wheres, when), when))
+            factors.append((i, wheres, when))
         if not factors:
             continue
         columns = {}
@@ -94,7 +94,8 @@ def _vectors(
             where = b.at((k + lane % depth, lanes * j + lane // depth))
             columns[j] = low.register(b.dtype, lanes * depth)
             load(low, columns[j], (lane,), where, 0)
-        for i, number, when in factors:
+        for i, wheres, when in factors:  # a number is loaded just before its products: few registers at a time
+            number = _number(low, atom, wheres, when)
             if when is not None and skip:
                 with low.when(when):
                     _row(low, atom, c, i, blocks, number, columns)

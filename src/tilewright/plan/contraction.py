@@ -97,6 +97,11 @@ def size(s: Symbol) -> int:
     return int(s.hi) + 1
 
 
+def coupled(c: Contraction, tap: Symbol) -> bool:
+    """Whether it depends on the place in a line which rows have a tap."""
+    return any(tap in x.symbols and c.rows[-1] in x.symbols for _, x in c.a.conditions())
+
+
 def joined(c: Contraction) -> Contraction:
     """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
     matrix product.

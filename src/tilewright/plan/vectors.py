@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.contraction import Contraction, coupled, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.forms import COLUMNS, ROWS, Step, VectorForm, up
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
 
 BLOCK = 30
 """Cycles that a block of sums takes beside its products."""
+WRITTEN = 16
+"""Steps of the depth that are written out within a line, at most."""
 WIDE = (1, 2, 3, 4)
 """Vectors of columns in a block of sums."""
 
@@ -77,12 +79,12 @@ def _divisors(n: int, most: int) -> list[int]:
 
 
 def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Step, ...]:
-    last, group, line = c.depth[-1], atom.shape[2], c.rows[-1]
+    last, group = c.depth[-1], atom.shape[2]
     deep = max(n for n in (1, 2, 3, 4) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
         deep = fixed.depth // group
-    conditions = [x for _, x in c.a.conditions()]
-    taps = [Step(t.name, 1, any(t in x.symbols and line in x.symbols for x in conditions)) for t in c.depth[:-1]]
+    few = [t for t in c.depth[:-1] if coupled(c, t) and size(t) * deep <= WRITTEN]
+    taps = [Step(t.name, 1, t in few) for t in c.depth[:-1]]
     return (*taps, Step(last.name, deep * group, False), Step(last.name, group, True))
 
 
@@ -132,14 +134,24 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
         read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
-    written = 1
+    inner = edges = 1
     for s in form.steps:
         if s.digit == c.depth[-1].name:
-            written *= s.size // group if not s.written else 1
-        elif s.written:
-            written *= size(next(t for t in c.depth if t.name == s.digit))
-    copies = (3 if c.a.conditions() and full > 2 else 1) + (1 if tail else 0)
-    instructions = int(copies * written * (form.rows * vectors + form.rows + vectors) * 1.1 + 300)
+            inner, edges = (
+                inner * (s.size // group if not s.written else 1),
+                edges * (s.size // group if not s.written else 1),
+            )
+            continue
+        digit = next(t for t in c.depth if t.name == s.digit)
+        inner *= size(digit) if s.written else 1
+        edges *= size(digit) if s.written or coupled(c, digit) else 1
+    each_row = vectors + 1
+    blocks_written = [(form.rows, inner)] if full else []
+    if c.a.conditions():
+        blocks_written = [(form.rows, edges)] * min(full, 2) + [(form.rows, inner)] * (full > 2)
+    if tail:
+        blocks_written.append((tail, edges))
+    instructions = int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)
     return Cost(
         busiest * products,
         busiest * max(0.0, read[0] - products),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +20,14 @@ class Round:
     start: Any
     """The first row of a block, within the last row digit or within what is staged."""
     loops: list[str]
-    """The loops, outermost first; what is done in a round stands in the last."""
+    """The loops of its own, outermost first, if any; what is done in a round stands in the last."""
     only: str | None = None
     """The condition under which a task does this at all."""
     deferred: bool = False
     body: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
-    sums: str = "%sums_"
+    edge: bool = False
+    """Whether rows may lie where some taps fall outside the tensor."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Draft:
     tasks: list[str] = field(default_factory=list)
     staged: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+    """The loops around all rounds, outermost first."""
     rounds: list[Round] = field(default_factory=list)
     rows_view: Callable[[Any, Round], str] | None = None
     """The view of a block's rows for a chunk of the depth."""
@@ -75,18 +79,31 @@ class Draft:
         lines = [f"block {c.name}({', '.join(arguments)})", f"  machine {self.machine}", "{"]
         lines.append(f"  tasks {', '.join(self.tasks)}{schedule} {{")
         lines += ["    " + line for line in (*self.staged, *self.held)]
-        for r in self.rounds:
-            lines += ["    " + line for line in self._round(r)]
+        inner = [line for n, r in enumerate(self.rounds) for line in _own_names(self._round(r), n)]
+        lines += ["    " + line for line in nested(self.loops, inner)]
         return "\n".join([*lines, "  }", "}"]) + "\n"
 
     def _round(self, r: Round) -> list[str]:
-        body = [*r.body, *([] if r.deferred else r.ending)]
-        lines = [f"{r.loops[-1]}{' overlap defer' if r.deferred else ''} {{", *("  " + line for line in body)]
         if r.deferred:
-            lines += ["} finally {", *("  " + line for line in r.ending)]
-        lines.append("}")
-        for loop in reversed(r.loops[:-1]):
-            lines = [f"{loop} {{", *("  " + line for line in lines), "}"]
-        if r.only is not None:
-            lines = [f"if ({r.only}) {{", *("  " + line for line in lines), "}"]
+            lines = [f"{r.loops[-1]} overlap defer {{", *("  " + line for line in r.body)]
+            lines += ["} finally {", *("  " + line for line in r.ending), "}"]
+            lines = nested(r.loops[:-1], lines)
+        else:
+            lines = nested(r.loops, [*r.body, *r.ending])
+        return lines if r.only is None else nested([f"if ({r.only})"], lines)
+
+
+def _own_names(lines: list[str], number: int) -> list[str]:
+    """The lines with names of their own for what they define, from the second round on."""
+    if number == 0:
         return lines
+    defined = {found[1] for line in lines if (found := re.match(r" *(%\w+) = ", line))}
+    pattern = re.compile("|".join(rf"{re.escape(name)}\b" for name in sorted(defined)) or "(?!)")
+    return [pattern.sub(lambda found: f"{found[0]}{number}", line) for line in lines]
+
+
+def nested(loops: list[str], body: list[str]) -> list[str]:
+    """A body within loops, the first outermost."""
+    for loop in reversed(loops):
+        body = [f"{loop} {{", *("  " + line for line in body), "}"]
+    return body

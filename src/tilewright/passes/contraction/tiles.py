@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.draft import Draft, Round
+from tilewright.passes.contraction.draft import Draft, Round, nested
 from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.contraction.text import (
     argument,
@@ -313,7 +313,7 @@ def _nest(d: Draft, steps: tuple[Step, ...], chunks: int, body: list[str]) -> li
         while remaining and remaining[-1].written == written:
             s = remaining.pop()
             run.insert(0, f"b in 0..{chunks}" if s.digit == last else f"{s.digit} in 0..{extents[s.digit]}")
-        lines = [f"for {', '.join(run)}{' unroll' if written else ''} {{", *("  " + line for line in lines), "}"]
+        lines = nested([f"for {', '.join(run)}{' unroll' if written else ''}"], lines)
     return lines
 
 

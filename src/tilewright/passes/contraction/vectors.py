@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.draft import Draft, Round
+from tilewright.passes.contraction.draft import Draft, Round, nested
 from tilewright.passes.contraction.text import batch_at, ending, flat_index, limits, named, places
-from tilewright.plan.contraction import size
+from tilewright.plan.contraction import coupled, size
 from tilewright.plan.forms import COLUMNS, VectorForm
 
 
@@ -21,33 +21,46 @@ def _form(d: Draft) -> VectorForm:
 
 
 def place(d: Draft) -> None:
-    """Tasks over strips of rows and parts of columns; within one, loops over lines and blocks of sums."""
+    """Tasks over strips of rows and parts of columns; within one, loops over lines and blocks of sums.
+
+    Where taps may fall outside, the first and the last block of a line are rounds of their own.
+    """
     form, c = _form(d), d.c
     last = c.rows[-1]
     full, tail = divmod(size(last), form.rows)
-    lines, only, first, end = [], None, "0", str(full)
+    only = None
+    first, end = "0", str(full)
     if len(c.rows) > 1:
         line = c.rows[-2]
         strips = -(-size(line) // form.strip)
         span = f"{form.strip}*strip..min({form.strip}*(strip + 1), {size(line)})" if strips > 1 else f"0..{size(line)}"
-        lines = [f"{line.name} in {span}"]
+        d.loops = [f"for {line.name} in {span}"]
     else:
         per = form.strip // form.rows
         strips = max(1, -(-full // per))
         if strips > 1:
             first, end, only = f"{per}*strip", f"min({per}*(strip + 1), {full})", f"strip == {strips - 1}"
     d.tasks = d.task_ranges(f"strip in 0..{strips}" if strips > 1 else None)
-    if full:
-        peel = " peel [1, 1]" if c.a.conditions() and only is None else ""
+    across = [f"for {d.columns_range}"]
+    if form.order[0] == COLUMNS:
+        d.loops, across = [*across, *d.loops], []
+    if not c.a.conditions():
+        if full:
+            start = form.rows * named("block", full)
+            d.rounds.append(Round(form.rows, start, [f"for block in {first}..{end}", *across]))
+    elif only is None:
+        if full:
+            d.rounds.append(Round(form.rows, 0, across, edge=True))
+        if full > 2:
+            start = form.rows * named("block", full)
+            d.rounds.append(Round(form.rows, start, [f"for block in 1..{full - 1}", *across]))
+        if full > 1:
+            d.rounds.append(Round(form.rows, form.rows * (full - 1), across, edge=True))
+    elif full:
         start = form.rows * named("block", full)
-        d.rounds.append(Round(form.rows, start, _loops(d, [*lines, f"block in {first}..{end}{peel}"])))
+        d.rounds.append(Round(form.rows, start, [f"for block in {first}..{end}", *across], edge=True))
     if tail:
-        d.rounds.append(Round(tail, full * form.rows, _loops(d, lines), only, sums="%rest_"))
-
-
-def _loops(d: Draft, rows: list[str]) -> list[str]:
-    ranges = [d.columns_range, *rows] if d.form.order[0] == COLUMNS else [*rows, d.columns_range]
-    return [f"for {r}" for r in ranges]
+        d.rounds.append(Round(tail, full * form.rows, across, only, edge=True))
 
 
 def stage(d: Draft) -> None:
@@ -57,11 +70,12 @@ def stage(d: Draft) -> None:
 def multiply(d: Draft) -> None:
     """Sums in registers, and the products of every block."""
     form, c = _form(d), d.c
-    for r in d.rounds:
-        d.held.append(
-            f"{r.sums} = alloc register {c.sum_dtype} ({r.rows}, {form.columns}) as {form.atom.name}.c",
-        )
-        r.body += [f"fill {r.sums} {_number(c.start)}", *_products(d, r)]
+    for r in d.rounds:  # within the round: what another round sums must not hold registers here
+        r.body += [
+            f"%sums_ = alloc register {c.sum_dtype} ({r.rows}, {form.columns}) as {form.atom.name}.c",
+            f"fill %sums_ {_number(c.start)}",
+            *_products(d, r),
+        ]
 
 
 def _products(d: Draft, r: Round) -> list[str]:
@@ -80,12 +94,16 @@ def _products(d: Draft, r: Round) -> list[str]:
             opened.append(f"for e in 0..{size(last) // step}")
             continue
         digit = extents[s.digit]
-        span = None if s.written else limits(c.a, digit, outer)
+        at_edge = r.edge and coupled(c, digit)  # which rows a tap skips is known where it is written out
+        written = s.written or at_edge
+        span = None if written else limits(c.a, digit, outer)
         if span is not None:
             settled |= span[2]
             opened.append(f"for {digit.name} in {span[0]}..{span[1]}")
+        elif at_edge and not s.written:  # outside of all loops: elements that taps share would be kept in registers
+            opened.insert(0, f"for {digit.name} in 0..{size(digit)} unroll")
         else:
-            opened.append(f"for {digit.name} in 0..{size(digit)}{' unroll' if s.written else ''}")
+            opened.append(f"for {digit.name} in 0..{size(digit)}{' unroll' if written else ''}")
     i, k, e = named("i", r.rows), named("k", step), named("e", size(last) // step)
     depth: dict[Any, Any] = {x: named(x.name, size(x)) for x in c.depth[:-1]}
     at = {line: r.start + i, **depth, last: step * e + k}
@@ -96,11 +114,9 @@ def _products(d: Draft, r: Round) -> list[str]:
     lines = [
         f"%taps_ = view %{c.a.name} (i {r.rows}, k {step}) -> {taps}",
         f"%columns_ = view %packed_ (k {step}, j {form.columns}) -> [{batch_at(c)}f, {', '.join(group)}]",
-        f"mma {r.sums} += %taps_ * %columns_ using {form.atom.name}{skip}",
+        f"mma %sums_ += %taps_ * %columns_ using {form.atom.name}{skip}",
     ]
-    for loop in reversed(opened):
-        lines = [f"{loop} {{", *("  " + each for each in lines), "}"]
-    return lines
+    return nested(opened, lines)
 
 
 def finish(d: Draft) -> None:
@@ -111,7 +127,7 @@ def finish(d: Draft) -> None:
     for r in d.rounds:
         ends = {c.rows[-1]: r.start + named("i", r.rows), column: form.columns * f + j}
         ragged = bool(size(column) % form.columns)
-        r.ending += ending(c, r.sums, r.rows, form.columns, ends, "", ragged)
+        r.ending += ending(c, "%sums_", r.rows, form.columns, ends, "", ragged)
 
 
 def _number(value: float) -> str:
