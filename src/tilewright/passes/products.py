@@ -61,7 +61,7 @@ def _whole_steps(low: Lowering, atom: MultiplyAtom, a: Memory | MemoryView) -> b
     depth = atom.shape[2]
     if depth == 1:
         return True
-    row, step = low.axis("i", a.shape[0]), low.axis("k", a.shape[1] // depth)
+    row, step = low.axis("i", a.extents[0]), low.axis("k", a.extents[1] // depth)
     wheres = [a.at((row, depth * step + d)) for d in range(depth)]
     first = wheres[0]
     stride = wheres[1].offset - first.offset
@@ -77,7 +77,7 @@ def _vectors(
     depth, lanes = atom.shape[2], c.lanes
     rows = sorted({key[0] for key in c.registers})
     blocks = sorted({key[1] for key in c.registers})
-    for k in range(0, a.shape[1], depth):
+    for k in range(0, a.extents[1], depth):
         factors: list[tuple[int, Value, Expr | None]] = []
         for i in rows:
             wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
@@ -127,7 +127,7 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
     """C += A * B by loops: rows, vectors of columns, k."""
     held = in_memory(low, c)
     kind = held.dtype
-    rows, columns = held.shape
+    rows, columns = held.extents
     lanes = max(1, low.vector_bytes // kind.numpy.itemsize)
     with low.loop("i", 0, rows) as i:
         for start in range(0, columns, lanes):
@@ -138,7 +138,7 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
             load(low, total, (lane,), where, 0)
             product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
             formula = Formula("add", (Formula.operand(1), product))
-            with low.loop("k", 0, a.shape[1]) as k:
+            with low.loop("k", 0, a.extents[1]) as k:
                 factor = a.at((i, k))
                 with _unless_outside(low, factor, skip):
                     load(low, left, (lane,), factor, 0)
