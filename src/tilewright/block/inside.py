@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.algebra.expr import And, AtLeastZero, Expr, FloorDiv, IsZero, Max, Min, Mod, Symbol
+from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, FloorDiv, IsZero, Max, Min, Mod, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_rules import linear, negate, weighted_sum
 from tilewright.algebra.expr_use import Substitution
@@ -26,7 +26,12 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     >>> shown(rows - 1 - (9 * block + i)), shown(rows - 2 - (9 * block + i))
     (True, False)
     """
-    return _search(e, list(facts), DEPTH)
+    known = list(facts)
+    if _search(e, known, DEPTH):
+        return True
+    # e >= 0 for an integer e where d*e + d - 1 >= 0: of that, what a quotient by d leaves out can be taken away
+    divisors = {node.right.value for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)}
+    return any(_search(weighted_sum(d - 1, [(e, d)]), known, DEPTH) for d in sorted(divisors) if d > 1)
 
 
 def holds(condition: Expr) -> list[Expr]:
@@ -95,6 +100,7 @@ def _ends(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
         if factor == 1 and isinstance(node, kind):
             images = [Substitution({}) for _ in node.args]
             for image, part in zip(images, node.args, strict=True):
+                image.done |= {s: s for s in limit.symbols}
                 image.done[node] = part
             return [end for image in images for end in _ends(image(limit), kind)]
     return [limit]

@@ -17,6 +17,7 @@ from tilewright.block.distribution import placement
 from tilewright.block.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
@@ -53,6 +54,7 @@ class Lowering:
     def __init__(self, program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]):
         self.program, self.machine, self.available = program, machine, available
         self.vector_bytes = 32 if machine is None else (machine.limits.vector_bytes or 32)
+        self.open = frozenset(open_parameters(program))
         self.made = {r: op for op in program.walk() for r in op.results}
         self.chain = Places(program, self.made)
         self.handles: dict[Value, Any] = {}

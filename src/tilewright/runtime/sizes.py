@@ -55,9 +55,10 @@ def sizes_of(program: Program, arrays: Mapping[str, Array], given: Mapping[str, 
                 f"{program.name} needs a value for {s.name}, which no shape tells: give params={{{s.name!r}: ...}}, "
                 f"{_text(s)}"
             )
+    found = {s.name: found[s.name] for s in parameters}
     _check_extents(program, arrays, found)
     _check_requirements(program, found)
-    return {s.name: found[s.name] for s in parameters}
+    return found
 
 
 def _given(program: Program, parameters: tuple[Symbol, ...], given: Mapping[str, int]) -> dict[str, int]:
