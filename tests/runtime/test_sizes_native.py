@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import open_programs
 import pytest
+from block_checks import conv_avx512, source
 from guarded import guarded
 from native_checks import on_x86, succeeds
 from open_programs import AFFINE, BF16, CONV, POINTWISE, PRODUCT, Problem, small
@@ -89,6 +90,44 @@ def test_a_pointwise_convolution_by_tiles_with_open_rows(compiles: list[str], wo
     for m in (*range(1, 70), 96, 127, 128, 129, 200, 1000):
         assert exact(program, open_programs.pointwise(m)), m
     assert len(compiles) == 1
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [{"PIX": 7}, {"PIX": 5, "STRIDE": 2}, {"PIX": 3, "R": 5, "S": 1, "PAD": 2}, {"PIX": 6, "R": 1, "S": 1, "PAD": 0}],
+)
+def test_the_example_with_all_sizes_open(compiles: list[str], fixed: dict[str, int]) -> None:
+    """Images, channels and filters: every stride is an expression."""
+    text = source("conv_avx512").replace(
+        "param N = 1, H = 56, W = 56, C = 64, F = 64,",
+        "param N in 1..99, H in 1..999, W in 1..999, C in 4..999 step 4, F in 32..999 step 32,",
+    )
+    program = native(text, params=fixed)
+    stride, pad, r, s = (fixed.get(name, 3 if name in "RS" else 1) for name in ("STRIDE", "PAD", "R", "S"))
+    done = 0
+    for h, w, (n, c, f) in product((1, 4, 9), range(1, 22), ((1, 12, 32), (2, 4, 64))):
+        p, q = (h + 2 * pad - r) // stride + 1, (w + 2 * pad - s) // stride + 1
+        if p > 0 and q > 0 and q % fixed["PIX"] == 0:
+            case = conv_avx512(N=n, H=h, W=w, C=c, F=f, **fixed)
+            assert exact(program, Problem(case.arguments, case.wanted.astype(np.float32))), (h, w)
+            done += 1
+    assert done > 5
+    assert len(compiles) == 1
+
+
+def test_what_is_skipped_is_not_multiplied() -> None:
+    """Zero times infinity would show."""
+    program = native(CONV)
+    for r, s in ((0, 0), (2, 2), (1, 2), (0, 1)):
+        filters = np.zeros((3, 3, 16, 32), np.float32)
+        filters[r, s] = np.inf
+        for h, w in ((1, 1), (2, 7), (3, 9), (4, 22)):
+            there = np.zeros((h + 2, w + 2), bool)
+            there[1:-1, 1:-1] = True
+            wanted = np.where(there[r : r + h, s : s + w], np.inf, 0).astype(np.float32)
+            wanted = np.broadcast_to(wanted[None, :, :, None], (1, h, w, 32))
+            x = np.ones((1, h, w, 16), np.float32)
+            assert np.array_equal(program(x, filters.reshape(1, 144, 32, 1)), wanted), (r, s, h, w)
 
 
 def test_nothing_beside_the_arrays_is_touched() -> None:

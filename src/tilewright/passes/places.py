@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
-from tilewright.algebra.expr_rules import linear, weighted_sum, xor
+from tilewright.algebra.expr_rules import linear, maximum, minimum, weighted_sum, xor
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -96,6 +96,31 @@ class MemoryView:
         inner = self.base.at(tuple(found))
         kept = dict.fromkeys(c for c in (*conditions, *inner.conditions) if not (isinstance(c, Const) and c.value))
         return Where(inner.buffer, inner.offset, tuple(kept))
+
+
+def nearest(tensor: Memory | MemoryView, coordinates: Coordinates) -> Where | None:
+    """Where an element lies, or, if it is not there, another one near it: a place that can always be read.
+
+    None where the tensor may have no elements at all.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> from tilewright.ir.dtypes import f32
+    >>> size, p = symbol("W", 1, 99), symbol("p", 0, 200)
+    >>> whole = Memory(Value(None, "x"), f32, (size,), (1,))
+    >>> i = symbol("i", 0, 4)
+    >>> print(nearest(MemoryView(whole, f32, (5,), (i,), ((p + i - 1, True),)), (as_expr(0),)).offset)
+    max(0, min(W - 1, p - 1))
+    """
+    if isinstance(tensor, Memory):
+        return tensor.at(coordinates)
+    images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
+    found = []
+    for (e, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
+        if loose and as_expr(size).lo < 1:
+            return None
+        c = images(e)
+        found.append(maximum(minimum(c, size - 1), 0) if loose else c)
+    return nearest(tensor.base, tuple(found))
 
 
 def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:

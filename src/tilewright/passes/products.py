@@ -13,7 +13,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.passes.elementwise import from_memory, in_memory, load
-from tilewright.passes.places import Memory, MemoryView, Where
+from tilewright.passes.places import Memory, MemoryView, Where, nearest
 from tilewright.passes.storage import Tiles, Vectors
 
 if TYPE_CHECKING:
@@ -85,7 +85,11 @@ def _vectors(
             if any(isinstance(x, Const) and not x.value for x in conditions):
                 continue  # outside: nothing to multiply
             when = all_of(*conditions) if conditions else None
-            factors.append((i, _number(low, atom, wheres, when), when))
+            always = _always_there(low, a, i, k, depth) if skip and conditions else None
+            if always is not None:  # what is not multiplied may be any number
+                factors.append((i, _number(low, atom, always, None), when))
+            else:
+                factors.append((i, _number(low, atom, wheres, when), when))
         if not factors:
             continue
         columns = {}
@@ -100,6 +104,19 @@ def _vectors(
                     _row(low, atom, c, i, blocks, number, columns)
             else:
                 _row(low, atom, c, i, blocks, number, columns)
+
+
+def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: int, depth: int) -> list[Where] | None:
+    """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
+    if not low.open:
+        return None
+    found = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
+    places = [w for w in found if w is not None]
+    if len(places) < depth:
+        return None
+    first = places[0].offset
+    step = places[min(1, depth - 1)].offset - first
+    return places if all(w.offset - first is d * step for d, w in enumerate(places)) else None
 
 
 def _row(

@@ -54,6 +54,7 @@ def emit(program: Program) -> Emitted:
 class _Emitter:
     def __init__(self, program: Program):
         self.program = program
+        self.open = open_parameters(program)
         self.w = Writer()
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
@@ -74,7 +75,7 @@ class _Emitter:
         stride = "STRIDE_OF_SCRATCH"
         mine = w.value(f"mul i64 %worker, {stride}")
         self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
-        for place, parameter in enumerate(open_parameters(self.program)):
+        for place, parameter in enumerate(self.open):
             slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + place)}")
             w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
         configuration = [w.name("slot"), w.name("config")]
@@ -560,7 +561,7 @@ class _Emitter:
 
     def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
         """Tasks are counted before the first one is done: nothing but parameters may say how many there are."""
-        known = set(open_parameters(self.program))
+        known = set(self.open)
 
         def tells(e: Expr) -> bool:
             return all(s in known or (s.definition is not None and tells(s.definition)) for s in e.symbols)
@@ -571,6 +572,11 @@ class _Emitter:
                     raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
 
     def _if(self, op: Op) -> None:
+        from tilewright.targets.x86.instructions import multiply_where, only_products
+
+        if self.open and only_products(self, op):
+            multiply_where(self, op)
+            return
         w = self.w
         carried = self._carried(op.blocks)
         condition = w.condition(op.attrs["when"])
