@@ -114,6 +114,31 @@ def test_an_atom_may_not_be_named_by_an_open_parameter() -> None:
         compile_text(rows("%a = view %x (i 1, k 1) -> [m, k]\nmma %c += %a * %a using avx{N}.f32").replace("%c", "%a"))
 
 
+def test_what_a_program_requires_is_known() -> None:
+    body = "%a = view %x (j 8) -> [m, j]"
+    with pytest.raises(ProgramError, match="below N"):
+        compile_text(rows(body))
+    compile_text(rows(body, "param M in 1..100, N in 1..100\n  require (N >= 8)"))
+    compile_text(rows(body, "param M in 1..100, N in 8..100"))
+    body = "for b in 0..ceildiv(N, 8) { %a = view %x (j 8) -> [m, 8*b + j] }"
+    compile_text(rows(body, "param M in 1..100, N in 8..100 step 8"))
+
+
+def test_a_divisor_that_may_be_zero_is_refused_on_the_loop_level_too() -> None:
+    text = """loop f(%y: out global f32 (M))
+  param M in 1..9, K in 0..9
+{
+  tasks t in 0..M {
+    %v = alloc vector f32 ()
+    fill %v 0
+    store %v () -> %y[t%K]
+  }
+}
+"""
+    with pytest.raises(ProgramError, match=r"the divisor K may be zero or less; its parameters \(K\) need ranges"):
+        compile_text(text)
+
+
 def test_a_bound_parameter_is_a_number_everywhere() -> None:
     body = "%line = alloc shared f32 (N)\n%a = view %x (j N) -> [m, j]\ncopy %a -> %line\n"
     text = rows(body + "%to = view %y (j N) -> [m, j]\ncopy %line -> %to")

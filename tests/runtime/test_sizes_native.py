@@ -386,6 +386,33 @@ def test_a_host_program_launches_one_object_with_many_sizes(compiles: list[str])
     assert len(compiles) == 1
 
 
+def test_members_of_a_family_that_a_host_program_launches_are_kept_apart() -> None:
+    """Parameters that are numbers make other code, open ones do not."""
+    text = """host both(%x: in global f32 (A), %y: out global f32 (A), %z: out global f32 (A))
+  size A
+{
+  launch add(%x, %y) workers 1 with K = 1
+  launch add(%x, %z) workers 1 with K = 2, M = A
+}
+
+block add(%x: in global f32 (M), %y: out global f32 (M))
+  param M in 1..100, K
+{
+  tasks t in 0..1 {
+    map over (i M) %y = %x + f32([K*i])
+  }
+}
+"""
+    for target in ("interpreter", "x86"):
+        program = compile_text(text, target)
+        for n in (3, 20):
+            x = small(n)
+            y, z = np.full((2, n), np.nan, np.float32)
+            program.bind(x, y, z)()
+            assert np.array_equal(y, x + np.arange(n)), target
+            assert np.array_equal(z, x + 2 * np.arange(n)), target
+
+
 def test_host_programs_read_sizes_and_have_none_open() -> None:
     text = "host f(%x: in global f32 (A))\n  param K in 1..4\n  size A\n{\n}\n"
     with pytest.raises(ProgramError, match=r"K in 1\.\.4: a host program reads its sizes off its arguments: `size K`"):

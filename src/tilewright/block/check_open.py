@@ -44,6 +44,11 @@ def check_open(program: Program) -> None:
     _Check(program).run()
 
 
+def check_divisors(program: Program) -> None:
+    """Raises a ProgramError where a divisor may be zero for some value of an open parameter."""
+    _Check(program).divisors()
+
+
 class _Check:
     def __init__(self, program: Program):
         self.program = program
@@ -57,9 +62,18 @@ class _Check:
                 self._let(record)
             if record.name == "waves":
                 self._numbers(record, (record.attrs["count"],), "waves")
+            if record.name == "require":  # a call is refused where it does not hold
+                self.facts += holds(self._expanded(record.attrs["that"]))
+        self.divisors()
+        self._block(self.program.body)
+
+    def divisors(self) -> None:
+        """A divisor is at least one for all values: quotients are worked out also where nobody looks at them."""
         for arg in self.program.args:
             self._divisors(arg.type.expressions(), f"%{arg.name}", None)
-        self._block(self.program.body)
+        for op in (*self.program.records, *self.program.walk()):
+            for name, value in op.attrs.items():
+                self._divisors(kind_of(op.spec.attrs[name]).expressions(value), op_text(op), op)
 
     def _block(self, block: Block) -> None:
         before = self.lets
@@ -100,7 +114,6 @@ class _Check:
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
             exprs = tuple(kind_of(kind).expressions(value))
-            self._divisors(exprs, op_text(op), op)
             if kind in ("count", "dotted") or name == "peel":
                 self._numbers(op, exprs, f"{op_text(op)}: {name}")
         if op.name == "let":
@@ -150,9 +163,8 @@ class _Check:
         return found[:1] if op.name in ("gather", "scatter", "atomic") else found
 
     def _divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
-        """A divisor is at least one for all values: quotients are worked out also where nobody looks at them."""
         for e in exprs:
-            for node in self._expanded(e).walk():
+            for node in e.walk():
                 if not isinstance(node, FloorDiv | Mod | Exact) or isinstance(node.right, Const):
                     continue
                 names = self._named((node.right,))

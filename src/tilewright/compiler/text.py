@@ -203,7 +203,7 @@ class TextExecutable:
         if not open_parameters(program):
             return program
         values = sizes_of(program, arrays, params)
-        key = (program.name, tuple(sorted(values.items())))
+        key = (program, tuple(values.items()))
         if key not in self._members:
             self._members[key] = self._ready(program, values)
         return self._members[key]
