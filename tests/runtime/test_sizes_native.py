@@ -310,6 +310,70 @@ def test_an_argument_with_open_strides() -> None:
         assert np.array_equal(meaning(x), x + 1)
 
 
+def test_a_step_saves_the_ragged_end() -> None:
+    text = AFFINE.replace("N in 0..65536", "N in 16..65536 step 16")
+    assert "if (" in native(AFFINE).text("loop")
+    program = native(text)
+    assert "if (" not in program.text("loop")
+    for n in (16, 48):
+        assert exact(program, open_programs.affine(3, n))
+
+
+def test_loops_that_no_value_gives_a_round() -> None:
+    for text, make in (
+        (POINTWISE.replace("M in 1..1000000", "M in 1..20"), open_programs.pointwise),
+        (PRODUCT.replace("M in 1..100000", "M in 1..9"), open_programs.product),
+    ):
+        program = native(text)
+        assert exact(program, make(1))
+        assert exact(program, make(8))
+
+
+def test_a_cpu_without_the_atoms_runs_loops_of_the_same_meaning(
+    compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "has", lambda atom: False)
+    for text, make, sizes in (
+        (PRODUCT, open_programs.product, ((1,), (9,), (20,))),
+        (CONV, open_programs.conv, ((1, 1, 1), (1, 2, 8), (2, 3, 15))),
+        (POINTWISE, open_programs.pointwise, ((1,), (32,), (70,))),
+    ):
+        program = native(text)
+        for size in sizes:
+            assert exact(program, make(*size)), size
+    assert len(compiles) == 3
+
+
+def test_places_that_are_data_in_tensors_of_open_sizes() -> None:
+    text = """block places(%table: in global f32 (V, 2), %which: in global i32 (M), %count: inout global i32 (V),
+    %rows: out global f32 (M, 2), %turned: out global f32 (M, 2))
+  param V in 1..1000, M in 1..1000
+{
+  tasks t in 0..1 {
+    for m in 0..M {
+      %tile = alloc shared f32 (1, 2)
+      gather %tile (i 1, j 2), %table where v = %which[m + i] -> [v ?, j] else -1
+      %to = view %rows (i 1, j 2) -> [m + i, j]
+      copy %tile -> %to
+      scatter %tile (i 1, j 2), %turned -> [M - 1 - m - i, j]
+      %one = alloc shared i32 (1)
+      fill %one 1
+      atomic add %one (i 1), %count where v = %which[m + i] -> [v ?]
+    }
+  }
+}
+"""
+    program = native(text)
+    for v, m in ((3, 4), (10, 7), (1, 1)):
+        table, which = small(v, 2), (np.arange(m) * 3 % (v + 2)).astype(np.int32)
+        count = np.zeros(v, np.int32)
+        found, turned = program(table, which, count)
+        wanted = np.where((which < v)[:, None], table[np.minimum(which, v - 1)], -1)
+        assert np.array_equal(found, wanted)
+        assert np.array_equal(turned, wanted[::-1])
+        assert np.array_equal(count, np.bincount(which[which < v], minlength=v))
+
+
 @pytest.mark.parametrize("schedule", ["strided", "contiguous", "dynamic"])
 def test_tasks_of_open_ranges_are_all_done_once(schedule: str) -> None:
     text = f"""block count(%x: inout global i32 (M, N))

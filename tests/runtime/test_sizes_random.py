@@ -29,13 +29,15 @@ def random_text(seed: int) -> str:
     at = [source[1], source[0]] if turned else source
     shape = "N, M" if turned else "M, N"
     loop = "0..1" if whole else f"0..ceildiv(N, {columns})" + rng.choice(("", " peel [1, 1]", " peel [2]", " unroll"))
-    space = f"shared {kind} ({rows}, {columns})"
+    held = kind == "f32" and columns == 16 and rng.random() < 0.7
+    space = f"register f32 ({rows}, 16) as avx512.f32.c" if held else f"shared {kind} ({rows}, {columns})"
     direct = whole or rng.random() < 0.4
     tasks = rng.choice((f"b in 0..ceildiv(M, {rows})", f"u in 0..1, b in 0..(M + {rows - 1})//{rows}"))
     schedule = rng.choice(("", " schedule contiguous"))
     condition = rng.choice(("b >= 0", f"{rows}*b + {rows} <= M", "2*b < M", "b + 1 < N", "(b + M)%3 == 1"))
     body = _steps(rng, direct)
     return f"""block moved(%x: in global {kind} ({shape}), %y: out global {kind} (M, N))
+  machine x86.avx512
   param M in 1..200, N in 1..200
 {{
   tasks {tasks}{schedule} {{

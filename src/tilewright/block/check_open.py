@@ -86,9 +86,15 @@ class _Check:
                     self._block(inner)
                 self.facts = facts
                 continue
+            if any(self._never(r.lo, r.hi) for r in op.attrs.get("ranges", ())):
+                continue
             for inner in op.blocks:
                 self._block(inner)
         self.lets = before
+
+    def _never(self, lo: Expr, hi: Expr) -> bool:
+        """Whether a loop has no rounds, whatever the values."""
+        return (self._expanded(hi) - self._expanded(lo)).hi <= 0
 
     def _let(self, op: Op) -> None:
         found = op.attrs["symbol"]

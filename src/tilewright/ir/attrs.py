@@ -69,7 +69,7 @@ class Range:
     def of(cls, name: str, lo: Any, hi: Any, step: int = 1) -> Range:
         """The range of that name; its symbol knows its limits, unless there is nothing between them."""
         lo, hi = as_expr(lo), as_expr(hi)
-        empty = isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value
+        empty = hi.hi <= lo.lo
         return cls(symbol(name, lo, None if empty else hi - 1), lo, hi, step)
 
     def __str__(self) -> str:

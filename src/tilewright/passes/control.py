@@ -27,7 +27,9 @@ MOST = 4096
 
 
 def for_(low: Lowering, op: Op) -> None:
-    """A loop: kept, unrolled or peeled."""
+    """A loop: kept, unrolled or peeled; one that has no rounds for any value of open parameters is left out."""
+    if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
+        return
     if op.attrs.get("overlap") == "defer" and can_defer(low, op):
         deferred(low, op)
         return
