@@ -52,7 +52,7 @@ def check_divisors(program: Program) -> None:
 class _Check:
     def __init__(self, program: Program):
         self.program = program
-        self.open = frozenset(open_parameters(program))
+        self.open = {s.name for s in open_parameters(program)}
         self.lets: dict[Symbol, Expr] = {}
         self.facts: list[Expr] = []
 
@@ -105,14 +105,17 @@ class _Check:
         return Substitution(self.lets)(e) if self.lets else e
 
     def _named(self, exprs: Iterable[Expr]) -> str:
-        """The open parameters that expressions depend on, themselves or by their symbols' limits."""
+        """The open parameters that expressions depend on, themselves or by their symbols' limits.
+
+        They are known by their names: in the name of an atom a parameter stands without its range.
+        """
         found: set[Symbol] = set()
         stack = [self._expanded(e) for e in exprs]
         while stack:
             for s in stack.pop().symbols - found:
                 found.add(s)
                 stack += [e for e in (s.lower, s.upper, s.definition) if e is not None]
-        return ", ".join(sorted(s.name for s in found & self.open))
+        return ", ".join(sorted({s.name for s in found} & self.open))
 
     # -- numbers --------------------------------------------------------------------------------------
 
@@ -134,9 +137,7 @@ class _Check:
             self._coordinates(op)
 
     def _numbers(self, op: Op, exprs: Iterable[Expr], what: str) -> None:
-        exprs = tuple(exprs)
-        names = ", ".join(sorted({s.name for e in exprs for s in e.symbols} & {s.name for s in self.open}))
-        names = names or self._named(exprs)
+        names = self._named(exprs)
         if names:
             raise ProgramError(f"{what} must be a number; it depends on the open parameter {names}", op.loc)
 
