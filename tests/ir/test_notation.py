@@ -13,6 +13,7 @@ from tilewright.ir.binding import bind
 from tilewright.ir.block import BLOCK, parse_block
 from tilewright.ir.core import Program
 from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+from tilewright.ir.loop import parse_loop
 from tilewright.ir.notation import pieces
 from tilewright.ir.parser import parse_programs
 
@@ -495,3 +496,22 @@ def test_printing_does_not_depend_on_names_that_collide() -> None:
     )
     assert "%0 = view %y (k 2)" in str(program)
     assert parse_block(str(program)) == program
+
+
+def test_a_branch_after_a_load_is_not_taken_for_its_condition() -> None:
+    text = """loop f(%x: in global f32 (4), %y: out global f32 (4))
+{
+  tasks t in 0..4 {
+    %v = alloc vector f32 ()
+    load %v () = %x[t]
+    if (t >= 2) {
+      compute %v = %v + 1
+    }
+    store %v () -> %y[t]
+    if (t >= 3) {
+      barrier
+    }
+  }
+}
+"""
+    assert str(parse_loop(text)) == text

@@ -13,9 +13,11 @@ import numpy as np
 
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
+from tilewright.block.check_open import check_open
 from tilewright.block.distribution import Placement, operand_layout, placement
 from tilewright.block.places import Places
 from tilewright.errors import LayoutError, ProgramError
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
@@ -26,8 +28,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check(program: Program, machine: Machine | None) -> None:
-    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound."""
+    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound, or open."""
     verify(program)
+    if open_parameters(program):
+        check_open(program)
     _Checker(program, machine).run()
 
 

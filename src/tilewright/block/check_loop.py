@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.block.check_open import check_divisors
 from tilewright.errors import ProgramError
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tensors import numbers
 from tilewright.ir.verifier import verify
@@ -10,8 +12,10 @@ from tilewright.machine import Machine, RegisterOperand
 
 
 def check_loop(program: Program, machine: Machine | None) -> None:
-    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound."""
+    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound, or open."""
     verify(program)
+    if open_parameters(program):
+        check_divisors(program)
     for op in program.walk():
         if op.name == "atom":
             try:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr_use import evaluate
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.tensors import TensorType, numbers
 
@@ -19,7 +20,8 @@ class Places:
 
     def __init__(self, program: Program, made: Mapping[Value, Op]):
         self.made = made
-        self.values: dict[str, int] = {}  # the first value of each loop variable: where a box is looked at
+        # the first value of each loop variable, and the least of each open parameter: where a box is looked at
+        self.values: dict[str, int] = {s.name: int(s.lo) for s in open_parameters(program)}
         for op in program.walk():
             for loop in op.attrs.get("ranges", ()):
                 self.values[loop.symbol.name] = int(evaluate(loop.lo, self.values))

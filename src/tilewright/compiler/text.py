@@ -17,7 +17,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.interpret import loop as loop_interpreter
 from tilewright.interpret.block.run import HANDLERS, interpret
 from tilewright.interpret.host import HostRun
-from tilewright.ir.binding import bind, parameters
+from tilewright.ir.binding import allowed, bind, open_parameters, parameters
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
 from tilewright.ir.host import HOST
@@ -26,6 +26,7 @@ from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.targets.registry import NATIVE, native_compiler
 from tilewright.targets.registry import machine as machine_named
 
@@ -45,7 +46,8 @@ def compile_text(
     """What the text becomes for a target: call it with arrays, in the order of the first program's arguments.
 
     The text holds one block or loop program, or a host program and those it launches. `params` binds the first
-    program's parameters. `workers` is how many workgroups share the tasks: two on the interpreter, one for each core on
+    program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
+    them. `workers` is how many workgroups share the tasks: two on the interpreter, one for each core on
     x86, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out for all.
 
     >>> import numpy as np
@@ -91,6 +93,8 @@ class TextExecutable:
         if len(self.programs) != len(programs):
             raise ProgramError("two programs of one text have the same name")
         self.main = self._ready(programs[0], params)
+        self._open, self._params = bool(open_parameters(self.main)), params
+        self._members: dict[Any, Program] = {}
         self.logs: list[tuple[str, Array]] = []
         self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
         self._compiler = native_compiler(target)
@@ -149,21 +153,27 @@ class TextExecutable:
         found: bytes = self._kernel.object
         return found
 
-    def __call__(self, *args: Any) -> Any:
-        """Runs the program; see `logs` for what debug_log kept."""
-        arrays, made = self._arguments(args)
-        self._bound(arrays)()
+    def __call__(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+        """Runs the program; see `logs` for what debug_log kept.
+
+        `params` gives open parameters that no shape of the arguments tells.
+        """
+        arrays, made = self._arguments(args, params)
+        self._bound(arrays, params)()
         found = [arrays[name] for name in made]
         return found[0] if len(found) == 1 else tuple(found) or None
 
-    def bind(self, *args: Any) -> Any:
-        """The program bound to arrays: what is done once is done now; a call of the result launches it."""
-        arrays, made = self._arguments(args)
+    def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+        """The program bound to arrays: what is done once is done now; a call of the result launches it.
+
+        `params` gives open parameters that no shape of the arguments tells.
+        """
+        arrays, made = self._arguments(args, params)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
-        return self._bound(arrays)
+        return self._bound(arrays, params)
 
-    def _arguments(self, args: tuple[Any, ...]) -> tuple[dict[str, Array], list[str]]:
+    def _arguments(self, args: tuple[Any, ...], params: Mapping[str, int] | None) -> tuple[dict[str, Array], list[str]]:
         names = [a.name or "" for a in self.main.args]
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
@@ -172,21 +182,39 @@ class TextExecutable:
         for arg in made:
             if arg.type.role != "out":
                 raise ArgumentError(f"{self.name}: the argument {arg.name} is missing")
-            shape = tuple(_number(e, arg.name) for e in arg.type.shape)
+        known = sizes_of(self.main, arrays, params) if made and self._open else {}
+        for arg in made:
+            if self._open:
+                shape = tuple(extent(e, known, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
+            else:
+                shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
         return arrays, [a.name or "" for a in made]
 
-    def _bound(self, arrays: dict[str, Array]) -> Any:
+    def _bound(self, arrays: dict[str, Array], params: Mapping[str, int] | None) -> Any:
+        if params and not self._open:
+            raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
         try:
             if self.main.level is HOST:
                 launches: dict[Any, Any] = {}  # those of machine code, bound: they last as long as this binding
                 launch = partial(self._launch, launches)
                 return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
             if self._kernel is not None:
-                return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers)
+                return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers, params)
+            bound = self._settled(self.main, arrays, params)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
-        return _shown(lambda: self._interpret(self.main, arrays, self.workers or 2))
+        return _shown(lambda: self._interpret(bound, arrays, self.workers or 2))
+
+    def _settled(self, program: Program, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
+        """The program that is interpreted for these arrays: nothing in it is open."""
+        if not open_parameters(program):
+            return program
+        values = sizes_of(program, arrays, params)
+        key = (program, tuple(values.items()))
+        if key not in self._members:
+            self._members[key] = self._ready(program, values)
+        return self._members[key]
 
     def _native(self, program: Program) -> Any:
         """Machine code for the target; None where it is interpreted."""
@@ -203,27 +231,29 @@ class TextExecutable:
         self, launches: dict[Any, Any], name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op
     ) -> None:
         program = self.programs[name]
-        key = (name, tuple(sorted(settings.items())))
+        left = {s.name for s in open_parameters(program)}
+        late = {n: v for n, v in settings.items() if n in left}  # told at the launch: no other code for other values
+        key = (name, tuple(sorted((n, v) for n, v in settings.items() if n not in left)))
         if key not in self._known:
-            bound = self._ready(program, settings)
+            bound = self._ready(program, dict(key[1]))
             self._known[key] = self._native(bound) or bound
         if self._compiler is not None:
-            place = (key, workers, *(id(a) for a in arrays))
+            place = (key, tuple(late.items()), workers, *(id(a) for a in arrays))
             if place not in launches:  # it keeps the arrays, so their identities stay theirs
-                launches[place] = self._known[key].launch(arrays, workers)
+                launches[place] = self._known[key].launch(arrays, workers, late)
             launches[place]()
             return
-        bound = self._known[key]
-        named = {a.name or "": array for a, array in zip(bound.args, arrays, strict=True)}
-        self._interpret(bound, named, workers)
+        named = {a.name or "": array for a, array in zip(program.args, arrays, strict=True)}
+        self._interpret(self._settled(self._known[key], named, late), named, workers)
 
     def _interpret(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
         handlers = HANDLERS if program.level is BLOCK else loop_interpreter.HANDLERS
         self.logs += interpret(program, arrays, machine_of(program), workers=workers, seed=self.seed, handlers=handlers)
 
-    def parameters(self) -> dict[str, int | None]:
-        """The parameters of the first program, and their defaults."""
-        return {s.name: n for s, n in parameters(self.programs[self.main.name]).items()}
+    def parameters(self) -> dict[str, int | range | None]:
+        """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
+        known = parameters(self.programs[self.main.name])
+        return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on {self.target}>"

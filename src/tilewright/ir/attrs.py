@@ -23,7 +23,7 @@
 | formula   | a `Formula`, scalars computed from scalars   | exp2(%x*0.5 - %m)            |
 | combine   | a name, or a tuple of formulas               | max, (select(a0 < b0, ...))  |
 | fetches   | tuple of (symbol, expressions)               | d0 = %index[i, j]            |
-| parameters| tuple of (symbol, default or None)           | BM = 128, BN                 |
+| parameters| tuple of (symbol, default or None)           | BM = 128, BN, M in 1..65536  |
 | sizes     | tuple of symbols                             | M, N                         |
 | fetched   | a symbol, perhaps with limits                | i, i in 0..50                |
 | settings  | tuple of (name, expression)                  | BM = 64, N = M//2            |
@@ -69,7 +69,7 @@ class Range:
     def of(cls, name: str, lo: Any, hi: Any, step: int = 1) -> Range:
         """The range of that name; its symbol knows its limits, unless there is nothing between them."""
         lo, hi = as_expr(lo), as_expr(hi)
-        empty = isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value
+        empty = hi.hi <= lo.lo
         return cls(symbol(name, lo, None if empty else hi - 1), lo, hi, step)
 
     def __str__(self) -> str:
@@ -524,27 +524,62 @@ class _Fetches(Kind):
 
 
 class _Parameters(Kind):
-    """Named integers that are bound when the program is compiled, with defaults."""
+    """Named integers: bound when the program is compiled, perhaps by a default, or open within a range.
+
+    The range of an open one is that of its symbol; `step` says that it is a multiple of a number.
+    """
 
     allowed = tuple
     binds = True
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
-        return ", ".join(s.name if number is None else f"{s.name} = {number}" for s, number in value)
+        return ", ".join(_parameter_text(s, number) for s, number in value)
 
     def read(self, reader: Reader, operands: list[Value]) -> Any:
         found = []
         while True:
             reader.skip()
             start = reader.at
-            bound = reader.bind(symbol(reader.word("a parameter"), 0), start)
-            number = KINDS["int"].read(reader, operands) if reader.accept("=") else None
-            found.append((bound, number))
+            name = reader.word("a parameter")
+            if reader.peek_word() == "in":
+                reader.word()
+                found.append((reader.bind(_open_parameter(reader, name, start), start), None))
+            else:
+                bound = reader.bind(symbol(name, 0), start)
+                number = KINDS["int"].read(reader, operands) if reader.accept("=") else None
+                found.append((bound, number))
             if not reader.accept(","):
                 return tuple(found)
 
+    def check(self, value: Any) -> bool:
+        return isinstance(value, tuple) and all(
+            isinstance(s, Symbol) and (number is None or s.upper is None) for s, number in value
+        )
+
     def bound(self, value: Any) -> tuple[Symbol, ...]:
         return tuple(s for s, _ in value)
+
+
+def _parameter_text(s: Symbol, number: int | None) -> str:
+    if s.upper is None:
+        return s.name if number is None else f"{s.name} = {number}"
+    return f"{s.name} in {s.lower}..{s.upper + 1}" + (f" step {s.multiple}" if s.multiple > 1 else "")
+
+
+def _open_parameter(reader: Reader, name: str, start: int) -> Symbol:
+    """The symbol of a parameter, whose range stands next in the text."""
+    lo = KINDS["int"].read(reader, [])
+    reader.expect("..")
+    hi = KINDS["int"].read(reader, [])
+    step = 1
+    if reader.peek_word() == "step":
+        reader.word()
+        step = KINDS["int"].read(reader, [])
+    if lo < 0 or hi <= lo:
+        raise reader.fail(f"{name} in {lo}..{hi}: a parameter's range holds numbers from 0 on, and at least one", start)
+    if step < 1 or lo % step:
+        raise reader.fail(f"{name} in {lo}..{hi} step {step}: the range must start at a multiple of the step", start)
+    return symbol(name, lo, hi - 1, multiple_of=step)
 
 
 class _Sizes(Kind):

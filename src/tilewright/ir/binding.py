@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, ProgramError, TilewrightError
-from tilewright.ir.attrs import kind_of
+from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
 
 
@@ -18,8 +18,26 @@ def parameters(program: Program) -> dict[Symbol, int | None]:
     return {s: n for r in program.records if r.name == "param" for s, n in r.attrs["parameters"]}
 
 
+def open_parameters(program: Program) -> tuple[Symbol, ...]:
+    """The parameters that have a range instead of a value: a call tells them.
+
+    >>> from tilewright.ir.block import parse_block
+    >>> program = parse_block("block none(%x: in global f32 (M, K))\\n  param M in 1..100, K = 4 {}")
+    >>> open_parameters(program), allowed(open_parameters(program)[0])
+    ((<M>,), range(1, 100))
+    """
+    return tuple(s for s in parameters(program) if s.upper is not None)
+
+
+def allowed(parameter: Symbol) -> range:
+    """The numbers that an open parameter may be."""
+    return range(int(parameter.lo), int(parameter.upper) + 1 if parameter.upper is not None else 0, parameter.multiple)
+
+
 def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
     """The program with its parameters bound: to these values, or to their defaults. Its header's lets are worked out.
+
+    A parameter with a range stays open unless it is given a value.
 
     >>> from tilewright.ir.block import parse_block
     >>> text = '''block zero(%y: out global f32 (M, N))
@@ -54,15 +72,26 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
     bound: dict[Any, Expr] = {}
     for s, default in known.items():
         number = values.get(s.name, default)
+        if number is None and s.upper is not None:
+            continue
         if number is None:
             raise ArgumentError(f"params: {program.name} needs a value for {s.name}")
+        if s.upper is not None:
+            if number not in allowed(s):
+                raise ArgumentError(f"params: {s.name} = {number}; {program.name} takes {_range_text(s)}")
+            bound[symbol(s.name, 0)] = as_expr(number)  # as it stands in the names of atoms
         bound[s] = as_expr(number)
     return rebuilt(program, bound)
+
+
+def _range_text(parameter: Symbol) -> str:
+    return attr_text("parameters", ((parameter, None),))
 
 
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """The program with symbols replaced everywhere; records that only bound them go."""
     images = _Binding(bound)
+    opened = tuple((s, None) for s in open_parameters(program) if s not in bound)
     records = []
     for record in program.records:
         if record.name == "require":
@@ -72,7 +101,12 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
                     given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s))
                     raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}; here {given}")
                 continue
-        if record.name == "param" or (record.name == "let" and isinstance(images(record.attrs["symbol"]), Const)):
+        if record.name == "param":
+            mine = tuple(p for p in record.attrs["parameters"] if p in opened)
+            if mine:
+                records.append(Op(record.spec, (), {"parameters": mine}, loc=record.loc))
+            continue
+        if record.name == "let" and isinstance(images(record.attrs["symbol"]), Const):
             continue
         records.append(Op(record.spec, (), _mapped(record, images), loc=record.loc))
     args = tuple(Value(a.type.mapped(images), a.name) for a in program.args)

@@ -1,7 +1,7 @@
 """The block level: where things live and who does them; the program of one workgroup.
 
-A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled, `let`s, and
-what it `require`s of its parameters.
+A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled or, with a
+range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters.
 Its arguments are tensors in global memory. Operations are a closed list:
 
 | operation | means |

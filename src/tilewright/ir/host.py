@@ -15,6 +15,7 @@ the arguments (weights packed, tables made); the rest is done at every launch, i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tilewright.errors import DimensionMismatch, ProgramError
@@ -56,6 +57,13 @@ def _branch(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _no_open(op: Op) -> None:
+    for s, _ in op.attrs["parameters"]:
+        if s.upper is not None:
+            text = f"{s.name} in {s.lower}..{s.upper + 1}"
+            raise ProgramError(f"{text}: a host program reads its sizes off its arguments: `size {s.name}`")
+
+
 _SPECS = (
     OpSpec("workspace", {"type": "type"}, result_types=_workspace, notation="workspace {type}"),
     OpSpec("table", {"over": "axes", "value": "expr"}, result_types=_table, notation="table $0 {over} = {value}"),
@@ -74,7 +82,7 @@ HOST = Level(
     "host",
     {spec.name: spec for spec in _SPECS} | {"let": block_level.BLOCK.ops["let"]},
     {
-        "param": block_level.BLOCK.records["param"],
+        "param": replace(block_level.BLOCK.records["param"], check=_no_open),
         "let": block_level.BLOCK.records["let"],
         "require": block_level.BLOCK.records["require"],
         "size": OpSpec("size", {"sizes": "sizes"}, notation="size {sizes}"),

@@ -442,5 +442,7 @@ class Reader:
         if piece.what == "attribute":
             return self.peek(kind_of(spec.attrs[piece.text]).opens)
         if piece.what in ("literal", "flag") and piece.text.isidentifier():
+            if self.level is not None and piece.text in self.level.ops:  # on another line it is an operation
+                return bool(re.compile(rf"[ \t]*{piece.text}\b").match(self.text, self.at))
             return self.peek_word() == piece.text
         return self.peek("{" if piece.what == "block" else piece.text)

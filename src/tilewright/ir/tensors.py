@@ -88,6 +88,33 @@ class TensorType:
             return -(-(last + 1) // period) * period
         return last + 1
 
+    def room(self) -> Expr:
+        """What it takes in memory, in elements, as an expression: `cosize` where sizes are open.
+
+        >>> from tilewright.algebra.expr import symbol
+        >>> from tilewright.ir.dtypes import f32
+        >>> m = symbol("M", 1, 99)
+        >>> print(TensorType("global", f32, (m, as_expr(4))).room())
+        4*M
+        """
+        if all(isinstance(e, Const) for e in self.expressions()):
+            return as_expr(self.cosize())
+        last: Expr = as_expr(1)
+        if self.strides is None:
+            for n in self.shape:
+                last = last * n
+        else:
+            for n, s in zip(self.shape, self.strides, strict=True):
+                if n.lo < 1 or s.lo < 0:
+                    raise ProgramError(
+                        f"{self}: with strides of its own, a tensor has sizes from 1 on and strides from 0 on"
+                    )
+                last = last + (n - 1) * s
+        if self.swizzle is None:
+            return last
+        period = self.swizzle.size()
+        return (last + period - 1) // period * period
+
     def __str__(self) -> str:
         text = f"{self.space} {self.dtype} ({', '.join(map(str, self.shape))})"
         if self.strides is not None:

@@ -53,7 +53,7 @@ class _Walk:
         self.goals = [low.handles[v] for v in op.operands[half:]]
         self.targets = [in_memory(low, g) for g in self.goals]
         self.along = op.attrs["along"]
-        shape = self.sources[0].shape
+        shape = self.sources[0].extents
         self.length = shape[self.along]
         self.outer = shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")

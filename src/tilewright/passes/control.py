@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum
+from tilewright.algebra.expr_use import has_division
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op
@@ -25,7 +27,9 @@ MOST = 4096
 
 
 def for_(low: Lowering, op: Op) -> None:
-    """A loop: kept, unrolled or peeled."""
+    """A loop: kept, unrolled or peeled; one that has no rounds for any value of open parameters is left out."""
+    if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
+        return
     if op.attrs.get("overlap") == "defer" and can_defer(low, op):
         deferred(low, op)
         return
@@ -86,7 +90,31 @@ def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -
         for v in tail:
             _round(low, op, r.symbol, as_expr(v), rest)
         return
+    if peel and not rest and low.open and r.step == 1:
+        _peeled(low, op, r, lo, hi, peel)
+        return
     _loop(low, op, r, lo, hi, rest, peel)
+
+
+def _peeled(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
+    """A loop whose limits only a call tells, without its first and last rounds: those are done if they are there.
+
+    The last ones are a loop of their own, so that their code is written once.
+    """
+    first, last = peel[0], peel[1] if len(peel) > 1 else 0
+    if has_division(hi):  # a name, of which proofs know how far it is from what was divided
+        hi = symbol(low.fresh("end"), definition=hi)
+        low.emit("let", symbol=hi)
+    for n in range(first):
+        there = lo + n < hi
+        if isinstance(there, Const) and there.value:
+            _round(low, op, r.symbol, lo + n, [])
+        else:
+            with low.when(there):
+                _round(low, op, r.symbol, lo + n, [])
+    _loop(low, op, r, lo + first, hi - last, [], ())
+    if last:
+        _loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
 
 
 def _round(low: Lowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:

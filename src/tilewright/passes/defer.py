@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Expr, Min, Symbol, symbol
+from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value, walk_block
@@ -78,10 +79,25 @@ def deferred(low: Lowering, op: Op) -> None:
             low.emit("compute", (register,), formula=Formula.cast(i64, Formula("index", (), known[variable])))
         low.emit("fill", (flag,), value=1)
 
+    def last_end() -> None:
+        for variable, register in memory.items():
+            low.emit("read", (register,), symbol=again[last[variable]])
+        low.blocks[-1].ops += flush[0].ops
+
     nest(ranges, {})
-    for variable, register in memory.items():
-        low.emit("read", (register,), symbol=again[last[variable]])
-    low.blocks[-1].ops += flush[0].ops
+    if all(_has_rounds(lo, hi) for lo, hi in limits):
+        last_end()
+    else:  # there may have been no round at all
+        started = symbol(low.fresh("begun"), 0, 1)
+        low.emit("read", (flag,), symbol=started)
+        with low.when(started >= 1):
+            last_end()
+
+
+def _has_rounds(lo: Expr, hi: Expr) -> bool:
+    """Whether a loop between these limits runs at least once, as far as ranges tell."""
+    ends = hi.args if isinstance(hi, Min) else (hi,)
+    return all(is_nonneg(end - lo - 1) for end in ends)
 
 
 def can_defer(low: Lowering, op: Op) -> bool:

@@ -17,7 +17,7 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
-from tilewright.passes.places import Memory, MemoryView, Where, linear_step
+from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_factor, linear_step
 from tilewright.passes.storage import Tiles, Vectors
 from tilewright.passes.tabulate import tabulated
 
@@ -32,10 +32,10 @@ class Job:
     """Element-by-element work: target = formula of sources, over a shape.
 
     A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is what a
-    source is read as outside its tensor.
+    source is read as outside its tensor. Where registers take part, the shape is numbers.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     dtype: DType
     target: At | Vectors
     formula: Formula
@@ -239,7 +239,8 @@ def _tile_where(
     """((row, element), place) where a tile's rows lie at a constant stride and its elements side by side."""
     row, element = low.axis("row", rows), low.axis("e", elements)
     where = memory.at(tiles.coordinates(key, row, element))
-    if where.conditions or linear_step(where.offset, row) is None or linear_step(where.offset, element) != 1:
+    step = linear_factor(where.offset, row)
+    if where.conditions or step is None or element in step.symbols or linear_step(where.offset, element) != 1:
         return None
     return (row, element), where
 
@@ -265,7 +266,7 @@ def _through_memory(low: Lowering, job: Job) -> None:
     }
     target = job.target
     if isinstance(target, Vectors):
-        made = low.scratch(job.dtype, job.shape, "spill")
+        made = low.scratch(job.dtype, target.shape, "spill")
         run(low, Job(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over))
         from_memory(low, made, target)
         return
@@ -323,12 +324,13 @@ class _Loops:
             later.add(self.axes[self.vector])
         target = self._span(0, job, axis, later, known, size)
         source = self._span(1, job, axis, later, known, size) if job.identity and target is None else None
-        steps = 1
+        steps: Size = size
         for m in inner:
-            steps *= self.shape[m]
+            steps = steps * self.shape[m]
         if self.vector is not None:
-            steps *= -(-self.shape[self.vector] // self.lanes)
-        spread = bool(self.low.straight) or (size * steps <= 8 and target is None and source is None)
+            steps = steps * -(-self.shape[self.vector] // self.lanes)
+        few = isinstance(steps, int) and steps <= 8
+        spread = bool(self.low.straight) or (few and target is None and source is None)
 
         def rounds(lo: Expr, hi: Expr, what: Job) -> None:
             if (hi - lo).hi <= 0:
@@ -360,7 +362,7 @@ class _Loops:
             rounds(hi, as_expr(size), job)
 
     def _interior(
-        self, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: int
+        self, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
         """Where along an axis conditions of single lanes hold for every lane: there, no lane needs a mask."""
         if self.vector is None or self.low.straight:
@@ -391,7 +393,7 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _span(
-        self, place: int, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: int
+        self, place: int, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
         """Where along an axis an operand is there: (from, to, the conditions that says); None: nothing to cut.
 
@@ -425,12 +427,20 @@ class _Loops:
             self._step(job, known, None, 1)
             return
         axis, size = self.axes[self.vector], self.shape[self.vector]
-        full, tail = divmod(size, self.lanes)
 
-        def step(start: Expr, count: int) -> None:
+        def step(start: Expr, count: int, there: int | Expr | None = None) -> None:
             lane = self.low.axis("l", count)
-            self._step(job, {**known, axis: start + lane}, lane, count)
+            self._step(job, {**known, axis: start + lane}, lane, count, () if there is None else (lane < there,))
 
+        if isinstance(size, Expr):
+            with self.low.loop("v", 0, size // self.lanes) as i:
+                step(self.lanes * i, self.lanes)
+            left = size % self.lanes
+            if left is not as_expr(0):
+                with self.low.when(left >= 1):
+                    step(size - left, self.lanes, left)
+            return
+        full, tail = divmod(size, self.lanes)
         if self.low.straight or full <= 4:
             for block in range(full):
                 step(as_expr(block * self.lanes), self.lanes)
@@ -442,11 +452,19 @@ class _Loops:
             step(as_expr(start), count)
             start += count
 
-    def _step(self, job: Job, known: dict[Symbol, Expr], lane: Symbol | None, lanes: int) -> None:
+    def _step(
+        self,
+        job: Job,
+        known: dict[Symbol, Expr],
+        lane: Symbol | None,
+        lanes: int,
+        there: tuple[Expr, ...] = (),
+    ) -> None:
+        """One vector; `there` says which of its lanes are part of the job."""
         images = Substitution(known)
         places = {}
         for n, where in self.places.items():
-            kept = [images(c) for c in where.conditions if c not in job.assumed]
+            kept = [*there, *(images(c) for c in where.conditions if c not in job.assumed)]
             places[n] = Where(where.buffer, images(where.offset), conjuncts(kept))
         coordinates = tuple(known.get(a, as_expr(0)) for a in self.axes)
         _leaf(self.low, job, coordinates, places, lane, lanes, None)
@@ -467,7 +485,7 @@ def _by_loops(low: Lowering, job: Job) -> None:
         return
     loops = _Loops(low, job)
     alone = {axis: as_expr(0) for axis, size in zip(loops.axes, job.shape, strict=True) if size == 1}
-    loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size > 1], alone)
+    loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size != 1], alone)
 
 
 def _leaf(

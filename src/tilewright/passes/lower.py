@@ -17,6 +17,7 @@ from tilewright.block.distribution import placement
 from tilewright.block.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
@@ -24,7 +25,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes import along, control, elementwise, indirect, products
-from tilewright.passes.places import Memory, MemoryView
+from tilewright.passes.places import Memory, MemoryView, Size, sizes
 from tilewright.passes.storage import Tiles, Vectors, as_vectors, tile_operand
 
 Handle = Memory | MemoryView | Vectors | Tiles
@@ -53,6 +54,7 @@ class Lowering:
     def __init__(self, program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]):
         self.program, self.machine, self.available = program, machine, available
         self.vector_bytes = 32 if machine is None else (machine.limits.vector_bytes or 32)
+        self.open = frozenset(open_parameters(program))
         self.made = {r: op for op in program.walk() for r in op.results}
         self.chain = Places(program, self.made)
         self.handles: dict[Value, Any] = {}
@@ -71,9 +73,13 @@ class Lowering:
         if len(roles) > 1:
             names = ", ".join(op.attrs["name"] for op in roles)
             raise ProgramError(f"{self.program.name} has several roles ({names}); this machine runs one", roles[1].loc)
-        args = tuple(Value(_flat(a.type), a.name) for a in self.program.args)
-        for old, new in zip(self.program.args, args, strict=True):
-            self.handles[old] = _memory_of(new, old.type)
+        for record in self.program.records:
+            if record.name == "let":
+                _let(self, record)
+        types = [a.type.mapped(self.expr) for a in self.program.args]
+        args = tuple(Value(_flat(t), a.name) for a, t in zip(self.program.args, types, strict=True))
+        for old, new, kind in zip(self.program.args, args, types, strict=True):
+            self.handles[old] = _memory_of(new, kind)
         body = Block(())
         self.blocks.append(body)
         for op in self.program.body.ops:
@@ -81,7 +87,7 @@ class Lowering:
                 self.block(op.blocks[0])
             else:
                 self.op(op)
-        records = [r for r in self.program.records if r.name == "machine"]
+        records = [r for r in self.program.records if r.name in ("machine", "param")]
         lowered = Program(LOOP, self.program.name, args, body, records)
         return Lowered(lowered, tuple(self.slow.values()))
 
@@ -134,9 +140,11 @@ class Lowering:
         self.count += 1
         return f"{name}_{self.count}"
 
-    def axis(self, name: str, extent: int) -> Symbol:
+    def axis(self, name: str, extent: Size) -> Symbol:
         """A fresh symbol that runs from 0; where there is nothing to run over, nobody looks at it."""
-        return index(self.fresh(name), max(1, extent))
+        if isinstance(extent, Expr) and extent.hi >= 1:
+            return index(self.fresh(name), extent)
+        return index(self.fresh(name), max(1, int(extent)) if isinstance(extent, int) else 1)
 
     def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
         """A fresh register."""
@@ -227,11 +235,11 @@ class Lowering:
 
 
 def _flat(kind: TensorType) -> TensorType:
-    return TensorType(kind.space, kind.dtype, (as_expr(kind.cosize()),), role=kind.role)
+    return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
 def _memory_of(buffer: Value, kind: TensorType) -> Memory:
-    return Memory(buffer, kind.dtype, numbers(kind.shape, "shape"), numbers(kind.steps, "strides"), kind.swizzle)
+    return Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
 def _alloc(low: Lowering, op: Op) -> None:
@@ -280,10 +288,10 @@ def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...],
 
 def _view(low: Lowering, op: Op) -> None:
     base = low.memory(op.operands[0])
-    over = tuple(low.axis(s.name, numbers((s.upper + 1,), "view")[0]) for s in op.attrs["over"])
+    shape = sizes(low.expr(e) for e in op.results[0].type.shape)
+    over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
         places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
-    shape = numbers(op.results[0].type.shape, "view")
     low.handles[op.results[0]] = MemoryView(base, base.dtype, shape, over, places)
 
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from tilewright.algebra import Swizzle
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
-from tilewright.algebra.expr_rules import linear, weighted_sum, xor
+from tilewright.algebra.expr_rules import linear, maximum, minimum, weighted_sum, xor
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
+from tilewright.ir.tensors import numbers
 
 Coordinates = tuple[Expr, ...]
+Size: TypeAlias = "int | Expr"
+"""An extent or a stride: a number, or an expression of parameters that stay open until a call."""
+
+
+def sizes(exprs: Iterable[Expr]) -> tuple[Size, ...]:
+    """Extents or strides, as numbers where they are.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> sizes((as_expr(4), symbol("M", 1, 99)))
+    (4, <M>)
+    """
+    return tuple(e.value if isinstance(e, Const) else e for e in exprs)
 
 
 @dataclass(frozen=True)
@@ -30,14 +44,19 @@ class Memory:
 
     buffer: Value
     dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
     swizzle: Swizzle | None = None
     start: Expr = ZERO
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, which must be numbers."""
+        return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")
+
     def at(self, coordinates: Coordinates) -> Where:
         """Where the element at these coordinates lies."""
-        parts = [(c, s) for c, s in zip(coordinates, self.strides, strict=True)]
+        parts = [(c, s) if isinstance(s, int) else (c * s, 1) for c, s in zip(coordinates, self.strides, strict=True)]
         offset = weighted_sum(0, [*parts, (self.start, 1)])
         return Where(self.buffer, swizzled(self.swizzle, offset), ())
 
@@ -48,9 +67,14 @@ class MemoryView:
 
     base: Memory | MemoryView
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     over: tuple[Symbol, ...]
     places: tuple[tuple[Expr, bool], ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, which must be numbers."""
+        return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
     def root(self) -> Memory:
@@ -72,6 +96,31 @@ class MemoryView:
         inner = self.base.at(tuple(found))
         kept = dict.fromkeys(c for c in (*conditions, *inner.conditions) if not (isinstance(c, Const) and c.value))
         return Where(inner.buffer, inner.offset, tuple(kept))
+
+
+def nearest(tensor: Memory | MemoryView, coordinates: Coordinates) -> Where | None:
+    """Where an element lies, or, if it is not there, another one near it: a place that can always be read.
+
+    None where the tensor may have no elements at all.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> from tilewright.ir.dtypes import f32
+    >>> size, p = symbol("W", 1, 99), symbol("p", 0, 200)
+    >>> whole = Memory(Value(None, "x"), f32, (size,), (1,))
+    >>> i = symbol("i", 0, 4)
+    >>> print(nearest(MemoryView(whole, f32, (5,), (i,), ((p + i - 1, True),)), (as_expr(0),)).offset)
+    max(0, min(W - 1, p - 1))
+    """
+    if isinstance(tensor, Memory):
+        return tensor.at(coordinates)
+    images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
+    found = []
+    for (e, loose), size in zip(tensor.places, tensor.base.shape, strict=True):
+        if loose and as_expr(size).lo < 1:
+            return None
+        c = images(e)
+        found.append(maximum(minimum(c, size - 1), 0) if loose else c)
+    return nearest(tensor.base, tuple(found))
 
 
 def swizzled(swizzle: Swizzle | None, offset: Expr) -> Expr:
@@ -117,8 +166,20 @@ def linear_step(e: Expr, axis: Symbol) -> int | None:
     mine = [(t, c) for t, c in terms if axis in t.symbols]
     if len(mine) == 1 and mine[0][0] is axis:
         return mine[0][1]
+    factor = linear_factor(e, axis)
+    return factor.value if isinstance(factor, Const) else None
+
+
+def linear_factor(e: Expr, axis: Symbol) -> Expr | None:
+    """How far e moves when the axis does by one, as an expression without the axis; None if there is none.
+
+    >>> from tilewright.algebra.expr import index, symbol
+    >>> i, n = index("i", 8), symbol("N", 1, 99)
+    >>> linear_factor(4 * n * i + 3, i), linear_factor(i // 2, i)
+    (<4*N>, None)
+    """
     form = linear_form(e, [axis])
     if form is None:
         return None
-    factor: Any = form[0].get(axis, as_expr(0))
-    return factor.value if isinstance(factor, Const) else None
+    factor: Expr = form[0].get(axis, as_expr(0))
+    return factor

@@ -13,7 +13,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.passes.elementwise import from_memory, in_memory, load
-from tilewright.passes.places import Memory, MemoryView, Where
+from tilewright.passes.places import Memory, MemoryView, Where, nearest
 from tilewright.passes.storage import Tiles, Vectors
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _whole_steps(low: Lowering, atom: MultiplyAtom, a: Memory | MemoryView) -> b
     depth = atom.shape[2]
     if depth == 1:
         return True
-    row, step = low.axis("i", a.shape[0]), low.axis("k", a.shape[1] // depth)
+    row, step = low.axis("i", a.extents[0]), low.axis("k", a.extents[1] // depth)
     wheres = [a.at((row, depth * step + d)) for d in range(depth)]
     first = wheres[0]
     stride = wheres[1].offset - first.offset
@@ -77,15 +77,17 @@ def _vectors(
     depth, lanes = atom.shape[2], c.lanes
     rows = sorted({key[0] for key in c.registers})
     blocks = sorted({key[1] for key in c.registers})
-    for k in range(0, a.shape[1], depth):
-        factors: list[tuple[int, list[Where], Expr | None]] = []
+    for k in range(0, a.extents[1], depth):
+        factors: list[tuple[int, list[Where], Expr | None, Expr | None]] = []
         for i in rows:
             wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
             conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
             if any(isinstance(x, Const) and not x.value for x in conditions):
                 continue  # outside: nothing to multiply
             when = all_of(*conditions) if conditions else None
-            factors.append((i, wheres, when))
+            always = _always_there(low, a, i, k, depth) if skip and conditions else None
+            # what is not multiplied may be any number
+            factors.append((i, wheres, when, when) if always is None else (i, always, None, when))
         if not factors:
             continue
         columns = {}
@@ -94,13 +96,26 @@ def _vectors(
             where = b.at((k + lane % depth, lanes * j + lane // depth))
             columns[j] = low.register(b.dtype, lanes * depth)
             load(low, columns[j], (lane,), where, 0)
-        for i, wheres, when in factors:  # a number is loaded just before its products: few registers at a time
-            number = _number(low, atom, wheres, when)
+        for i, wheres, there, when in factors:  # a number is loaded just before its products: few registers at a time
+            number = _number(low, atom, wheres, there)
             if when is not None and skip:
                 with low.when(when):
                     _row(low, atom, c, i, blocks, number, columns)
             else:
                 _row(low, atom, c, i, blocks, number, columns)
+
+
+def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: int, depth: int) -> list[Where] | None:
+    """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
+    if not low.open:
+        return None
+    found = [nearest(a, (as_expr(i), as_expr(k + d))) for d in range(depth)]
+    places = [w for w in found if w is not None]
+    if len(places) < depth:
+        return None
+    first = places[0].offset
+    step = places[min(1, depth - 1)].offset - first
+    return places if all(w.offset - first is d * step for d, w in enumerate(places)) else None
 
 
 def _row(
@@ -128,7 +143,7 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
     """C += A * B by loops: rows, vectors of columns, k."""
     held = in_memory(low, c)
     kind = held.dtype
-    rows, columns = held.shape
+    rows, columns = held.extents
     lanes = max(1, low.vector_bytes // kind.numpy.itemsize)
     with low.loop("i", 0, rows) as i:
         for start in range(0, columns, lanes):
@@ -139,7 +154,7 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
             load(low, total, (lane,), where, 0)
             product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
             formula = Formula("add", (Formula.operand(1), product))
-            with low.loop("k", 0, a.shape[1]) as k:
+            with low.loop("k", 0, a.extents[1]) as k:
                 factor = a.at((i, k))
                 with _unless_outside(low, factor, skip):
                     load(low, left, (lane,), factor, 0)

@@ -35,10 +35,12 @@ def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
     if len(dividends) != 1:
         return where
     (u,) = dividends
-    if lane in u.symbols or not u.symbols or not (u.lo >= 0 and u.hi < MOST):
+    if lane in u.symbols or u.symbols <= low.open or not (u.lo >= 0 and u.hi < MOST):
         return where
     running = index("u", 1 << int(u.hi).bit_length())  # rows of one strip share a table
     images = Substitution({})
+    for e in (where.offset, *where.conditions):
+        images.done |= {s: s for s in e.symbols}  # they stay, also where their limits divide the same number
     for node in divisions:
         images.done[node] = running // node.right if isinstance(node, FloorDiv) else running % node.right
     conditions = [_in_terms_of(images(c), u, running) for c in where.conditions]

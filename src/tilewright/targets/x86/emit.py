@@ -1,8 +1,8 @@
 """From a loop program to LLVM IR text for x86: one function that a worker calls.
 
 `void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch
-memory (a piece for each worker), then that of the tile configuration. Vector registers are LLVM values; tile registers
-are numbers.
+memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64 bits each.
+Vector registers are LLVM values; tile registers are numbers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.passes.places import at_start, linear_step
+from tilewright.passes.places import at_start, linear_factor, linear_step
 from tilewright.targets.llvm_formula import FormulaWriter
 from tilewright.targets.llvm_text import Writer, element, literal, vector
 
@@ -52,6 +54,7 @@ def emit(program: Program) -> Emitted:
 class _Emitter:
     def __init__(self, program: Program):
         self.program = program
+        self.open = open_parameters(program)
         self.w = Writer()
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
@@ -72,6 +75,9 @@ class _Emitter:
         stride = "STRIDE_OF_SCRATCH"
         mine = w.value(f"mul i64 %worker, {stride}")
         self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
+        for place, parameter in enumerate(self.open):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + place)}")
+            w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
         configuration = [w.name("slot"), w.name("config")]
         place_of_config = len(w.scope.lines)
         self.block(self.program.body)
@@ -200,12 +206,18 @@ class _Emitter:
         if self.is_tile(target):
             row, inner = op.attrs["over"]
             pointer = self.where(buffer, at_start(offset, row, inner))
-            stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
+            stride = self._row_stride(offset, row, buffer)
             name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
             self.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
             self.w.line(f"call void @llvm.x86.{name}(i8 {self.tile(target)}, ptr {pointer}, i64 {stride})")
             return
         self.registers[target] = self._loaded(op, target, buffer, offset)
+
+    def _row_stride(self, offset: Expr, row: Symbol, buffer: Value) -> str:
+        """The bytes from one row of a tile to the next."""
+        factor = linear_factor(offset, row)
+        assert factor is not None
+        return self.w.integer(factor * buffer.type.dtype.numpy.itemsize)
 
     def _loaded(self, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
         lanes, kind = self.lanes(target), element(target.type.dtype)
@@ -299,7 +311,7 @@ class _Emitter:
         if self.is_tile(source):
             row, inner = op.attrs["over"]
             pointer = self.where(buffer, at_start(offset, row, inner))
-            stride = (linear_step(offset, row) or 0) * buffer.type.dtype.numpy.itemsize
+            stride = self._row_stride(offset, row, buffer)
             self.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
             self.w.line(f"call void @llvm.x86.tilestored64(i8 {self.tile(source)}, ptr {pointer}, i64 {stride})")
             return
@@ -515,11 +527,15 @@ class _Emitter:
     def _tasks(self, op: Op) -> None:
         w = self.w
         ranges: tuple[Range, ...] = op.attrs["ranges"]
-        counts = [-(-(_int(r.hi) - _int(r.lo)) // r.step) for r in ranges]
-        total = int(np.prod(counts, dtype=np.int64))
+        counts = [maximum(-(-(r.hi - r.lo) // r.step), 0) for r in ranges]
+        self._check_task_limits(ranges)
+        whole = as_expr(1)
+        for count in counts:
+            whole = whole * count
+        total = w.integer(whole)
         schedule = op.attrs.get("schedule", "strided")
         if schedule == "contiguous":
-            more = w.value(f"add i64 %workers, {total - 1}")
+            more = w.value(f"add i64 %workers, {w.integer(whole - 1)}")
             part = w.value(f"udiv i64 {more}, %workers")
             first = w.value(f"mul i64 %worker, {part}")
             end = w.value(f"add i64 {first}, {part}")
@@ -527,23 +543,40 @@ class _Emitter:
             last = w.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {total})")
             step = "1"
         else:
-            first, last, step = "%worker", str(total), "%workers"
+            first, last, step = "%worker", total, "%workers"
 
         def body(counter: str) -> None:
             rest = counter
             for r, count in reversed(list(zip(ranges, counts, strict=True))):
                 outermost = r is ranges[0]
-                digit = rest if outermost else w.value(f"urem i64 {rest}, {count}")
+                digit = rest if outermost else w.value(f"urem i64 {rest}, {w.integer(count)}")
                 if not outermost:
-                    rest = w.value(f"udiv i64 {rest}, {count}")
+                    rest = w.value(f"udiv i64 {rest}, {w.integer(count)}")
                 scaled = digit if r.step == 1 else w.value(f"mul i64 {digit}, {r.step}")
-                value = scaled if _int(r.lo) == 0 else w.value(f"add i64 {scaled}, {_int(r.lo)}")
+                value = scaled if r.lo is as_expr(0) else w.value(f"add i64 {scaled}, {w.integer(r.lo)}")
                 w.symbols[r.symbol] = (value, w.scope.depth)
             self.block(op.blocks[0])
 
         self._loop(op.blocks, None, first, last, step, False, body)
 
+    def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
+        """Tasks are counted before the first one is done: nothing but parameters may say how many there are."""
+        known = set(self.open)
+
+        def tells(e: Expr) -> bool:
+            return all(s in known or (s.definition is not None and tells(s.definition)) for s in e.symbols)
+
+        for r in ranges:
+            for e in (r.lo, r.hi):
+                if not tells(e):
+                    raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
+
     def _if(self, op: Op) -> None:
+        from tilewright.targets.x86.instructions import multiply_where, only_products
+
+        if self.open and only_products(self, op):
+            multiply_where(self, op)
+            return
         w = self.w
         carried = self._carried(op.blocks)
         condition = w.condition(op.attrs["when"])
@@ -615,12 +648,6 @@ _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32"
 
 def _suffix(kind: str) -> str:
     return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)
-
-
-def _int(e: Expr) -> int:
-    if not isinstance(e, Const):
-        raise ProgramError(f"the limit {e} of tasks is not a number")
-    return e.value
 
 
 def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:

@@ -52,6 +52,29 @@ def multiply(e: _Emitter, op: Op) -> None:
     raise ProgramError(f"the atom {name} is none of this machine's")
 
 
+def only_products(e: _Emitter, op: Op) -> bool:
+    """Whether a branch holds nothing but products of whole vector registers: those can be masked."""
+    inside = op.blocks[0].ops
+    if len(op.blocks) != 1 or not inside or any(inner.name != "atom" for inner in inside):
+        return False
+    sums = [inner.operands[0] for inner in inside]
+    return all(not e.is_tile(c) and (e.lanes(c) or 0) * c.type.dtype.bits == 512 for c in sums)
+
+
+def multiply_where(e: _Emitter, op: Op) -> None:
+    """The products of a branch, without one: where the condition fails, a mask keeps the sums as they are."""
+    when, w = op.attrs["when"], e.w
+    holds, depth = w.condition(when), w.depth(when)
+    for inner in op.blocks[0].ops:
+        c = inner.operands[0]
+        lanes, before = e.lanes(c), e.register(c)
+        multiply(e, inner)
+        bits = w.placed(depth, (when, "mask", lanes), f"sext i1 {holds} to i{lanes}")
+        mask = w.value(f"bitcast i{lanes} {bits} to <{lanes} x i1>")
+        form = e.kind(c)
+        e.registers[c] = w.value(f"select <{lanes} x i1> {mask}, {form} {e.register(c)}, {form} {before}")
+
+
 def _all_lanes(e: _Emitter, value: Value, lanes: int) -> str:
     """One number in all lanes; it is made once for each number."""
     text = e.register(value)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, MissingAtomWarning
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
 from tilewright.ir.tensors import TensorType, numbers
@@ -18,6 +21,7 @@ from tilewright.passes.lower import lower
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.x86.cpu import has, machine
 from tilewright.targets.x86.emit import Emitted, emit
 from tilewright.targets.x86.load import link, request, versions
@@ -34,6 +38,7 @@ class Kernel:
 
     def __init__(self, program: Program, described: Machine | None, dump: Dump):
         self.program = program
+        self.open = open_parameters(program)
         text = str(program)
         key = disk.key_of("x86", text, versions())
         kept = disk.load(key) if not dump.wanted else None
@@ -101,22 +106,36 @@ class Kernel:
         """The assembly."""
         return HELPER.ask(request("assembly"), self.llvm).decode()
 
-    def launch(self, arrays: list[Array], workers: int | None = None) -> Launch:
-        """The program bound to arrays; call it as often as wanted."""
+    def launch(
+        self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
+    ) -> Launch:
+        """The program bound to arrays; call it as often as wanted.
+
+        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        """
         name = self.program.name
         if len(arrays) != len(self.program.args):
             raise ArgumentError(f"{name} takes {len(self.program.args)} arrays, not {len(arrays)}")
         if workers is not None and workers < 1:
             raise ArgumentError(f"{name}: workers={workers}; at least one is needed")
+        values: list[int] = []
+        kinds: list[TensorType] = [a.type for a in self.program.args]
+        if self.open or params:
+            names = [a.name or "" for a in self.program.args]
+            found = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params)
+            values = list(found.values())
+            kinds = [k.mapped(Substitution(dict(zip(self.open, values, strict=True)))) for k in kinds]
         staged: list[tuple[Array, Array, Array, str]] = []
-        for place, (array, arg) in enumerate(zip(arrays, self.program.args, strict=True)):
-            self._check(array, arg.name or "", arg.type)
-            if arg.type.strides is not None or arg.type.swizzle is not None:
-                flat = np.zeros(arg.type.cosize(), array.dtype)
-                staged.append((array, flat, _places(arg.type), arg.type.role or "in"))
+        for place, (array, arg, kind) in enumerate(zip(arrays, self.program.args, kinds, strict=True)):
+            self._check(array, arg.name or "", kind)
+            if kind.strides is not None or kind.swizzle is not None:
+                flat = np.zeros(kind.cosize(), array.dtype)
+                staged.append((array, flat, _places(kind), kind.role or "in"))
                 arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
         self._check_overlap(arrays)
-        return StagedLaunch(self, arrays, workers, staged) if staged else Launch(self, arrays, workers)
+        if staged:
+            return StagedLaunch(self, arrays, workers, values, staged)
+        return Launch(self, arrays, workers, values)
 
     def _check(self, array: Array, name: str, kind: TensorType) -> None:
         takes, shape = f"{self.program.name} takes", numbers(kind.shape, "shape")
@@ -147,14 +166,15 @@ class Kernel:
 class Launch:
     """A kernel bound to arrays; a call runs it. Threads may call it at the same time: they take turns."""
 
-    def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None):
+    def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
         found = pool()
         count = min(workers or found.workers, found.workers)
         scratch = aligned(kernel.scratch_bytes * count + 64)
-        block = aligned(8 * (len(arrays) + 2), 64).view(np.uint64)
+        block = aligned(8 * (len(arrays) + 2 + len(values)), 64).view(np.uint64)
         block[: len(arrays)] = [a.ctypes.data for a in arrays]
         block[len(arrays)] = scratch.ctypes.data
         block[len(arrays) + 1] = _configuration().ctypes.data
+        block[len(arrays) + 2 :] = values
         self._record = found.record(kernel.entry, block.ctypes.data, count)
         self._run, self._pointer = found.run, self._record.pointer
         self._kept = (kernel, arrays, scratch, block)
@@ -168,9 +188,14 @@ class StagedLaunch(Launch):
     """One whose arguments do not lie in memory as the program says: each launch copies them there, and back."""
 
     def __init__(
-        self, kernel: Kernel, arrays: list[Array], workers: int | None, staged: list[tuple[Array, Array, Array, str]]
+        self,
+        kernel: Kernel,
+        arrays: list[Array],
+        workers: int | None,
+        values: Sequence[int],
+        staged: list[tuple[Array, Array, Array, str]],
     ):
-        super().__init__(kernel, arrays, workers)
+        super().__init__(kernel, arrays, workers, values)
         self._staged = staged
         self._lock = Lock()
 

@@ -1,0 +1,106 @@
+"""Whether a coordinate lies within a tensor for every value of the open parameters, shown from ranges and facts.
+
+A loop's limits, a branch's condition and the rounding of a quotient are facts: expressions that are never negative
+where the coordinate is used. What is to be shown is reduced by multiples of facts until ranges tell the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.algebra.expr import And, AtLeastZero, Const, Expr, FloorDiv, IsZero, Max, Min, Mod, Symbol
+from tilewright.algebra.expr_prove import is_nonneg
+from tilewright.algebra.expr_rules import linear, negate, weighted_sum
+from tilewright.algebra.expr_use import Substitution
+
+DEPTH = 4
+"""Facts that one proof may use."""
+
+
+def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
+    """Whether e >= 0 follows from the ranges of its symbols and from facts.
+
+    >>> from tilewright.algebra.expr import index, symbol
+    >>> rows = symbol("M", 1, 99)
+    >>> block, i = index("block", rows // 9), index("i", 9)
+    >>> shown(rows - 1 - (9 * block + i)), shown(rows - 2 - (9 * block + i))
+    (True, False)
+    """
+    known = list(facts)
+    if _search(e, known, DEPTH):
+        return True
+    # e >= 0 for an integer e where d*e + d - 1 >= 0: of that, what a quotient by d leaves out can be taken away
+    divisors = {node.right.value for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)}
+    return any(_search(weighted_sum(d - 1, [(e, d)]), known, DEPTH) for d in sorted(divisors) if d > 1)
+
+
+def holds(condition: Expr) -> list[Expr]:
+    """What is never negative where a condition holds.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i = index("i", 9)
+    >>> holds((i >= 2) & (i < 5))
+    [<i - 2>, <-i + 4>]
+    """
+    if isinstance(condition, And):
+        return [fact for part in condition.args for fact in holds(part)]
+    if isinstance(condition, AtLeastZero):
+        return [condition.operand]
+    if isinstance(condition, IsZero):
+        return [condition.operand, -condition.operand]
+    return []
+
+
+def fails(condition: Expr) -> list[Expr]:
+    """What is never negative where a condition does not hold."""
+    return holds(negate(condition))
+
+
+def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
+    if is_nonneg(e):
+        return True
+    if depth == 0:
+        return False
+    for fact in (*facts, *implied(e)):
+        for weight in _weights(e, fact):
+            if _search(weighted_sum(0, [(e, 1), (fact, -weight)]), facts, depth - 1):
+                return True
+    return False
+
+
+def _weights(e: Expr, fact: Expr) -> set[int]:
+    """The positive multiples of a fact that cancel a term of e."""
+    wanted = dict(linear(e)[1])
+    return {wanted[t] // c for t, c in linear(fact)[1] if t in wanted and wanted[t] % c == 0 and wanted[t] // c > 0}
+
+
+def implied(e: Expr) -> list[Expr]:
+    """What the limits of e's symbols, and its quotients and remainders, say to be never negative."""
+    found: list[Expr] = []
+    for node in e.walk():
+        if isinstance(node, Symbol):
+            found += [u - node for u in _ends(node.upper, Min)] + [node - low for low in _ends(node.lower, Max)]
+        elif isinstance(node, FloorDiv) and node.right.lo >= 1:
+            rest = node.left - node.right * node
+            found += [rest, node.right - 1 - rest]
+        elif isinstance(node, Mod) and node.right.lo >= 1:
+            found += [node, node.right - 1 - node]
+        elif isinstance(node, Min):
+            found += [part - node for part in node.args]
+        elif isinstance(node, Max):
+            found += [node - part for part in node.args]
+    return found
+
+
+def _ends(limit: Expr | None, kind: type[Min] | type[Max]) -> list[Expr]:
+    """A limit; where it is the least or the greatest of several, each of them."""
+    if limit is None or limit.is_constant:
+        return []
+    for node, factor in linear(limit)[1]:
+        if factor == 1 and isinstance(node, kind):
+            images = [Substitution({}) for _ in node.args]
+            for image, part in zip(images, node.args, strict=True):
+                image.done |= {s: s for s in limit.symbols}
+                image.done[node] = part
+            return [end for image in images for end in _ends(image(limit), kind)]
+    return [limit]
