@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
-from tilewright.plan.plans import plan_text
 
 from tilewright.cli.workload import Workload, read_types
 from tilewright.errors import TilewrightError
@@ -62,7 +61,7 @@ def run(where: str, work: Workload, real: bool) -> Result:
             warnings.simplefilter("always")
             kernel = work.compiled()
         result.compile_s = perf_counter() - begin
-        result.plan = plan_text(kernel.plan)
+        result.plan = str(kernel.plan)
         notes = [str(warning.message).partition("\n")[0] for warning in told]
         wrong = list(_differences(work, kernel, real, result))
         result.outcome, result.why = "wrong" if wrong else "exact", "; ".join([*wrong, *notes])

@@ -28,6 +28,7 @@ from tilewright.problems import ConvProblem
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 20, 32, 33, 48, 64, 80, 127)
 TYPES = {"f32": ("f32",), "bf16": ("bf16", "f32"), "f16": ("f16", "f32"), "s8": ("s32", "s8")}
 MOST = 4_000_000  # products of one problem
+GUARD = 256  # bytes before and after a result
 
 
 def random_workload(number: int, seed: int = 0) -> Workload:
@@ -84,8 +85,11 @@ class Outcome:
         rng = np.random.default_rng((seed, number, 1))
         name = f"number {number} of seed {seed}: {work.problem} {':'.join(work.types)}"
         arrays = work.arrays(rng, exact=True)
-        *_, out = arrays.values()
-        poison = out.copy()
+        *_, result = arrays
+        poison = arrays[result].copy()
+        zone = np.full(poison.nbytes + 2 * GUARD, 0xA5, np.uint8)  # nothing around the result may change
+        out = zone[GUARD:-GUARD].view(poison.dtype).reshape(poison.shape)
+        arrays[result] = out
         wanted = work.reference(arrays).astype(out.dtype)
         plan = None
         try:
@@ -96,6 +100,8 @@ class Outcome:
                 out[...] = poison
                 kernel.bind(arrays)()
                 self.plans += 1
+                if (zone[:GUARD] != 0xA5).any() or (zone[-GUARD:] != 0xA5).any():
+                    self.wrong.append(f"{name}: elements beside the result are written under {kernel.plan}")
                 bad = int(np.count_nonzero(out != wanted))
                 if bad:
                     self.wrong.append(f"{name}: {bad} of {out.size} differ under {kernel.plan}")
