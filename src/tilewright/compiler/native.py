@@ -12,12 +12,11 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import Executable
-from tilewright.errors import ArgumentError, ExecutionError, ProgramError
+from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.ir.printer import op_text
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.contraction import Contraction, recognise
@@ -37,9 +36,10 @@ class NativeExecutable(Executable):
 
     def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
         super().__init__(program, known)
-        _refuse_grid(program)
-        refuse_aliases(program)
-        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(op)}
+        self._grid = is_grid(program)
+        if not self._grid:  # workgroups run one after another, so that reads and writes of an argument have an order
+            refuse_aliases(program)
+        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
         self.why = ""
         self._kernels: dict[Any, Compiled | CompiledContraction] = {}
@@ -50,7 +50,8 @@ class NativeExecutable(Executable):
     ) -> Lowered:
         """The block program for these sizes; with `logs`, one that keeps what debug_log asks for."""
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        found = to_block(self.program, symbols, shapes, free, logs=logs)
+        derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
+        found = to_block(self.program, symbols, shapes, free, logs=logs, workgroups=derived)
         machine = Op(BLOCK.records["machine"], (), {"name": cpu.machine().name})
         found.program.records.append(machine)
         return found
@@ -73,6 +74,9 @@ class NativeExecutable(Executable):
     def _contraction(self, symbols: Mapping[Symbol, int]) -> CompiledContraction | None:
         """The fast form of a program that is one contraction, where a plan fits it."""
         if self.path == "general":
+            return None
+        if self._grid:
+            self.why = "a grid program: its workgroups are part of its meaning"
             return None
         found = recognise(self.program, symbols)
         if isinstance(found, str):
@@ -270,23 +274,14 @@ class Staged:
                     logs[log.label]["iteration_dimensions"] = list(log.names)
 
 
-def _is_free(op: Op) -> bool:
-    return not op.attrs.get("start") and accumulates_only(op)
+def _is_free(program: Program, op: Op) -> bool:
+    """Whether a loop may take tiles of any size: it only accumulates, and over the whole of its axis."""
+    tiling = tiling_of(program, op.attrs["axis"])
+    limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)
+    return not op.attrs.get("start") and not limited and accumulates_only(op)
 
 
 def _keeps_tiles(program: Program, op: Op) -> bool:
     """Whether a loop's tile size shows in what is logged."""
     tiling = tiling_of(program, op.attrs["axis"])
     return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs
-
-
-def _refuse_grid(program: Program) -> None:
-    """Raises for programs whose workgroups are part of their meaning."""
-    if not is_grid(program):
-        return
-    op = next((op for op in program.walk() if op.name == "allocate"), None)
-    what = f"it holds {op_text(op)}" if op is not None else "its constraints or expressions name workgroups"
-    raise ProgramError(
-        f"{program.name} is a grid program, {what}: that has no native form yet; compile it for the executor",
-        op.loc if op is not None else program.loc,
-    )

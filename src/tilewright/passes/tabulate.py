@@ -39,6 +39,8 @@ def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
         return where
     running = index("u", 1 << int(u.hi).bit_length())  # rows of one strip share a table
     images = Substitution({})
+    for e in (where.offset, *where.conditions):
+        images.done |= {s: s for s in e.symbols}  # loops stay what they are, even where a limit of one divides
     for node in divisions:
         images.done[node] = running // node.right if isinstance(node, FloorDiv) else running % node.right
     conditions = [_in_terms_of(images(c), u, running) for c in where.conditions]

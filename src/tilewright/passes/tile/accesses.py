@@ -45,7 +45,10 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
     shape = low.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        return Access(tensor, shape, tuple(low.coordinate(d) for d in target.type.dims), data)
+        at: tuple[Expr, ...] = tuple(low.coordinate(d) for d in target.type.dims)
+        if target in low.origins:
+            at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
+        return Access(tensor, shape, at, data)
     known: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):

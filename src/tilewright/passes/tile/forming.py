@@ -187,8 +187,11 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A tile of one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
+    parts = {d: low.part(d) for d in kind.dims}
+    if isinstance(value, Expr) and low.workgroups is not None and value.symbols.isdisjoint(low.bound):
+        return (Tile(kind.dtype, kind.dims, parts, formulas.index(low.expr(value), kind.dtype)),)
     number = low.number(value) if isinstance(value, Expr) else value
-    return (Tile(kind.dtype, kind.dims, {d: low.part(d) for d in kind.dims}, formulas.number(number, kind.dtype)),)
+    return (Tile(kind.dtype, kind.dims, parts, formulas.number(number, kind.dtype)),)
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:

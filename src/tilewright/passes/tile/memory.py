@@ -93,7 +93,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     images = low.images(kind.dims, parts, over)
     marks = loose(access, images)
     if any(marks) and "otherwise" not in op.attrs:
-        if access.data or low.masks:
+        if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
             worst = outside(low, access, kind.dims)
@@ -210,6 +210,8 @@ class _Write:
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands
         tile = low.env[source]
+        if "at" not in op.attrs:
+            tile = low.conform(tile, target.type.dims, op)
         self.low, self.op, self.dims = low, op, tile.dims
         self.parts = {d: inner_part(d, tile.parts[d], low.part(d)) for d in tile.dims}
         self.sizes = tuple(self.parts[d][1] for d in tile.dims)
