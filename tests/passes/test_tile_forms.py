@@ -638,11 +638,11 @@ def test_what_has_no_native_form_is_refused_by_name_and_line():
         tkw.write(tkw.erf(tkw.read(x)), y)
 
     @tkw.wave()
-    def eight_bits(x: mem(M, dtype=tkl.f8e4m3fn), y: mem(M)):
+    def four_bits(x: mem(M, dtype=tkl.i4), y: mem(M)):
         tkw.write(tkw.cast(tkw.read(x), tkl.f32), y)
 
     x = integers(4)
     refused(cube_root, "cbrt of f32 has no native form yet", "tkw.cbrt(tkw.read(x))", x)
     refused(error_function, "erf of f64 has no native form yet", "tkw.erf(tkw.read(x))", x.astype(np.float64))
-    refused(eight_bits, "elements of type f8e4m3fn have no native form yet", "argument x", x.astype(tkl.f8e4m3fn.numpy))
+    refused(four_bits, "elements of type i4 have no native form yet", "argument x", x.astype(tkl.i4.numpy))
     refused(old_values, "what atomic_add found in memory has no native form", "tkw.atomic_add", x, x.copy())

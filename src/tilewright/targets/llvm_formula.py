@@ -10,6 +10,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import COMPARISONS, Formula
+from tilewright.targets.llvm_small_floats import is_small, narrowed, widened
 from tilewright.targets.llvm_text import Writer, element, literal
 
 Typed = tuple[str, DType | None]
@@ -93,6 +94,8 @@ class FormulaWriter:
         """A value as i1: whether it is not zero."""
         if kind is None:
             return self.kind_constant(value)
+        if is_small(kind):
+            value, kind = widened(self, value, kind), dtypes.f32
         if kind.is_float:
             return (
                 self.w.value(f"fcmp une {self.of(kind)} {value}, zeroinitializer")
@@ -237,16 +240,19 @@ class FormulaWriter:
         """A value in another element type."""
         if kind is to or (kind.name, to.name) in (("index", "i64"), ("i64", "index")):
             return value
-        for t in (kind, to):
-            if t.is_float and t.bits < 16:
-                raise ProgramError(f"conversion from {kind} to {to} has no machine code here")
+        if is_small(kind):
+            return self.cast(widened(self, value, kind), dtypes.f32, to)
+        if is_small(to):
+            return narrowed(self, self.cast(value, kind, dtypes.f32), to)
         a, b = self.of(kind), self.of(to)
         if to is dtypes.bool_:
             return self.w.value(f"zext {self.kind('i1')} {self.truth(value, kind)} to {b}")
         if kind.is_float and to.is_float:
             if kind.bits == to.bits:  # between the two forms of 16 bits: through 32
                 return self.cast(self.cast(value, kind, dtypes.f32), dtypes.f32, to)
-            if kind is dtypes.f64 and to.bits == 16:
+            if kind is dtypes.f64 and to is dtypes.f16:
+                return self.cast(self._to_odd(value), dtypes.f32, to)
+            if kind is dtypes.f64 and to.bits == 16:  # the executor rounds twice here
                 return self.cast(self.cast(value, kind, dtypes.f32), dtypes.f32, to)
             return self.w.value(f"{'fpext' if kind.bits < to.bits else 'fptrunc'} {a} {value} to {b}")
         if kind.is_float:
@@ -264,6 +270,19 @@ class FormulaWriter:
             return value
         word = "trunc" if bits_a > bits_b else ("zext" if _unsigned(kind) else "sext")
         return self.w.value(f"{word} {a} {value} to {b}")
+
+    def _to_odd(self, value: str) -> str:
+        """An f64 as an f32 whose last bit remembers whether anything was cut off: a second rounding sees it."""
+        near, wide, word = self.cast(value, dtypes.f64, dtypes.f32), self.kind("double"), self.kind("i32")
+        back = self.cast(near, dtypes.f32, dtypes.f64)
+        differs = self.w.value(f"fcmp one {wide} {back}, {value}")
+        sizes = [self._call("fabs", [v], dtypes.f64) for v in (back, value)]
+        above = self.w.value(f"fcmp ogt {wide} {sizes[0]}, {sizes[1]}")
+        bits = self.w.value(f"bitcast {self.kind('float')} {near} to {word}")
+        one = self.w.value(f"zext {self.kind('i1')} {above} to {word}")
+        odd = self.w.value(f"or {word} {self.w.value(f'sub {word} {bits}, {one}')}, {self.number(1, dtypes.i32)}")
+        found = self.w.value(f"select {self.kind('i1')} {differs}, {word} {odd}, {word} {bits}")
+        return self.w.value(f"bitcast {word} {found} to {self.kind('float')}")
 
 
 def _whole(text: str) -> int:

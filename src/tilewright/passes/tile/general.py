@@ -439,7 +439,7 @@ class Lowering:
 
 def require_native(dtype: DType, op: Op | None, what: str | None = None) -> None:
     """Raises for an element type that has no machine code."""
-    if (dtype.is_float and dtype.bits < 16) or dtype.bits == 4:
+    if not dtype.is_float and dtype.bits == 4:
         name = what if op is None else op_text(op)
         where = None if op is None else op.loc
         raise ProgramError(f"{name}: elements of type {dtype} have no native form yet", where)

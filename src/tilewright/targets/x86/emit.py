@@ -132,7 +132,7 @@ class _Emitter:
         if found is None:
             scalar = "0.0" if value.type.dtype.is_float else "0"
             found = scalar if self.lanes(value) is None else "zeroinitializer"
-            if value.type.dtype in (dtypes.bf16, dtypes.f16) and self.lanes(value) is None:
+            if value.type.dtype.is_narrow and self.lanes(value) is None:
                 found = literal(0.0, value.type.dtype)
         return found
 
