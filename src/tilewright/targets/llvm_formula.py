@@ -148,6 +148,8 @@ class FormulaWriter:
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {under}")
             case "powf":
                 return self._call("pow", values, kind)
+            case "cbrt" | "atan2" | "erf":
+                return self._library(name, values, kind)
             case "floordiv":
                 return self._call("floor", [self.w.value(f"fdiv {form} {values[0]}, {values[1]}")], kind)
         raise ProgramError(f"{name} of {kind} has no machine code here")
@@ -158,6 +160,20 @@ class FormulaWriter:
         full = f"@llvm.{name}.{suffix if self.lanes is None else f'v{self.lanes}{suffix}'}"
         self.w.declare(f"{form} {full}({', '.join([form] * len(values))})")
         return self.w.value(f"call {form} {full}({', '.join(f'{form} {v}' for v in values)})")
+
+    def _library(self, name: str, values: list[str], kind: DType) -> str:
+        """A function of C's mathematical library, lane by lane."""
+        one, form = element(kind), self.of(kind)
+        full = f"@{name}{'f' if kind is dtypes.f32 else ''}"
+        self.w.declare(f"{one} {full}({', '.join([one] * len(values))})")
+        if self.lanes is None:
+            return self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in values)})")
+        total = "poison"
+        for i in range(self.lanes):
+            lane = [self.w.value(f"extractelement {form} {v}, i64 {i}") for v in values]
+            found = self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in lane)})")
+            total = self.w.value(f"insertelement {form} {total}, {one} {found}, i64 {i}")
+        return total
 
     def _integer(self, name: str, values: list[str], kind: DType) -> str:
         form = self.of(kind)

@@ -16,7 +16,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.formulas import call, converted
-from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER, MISSING
+from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
     if op.name == "abs" and dtype.numpy.kind in "ub":
         return (low.env[op.operands[0]],)
-    if op.name in (MISSING if dtype.is_float else FLOAT_ONLY):
+    if op.name in FLOAT_ONLY and not dtype.is_float:
         raise ProgramError(f"{op.name} of {dtype} has no native form yet: {op_text(op)}", op.loc)
     special = (FUNCTIONS if dtype.is_float else INTEGER).get(op.name)
     tiles = [low.simple(v) for v in op.operands] if special is not None else _tiles(low, op, kind.dims)

@@ -156,7 +156,8 @@ class Lowering:
         tasks: dict[Expr, int] = {}
         if self.workgroups is None:
             memory.refuse_aliases(self.program)
-            tasks = boxes.boxes(self.program, self.number, self.logs is not None)
+            if not memory.is_ordered(self.program):
+                tasks = boxes.boxes(self.program, self.number, self.logs is not None)
         ranges = []
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count

@@ -352,7 +352,7 @@ class _Emitter:
         pointer = self._guarded(self.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
         how = op.attrs["how"]
         if kind.is_float:
-            word = {"add": "fadd", "min": "fmin", "max": "fmax"}[how]
+            word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
         else:
             word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
         self.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {self.register(source)} monotonic")
