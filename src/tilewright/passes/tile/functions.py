@@ -55,6 +55,12 @@ def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     return call("select", nothing, zero, found)
 
 
+def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
+    """What division towards zero leaves; by 0 it is 0."""
+    rest = call("sub", a, call("mul", quotient("div", kind, a, b), b))
+    return call("select", call("eq", b, number(0, kind)), number(0, kind), rest)
+
+
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     """A shift by any number of bits: by more than there are, all are gone; to the right the sign stays."""
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
@@ -70,7 +76,8 @@ def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
 INTEGER: dict[str, Callable[..., Formula]] = {
     **{name: partial(quotient, name) for name in ("div", "floordiv", "mod")},
     **{name: partial(shifted, name) for name in ("shl", "shr")},
+    "remf": remainder,
 }
 FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
-FLOAT_ONLY = frozenset(("powf", "atan2", "remf"))
+FLOAT_ONLY = frozenset(("powf", "atan2"))
 """What integers have not."""
