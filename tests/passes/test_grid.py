@@ -1,5 +1,7 @@
 """Grid programs as machine code: workgroups in order, three ways, on ragged sizes with poisoned outputs."""
 
+import warnings
+
 import numpy as np
 import pytest
 from grid_fuzz import GridFuzz
@@ -8,7 +10,7 @@ from tile_checks import interpreted, on_x86, own_cache, three_ways
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ExecutionError, ProgramError
+from tilewright.errors import AliasingWarning, ExecutionError, ProgramError
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import (
     GLOBAL_ADDRESS_SPACE,
@@ -198,6 +200,58 @@ def test_a_persistent_grid():
             tkw.set_symbol(TILE, tkw.scalar(TILE, tkl.i32) + COUNT)
 
     three_ways(kernel, integers(14), poisoned(14), symbols={TILES: 7})
+
+
+# -- workgroups as tasks ------------------------------------------------------------------------------------
+
+
+def block_text(kernel, *args, symbols=None):
+    run = tilewright.compile(kernel, symbols or {}, target="x86")
+    run(*args)
+    return run.text("block")
+
+
+def test_workgroups_that_do_not_meet_are_tasks():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0), tkw.WorkgroupConstraint(N, 3, 1, apply_fn=lambda wg: 3 * wg)])
+    def kernel(x: mem(M, N), y: mem(N, M), z: mem(K)):
+        tile = tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32)
+        tkw.write(tile + tkw.read(y), y)
+        tkw.atomic_add(tkw.sum(tile, dim=N), z, mapping=tkw.IndexMapping(1, inputs={M: i}, outputs={K: i % 2}))
+
+    i = tkw.IndexMapping.iterator(0)
+    args = integers((10, 7)), integers((7, 10), seed=1), np.zeros(2, np.float32)
+    text = block_text(kernel, *(a.copy() for a in args))
+    assert "tasks w1 in 0..3, w0 in 0..3 {" in text
+    assert "?" not in text.replace("if ", "")  # inside a branch nothing can leave memory
+    three_ways(kernel, *args)
+
+
+def test_workgroups_that_meet_are_not_tasks():
+    i = tkw.IndexMapping.iterator(0)
+    by_id = tkw.IndexMapping(1, inputs={M: i}, outputs={M: i - WORKGROUP_0})
+    turned = tkw.IndexMapping(1, inputs={M: 9 - i}, outputs={M: i})
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0)])
+    def at_places_of_ids(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x), y, mapping=by_id)
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 3 * wg)])
+    def that_overlap(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32), y)
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg)])
+    def that_read_elsewhere(x: mem(M), y: mem(M)):
+        tkw.write(tkw.read(x) + tkw.read(y, mapping=turned), y)
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg)])
+    def that_count(x: mem(M), y: mem(M)):
+        tkw.write(tkw.atomic_add(tkw.read(x), y, mapping=tkw.IndexMapping(1, {M: i}, {M: 0 * i})), y)
+
+    for kernel in (at_places_of_ids, that_overlap, that_read_elsewhere, that_count):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AliasingWarning)
+            assert "tasks t in 0..1 {" in block_text(kernel, integers(10), integers(10, seed=1))
+        three_ways(kernel, integers(10), integers(10, seed=1))
 
 
 # -- memory of a workgroup's own ----------------------------------------------------------------------------

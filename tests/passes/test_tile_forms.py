@@ -182,6 +182,19 @@ def test_symbols_set_from_tiles():
         native(kernel)(integers(8), np.array([0, -1], np.int32))
 
 
+def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension_of_memory():
+    S = tkl.sym.S
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    picked = tkw.IndexMapping(2, inputs={S: S, N: j}, outputs={S: i, N: j})
+
+    @tkw.wave()
+    def kernel(x: mem(S, N), where: mem(M, N, dtype=tkl.i32), y: mem(M, N)):
+        tkw.set_symbol(S, tkw.read(where))
+        tkw.write(tkw.read(x, mapping=picked), y)
+
+    three_ways(kernel, integers((4, 3)), integers((5, 3), np.int32, 0, 4), np.full((5, 3), np.nan, np.float32))
+
+
 def test_while_loops_walk_by_their_own_steps():
     P = tkl.sym.P
     at = tkw.IndexMapping(num_iterators=1, inputs={N: P + R}, outputs={B: R})

@@ -246,7 +246,7 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if s not in low.walking and any(s in d.symbols for v in _values(low) for d in v.type.dims):
+    if s not in low.walking and any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
         raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
     if low.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
@@ -257,5 +257,6 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return ()
 
 
-def _values(low: Lowering) -> list[Value]:
-    return [*low.program.args, *(r for op in low.program.walk() for r in op.results)]
+def _tiles_of(low: Lowering) -> list[Value]:
+    """Every value over dimensions that are counted: memory has the sizes that it has."""
+    return [r for op in low.program.walk() for r in op.results]

@@ -158,7 +158,7 @@ class Lowering:
             memory.refuse_aliases(self.program)
             if not memory.is_ordered(self.program):
                 tasks = boxes.boxes(self.program, self.number, self.logs is not None)
-        ranges = []
+        ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count
                 continue
@@ -173,7 +173,7 @@ class Lowering:
             if self.workgroups is None:
                 self.block(self.program.body)
             else:
-                self.workgroups.write()
+                self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))

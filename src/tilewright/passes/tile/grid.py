@@ -10,6 +10,8 @@ kind: neighbours of a kind are rounds of one loop, and the program is written ou
 alternate too often for that, all workgroups are one loop, with a branch for each kind.
 
 Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
+
+Where no workgroup touches what another one writes, their order does not show, and they are tasks (`independent`).
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
-from tilewright.ir.attrs import attr_symbols
+from tilewright.ir.attrs import Range, attr_symbols
 from tilewright.ir.core import MemoryType, Op
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.tile import formulas
-from tilewright.passes.tile.boxes import WRITES
+from tilewright.passes.tile.boxes import WRITES, place_of
+from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile
 
 if TYPE_CHECKING:
@@ -123,9 +126,18 @@ class Workgroups:
 
     # -- writing ----------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """The program for all workgroups, in order."""
+    def tasks(self) -> tuple[Range, ...]:
+        """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
+        if 0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST or not independent(self):
+            return ()
+        return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
+
+    def write(self, tasks: tuple[Range, ...] = ()) -> None:
+        """The program for all workgroups: in order, or for the ids of a task."""
         if 0 in self.shape:
+            return
+        if tasks:
+            self._in_branches(tuple(r.symbol for r in reversed(tasks)))
             return
         if _runs(self.kinds) <= MOST:
             self._in_runs(self.kinds, ())
@@ -156,7 +168,13 @@ class Workgroups:
             return
         for kind in range(len(self.forms)):
             with self.low.branch(self._is_of(ids, kind)):
-                self._body(ids, kind)
+                self._body(self._limited(ids, kind), kind)
+
+    def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
+        """The ids in workgroups of a kind, said so that their limits there are known."""
+        places = np.nonzero(self.kinds == kind)
+        limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
+        return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
 
     def _is_of(self, ids: tuple[Expr, ...], kind: int) -> Expr:
         """The condition that the workgroup of these ids is of a kind."""
@@ -167,7 +185,7 @@ class Workgroups:
                 size, tile = self.low.number(record.attrs["dim"]), self.low.number(record.attrs["tile"])
                 width, wanted = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
                 found += [width >= wanted, width <= wanted]
-        return reduce(mul, found)
+        return reduce(mul, found, as_expr(1))
 
     def _body(self, ids: tuple[Expr, ...], kind: int) -> None:
         """The program for workgroups of one kind."""
@@ -206,9 +224,13 @@ def _runs(kinds: Array) -> int:
     return 1 if kinds.ndim == 0 else sum(_runs(kinds[begin]) for begin, _ in _alike(kinds))
 
 
+def _set_symbols(low: Lowering) -> set[Symbol]:
+    return {op.attrs["symbol"] for op in low.program.walk() if op.name == "set_symbol"}
+
+
 def _refuse_set_symbols(low: Lowering) -> None:
     """Raises where a constraint depends on a value that is only known when the program runs."""
-    set_here = {op.attrs["symbol"] for op in low.program.walk() if op.name == "set_symbol"}
+    set_here = _set_symbols(low)
     for record in low.program.records:
         if record.name in ("workgroup", "reordering", "grid", "tiling"):
             kinds = record.spec.attrs
@@ -217,6 +239,63 @@ def _refuse_set_symbols(low: Lowering) -> None:
                 if record.attrs.get("dim") is s and s not in low.symbols:
                     continue  # the axis of a while loop
                 raise ProgramError(f"a constraint depends on {s}, which set_symbol gives a value: no native form yet")
+
+
+# -- whether the order shows ----------------------------------------------------------------------------------
+
+
+def independent(groups: Workgroups) -> bool:
+    """Whether no workgroup touches what another one writes, other than by atomics whose results nobody asks for.
+
+    That is so if each dimension of the grid cuts a dimension, and every access to what is written has that dimension's
+    coordinate at the same place of memory.
+    """
+    low, program = groups.low, groups.low.program
+    if groups.persistent is not None or groups.reorderings or low.logs is not None or is_ordered(program):
+        return False
+    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count > 1]
+    if None in cut:
+        return False
+    ops = list(program.walk())
+    for arg in program.args:
+        writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
+        reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
+        names = {op.name for op in writes}
+        if not writes or ("write" not in names and len(names) == 1 and not reads):
+            continue
+        if names != {"write"} or not all(d is not None and _apart(low, d, (*writes, *reads)) for d in cut):
+            return False
+    return True
+
+
+def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
+    """The dimension of which workgroups along a grid dimension have tiles side by side; None if there is none."""
+    low = groups.low
+    for record in groups.constraints:
+        attrs = record.attrs
+        d, tile = attrs["dim"], low.number(attrs["tile"])
+        if attrs["grid"] != grid or not attrs.get("primary", True):
+            continue
+        plain = "start" not in attrs or low.expr(attrs["start"]) is tile * WORKGROUPS[grid]
+        alone = sum(r.attrs.get("dim") is d for r in groups.constraints) == 1
+        moved = any(r.name == "tiling" and r.attrs["dim"] is d and "start" in r.attrs for r in low.program.records)
+        if plain and alone and not moved and isinstance(d, Symbol):
+            return d
+    return None
+
+
+def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
+    """Whether all accesses have a dimension's coordinate alone at one place of memory, and nothing else there."""
+    places = {place_of(op, dim) for op in accesses}
+    if len(places) != 1 or None in places:
+        return False
+    sizes = low.symbols.keys() - _set_symbols(low)
+    for op in accesses:
+        if "at" in op.attrs:
+            number, _ = place_of(op, dim) or (0, None)
+            if not op.attrs["at"][number].symbols <= {*op.attrs["over"], *sizes}:
+                return False
+    return True
 
 
 # -- memory of a workgroup's own ------------------------------------------------------------------------------
