@@ -377,6 +377,93 @@ def test_constraints_that_wait_for_a_value_are_refused_by_name():
         tilewright.compile(kernel, target="x86")(1, integers(7), poisoned(7))
 
 
+# -- whole kernels ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 8, 6), (9, 7, 5), (3, 17, 10)])
+def test_a_product_by_way_of_shared_memory(m, n, k):
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0), tkw.WorkgroupConstraint(N, 8, 1), tkw.TilingConstraint(K, 3)])
+    def kernel(a: mem(M, K, dtype=tkl.f16), b: mem(N, K, dtype=tkl.f16), c: mem(M, N)):
+        of_a = tkw.allocate((M, K), (4, 3), tkl.f16, SHARED_ADDRESS_SPACE)
+        of_b = tkw.allocate((N, K), (8, 3), tkl.f16, SHARED_ADDRESS_SPACE)
+
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def loop(acc):
+            tkw.write(tkw.read(a), of_a)
+            tkw.write(tkw.read(b), of_b)
+            tkw.shared_memory_barrier()
+            return tkw.mma(tkw.read(of_a), tkw.read(of_b), acc)
+
+        tkw.write(loop, c)
+
+    a, b = integers((m, k), np.float16), integers((n, k), np.float16, seed=1)
+    *_, c = three_ways(kernel, a, b, poisoned(m, n))
+    assert (c == a.astype(np.float32) @ b.T.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("tile", [2, 3])
+def test_heads_that_share_their_keys(tile):
+    H, KV, D = tkl.sym.H, tkl.sym.KV, tkl.sym.D
+    i, j, k = (tkw.IndexMapping.iterator(n) for n in range(3))
+    of_keys = tkw.IndexMapping(3, inputs={KV: i // 3, N: j, K: k}, outputs={KV: i, N: j, K: k})
+    of_values = tkw.IndexMapping(3, inputs={KV: i // 3, D: j, N: k}, outputs={KV: i, D: j, N: k})
+    constraints = [
+        tkw.WorkgroupConstraint(H, 1, 1),
+        tkw.WorkgroupConstraint(KV, 1, 1, primary=False),
+        tkw.WorkgroupConstraint(M, 2, 0),
+        tkw.TilingConstraint(N, tile),
+    ]
+
+    @tkw.wave(constraints)
+    def kernel(q: mem(H, M, K), keys: mem(KV, N, K), values: mem(KV, D, N), out: mem(H, M, D)):
+        zeros = tkl.Register[H, M, D, tkl.f32](0.0)
+        least = tkl.Register[H, M, tkl.f32](-100.0)
+
+        @tkw.iterate(N, init_args=[least, zeros])
+        def loop(most, acc):
+            s = tkw.mma(tkw.read(q), tkw.read(keys, mapping=of_keys), tkl.Register[H, M, N, tkl.f32](0.0))
+            now = tkw.max(s, most, dim=N)
+            moved = acc + tkw.broadcast(now - most, [H, M, D])
+            return now, tkw.mma(s, tkw.read(values, mapping=of_values), moved)
+
+        tkw.write(loop[1] + tkw.scalar(WORKGROUP_1, tkl.f32), out)
+
+    q, keys, values = integers((6, 5, 4)), integers((2, 7, 4), seed=1), integers((2, 3, 7), seed=2)
+    three_ways(kernel, q, keys, values, poisoned(6, 5, 3))
+
+
+def test_numbers_of_the_call_and_narrow_sums_in_workgroups():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg), tkw.TilingConstraint(K, 2)])
+    def kernel(scale: tkl.f32, x: mem(M, K, dtype=tkl.f16), y: mem(M, dtype=tkl.f16), z: mem(M)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, tkl.f16](1.0)])
+        def loop(total):
+            return tkw.sum(tkw.read(x), total, dim=K)
+
+        tkw.write(loop, y)
+        tkw.write(tkw.cast(loop, tkl.f32) * scale, z)
+
+    three_ways(kernel, 3.0, integers((7, 5), np.float16, 0, 900), poisoned(7, dtype=np.float16), poisoned(7))
+
+
+def test_logs_keep_iterations_of_workgroups_apart():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg), tkw.TilingConstraint(K, 2)])
+    def kernel(x: mem(M, K), y: mem(M)):
+        @tkw.iterate(K, init_args=[tkl.Register[M, tkl.f32](1.0)])
+        def loop(total):
+            found = tkw.sum(tkw.read(x), total, dim=K)
+            tkw.debug_log(found, label="found", extra_iteration_dimensions=[(tkl.sym.step, K, 3)])
+            return found
+
+        tkw.write(loop, y)
+
+    found = []
+    for target in (None, "x86"):
+        logs = {}
+        tilewright.compile(kernel, target=target)(integers((7, 5)), poisoned(7), debug_logs=logs)
+        found.append(logs["found"]["value"])
+    np.testing.assert_array_equal(*found)
+
+
 # -- random programs ------------------------------------------------------------------------------------------
 
 
