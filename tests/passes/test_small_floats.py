@@ -98,6 +98,40 @@ def test_f64_is_rounded_as_often_as_the_executor_does(to):
     assert (same | nothing).all(), (x, wanted, found)
 
 
+@pytest.mark.parametrize("other", ["i8", "i32", "f32", "f16", "bool", "f8e4m3fn"])
+def test_integers_of_four_bits_become_others_and_back(other):
+    form = dtypes.dtype(other).numpy
+    codes = np.arange(256, dtype=np.uint8)  # of a byte the lower half counts
+    *_, same, _ = converted(codes.view(dtypes.i4.numpy), "i4", other)
+    assert same.all()
+    with np.errstate(all="ignore"):
+        x = np.arange(-40, 41).astype(form) if other != "f32" else np.linspace(-12, 12, 97).astype(form)
+    wanted, found, same, _ = converted(x, other, "i4")
+    assert same.all(), (x, wanted, found)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "xor", "remf"])
+def test_arithmetic_of_four_bits(name):
+    text = f"""tile kernel(%x: global i4[M], %y: global i4[M], %z: global i4[M], %s: global i32[K])
+  symbols M, K
+{{
+  %0 = read %x : i4[M]
+  %1 = read %y : i4[M]
+  %2 = {name} %0, %1 : i4[M]
+  write %2, %z
+  %3 = lt %0, %1 : bool[M]
+  %4 = select %3, %2, %0 : i4[M]
+  %5 = cast %4 dtype=i32 : i32[M]
+  %6 = sum %5 dim=(M) : i32[]
+  %7 = broadcast %6 to=[K] : i32[K]
+  write %7, %s
+}}
+"""
+    x, y = (a.ravel().astype(dtypes.i4.numpy) for a in np.meshgrid(np.arange(-8, 8), np.arange(-8, 8)))
+    keep = y.astype(int) != 0
+    three_ways(text, x[keep], y[keep], np.zeros(keep.sum(), dtypes.i4.numpy), np.zeros(2, np.int32))
+
+
 def mem(*dims, dtype=tkl.f32):
     return tkl.Memory[(*dims, GLOBAL_ADDRESS_SPACE, dtype)]
 

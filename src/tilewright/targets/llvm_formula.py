@@ -75,10 +75,11 @@ class FormulaWriter:
             form = self.of(common)
             return self.w.value(f"select {self.kind('i1')} {chosen}, {form} {values[0]}, {form} {values[1]}"), common
         values, common = self._agreed(f.parts, None if f.name in COMPARISONS else want)
-        if common.is_narrow:
-            values = [self.cast(v, common, dtypes.f32) for v in values]
-            result, kind = self._step(f.name, values, dtypes.f32)
-            return (result, kind) if kind is dtypes.bool_ else (self.cast(result, dtypes.f32, common), common)
+        if common.is_narrow or common is dtypes.i4:
+            wide = dtypes.f32 if common.is_float else dtypes.i32
+            values = [self.cast(v, common, wide) for v in values]
+            result, kind = self._step(f.name, values, wide)
+            return (result, kind) if kind is dtypes.bool_ else (self.cast(result, wide, common), common)
         return self._step(f.name, values, common)
 
     def _agreed(self, parts: tuple[Formula, ...], want: DType | None) -> tuple[list[str], DType]:
@@ -94,6 +95,8 @@ class FormulaWriter:
         """A value as i1: whether it is not zero."""
         if kind is None:
             return self.kind_constant(value)
+        if kind is dtypes.i4:
+            value, kind = self.cast(value, kind, dtypes.i8), dtypes.i8
         if is_small(kind):
             value, kind = widened(self, value, kind), dtypes.f32
         if kind.is_float:
@@ -256,6 +259,13 @@ class FormulaWriter:
         """A value in another element type."""
         if kind is to or (kind.name, to.name) in (("index", "i64"), ("i64", "index")):
             return value
+        if kind is dtypes.i4:  # a byte of which the lower half counts
+            moved = self.w.value(f"shl {self.kind('i8')} {value}, {self.number(4, dtypes.i8)}")
+            whole = self.w.value(f"ashr {self.kind('i8')} {moved}, {self.number(4, dtypes.i8)}")
+            return self.cast(whole, dtypes.i8, to)
+        if to is dtypes.i4:
+            byte = self.cast(value, kind, dtypes.i8)
+            return self.w.value(f"and {self.kind('i8')} {byte}, {self.number(15, dtypes.i8)}")
         if is_small(kind):
             return self.cast(widened(self, value, kind), dtypes.f32, to)
         if is_small(to):

@@ -80,7 +80,7 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[value]
     if to.bits == tile.dtype.bits:
         return (_as_bits(low, tile, to),)
-    if to is dtypes.bool_ or tile.dtype is dtypes.bool_:
+    if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
 

@@ -213,7 +213,6 @@ class Lowering:
 
     def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
         """The tile, in memory if it is used often and dear, or has grown long."""
-        require_native(tile.dtype, op)
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
@@ -336,7 +335,6 @@ class Lowering:
                     role = "inout"
             else:
                 shape, role = (), "in"
-            require_native(arg.type.dtype, None, f"the argument {arg.name}")
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
             found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
@@ -436,14 +434,6 @@ class Lowering:
         there = only_load(made.formula)
         assert there is not None
         return made, there
-
-
-def require_native(dtype: DType, op: Op | None, what: str | None = None) -> None:
-    """Raises for an element type that has no machine code."""
-    if not dtype.is_float and dtype.bits == 4:
-        name = what if op is None else op_text(op)
-        where = None if op is None else op.loc
-        raise ProgramError(f"{name}: elements of type {dtype} have no native form yet", where)
 
 
 def _limit(limit: Any) -> int:

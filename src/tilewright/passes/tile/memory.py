@@ -302,7 +302,7 @@ def is_ordered(program: Program) -> bool:
 
 def _one_by_one(uses: Mapping[Value, int], op: Op) -> bool:
     dtype = op.operands[1].type.dtype
-    return bool(uses.get(op.results[0])) or (dtype.is_float and dtype.bits <= 8)
+    return bool(uses.get(op.results[0])) or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -179,7 +179,9 @@ class _Emitter:
         kind = op.operands[0].type.dtype
         pointer = self.where(op.operands[0], op.attrs["at"][0])
         text = self.w.value(f"load {element(kind)}, ptr {pointer}")
-        if kind.bits < 64:
+        if kind is dtypes.i4:
+            text = FormulaWriter(self.w, None, None, lambda f: ("", None)).cast(text, kind, dtypes.i64)
+        elif kind.bits < 64:
             word = "zext" if kind.numpy.kind in "ub" else "sext"
             text = self.w.value(f"{word} {element(kind)} {text} to i64")
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
