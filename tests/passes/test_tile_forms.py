@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
+from tilewright.lang.global_symbols import GET_ITER_ARG
 from tilewright.passes.tile.boxes import boxes
 from tilewright.runtime.dump import Dump
 from tilewright.targets.x86.machine import MACHINES
@@ -217,6 +218,27 @@ def test_while_loops_walk_by_their_own_steps():
 
 
 # -- loops ----------------------------------------------------------------------------------------------------------
+
+
+def test_while_loops_may_ask_where_they_are_and_what_they_carry():
+    P, B = tkl.sym.P, tkl.sym.B
+
+    @tkw.wave([tkw.TilingConstraint(P)])
+    def kernel(limit: tkl.SymbolBind[tkl.i32], out: mem(B, dtype=tkl.i32), places: mem(B, dtype=tkl.i32)):
+        start, nothing = tkl.Register[B, tkl.i32](1), tkl.Register[B, tkl.i32](0)
+        condition = (GET_ITER_ARG(0) < tkl.sym.limit) & (P < 100)
+
+        @tkw.iterate(P, start=tkw.scalar(3, tkl.i32), condition=condition, init_args=[start, nothing])
+        def doubling(value, seen):
+            here = tkw.max(tkw.self_index(P), dim=P)
+            tkw.set_symbol(P, here + 2)
+            return value * 2, seen + tkw.broadcast(here, [B])
+
+        tkw.write(doubling[0], out)
+        tkw.write(doubling[1], places)
+
+    found = three_ways(kernel, 40, np.full(1, 9, np.int32), np.full(1, 9, np.int32))
+    assert [a.tolist() for a in found] == [[64], [3 + 5 + 7 + 9 + 11 + 13]]
 
 
 @pytest.mark.parametrize("tile", [1, 2, 5, 8, 100])

@@ -41,6 +41,11 @@ class Access:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
     """The access of a read or a write over these dimensions."""
+    walked = [d for d in (*dims, *(() if "at" in op.attrs else target.type.dims)) if d in low.walking]
+    if walked:
+        raise ProgramError(
+            f"{op_text(op)}: an access along {walked[0]}, which a while loop walks, has no native form yet"
+        )
     tensor = low.argument(target)
     shape = low.shapes[target]
     data: dict[Symbol, Load] = {}

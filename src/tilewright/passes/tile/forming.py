@@ -206,7 +206,10 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    found = formulas.index(low.coordinate(dim), kind.dtype)
+    if dim in low.walking and dim not in low.symbols:
+        found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
+    else:
+        found = formulas.index(low.coordinate(dim), kind.dtype)
     return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
 
 

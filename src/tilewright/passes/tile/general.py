@@ -292,6 +292,9 @@ class Lowering:
         """The symbol of a dimension's coordinate."""
         found = self._coordinates.get(dim)
         if found is None:
+            if dim in self.walking and dim not in self.symbols:
+                found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, 0)
+                return found
             if isinstance(dim, Symbol) and dim in self.bound:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
             name = f"at_{len(self._coordinates)}"
@@ -304,6 +307,8 @@ class Lowering:
 
     def part(self, dim: Expr) -> Part:
         """The current part of a dimension."""
+        if dim in self.walking and dim not in self.symbols:  # one coordinate; which one, only data tell
+            return as_expr(0), 1
         found = self.parts.get(dim)
         if found is not None:
             return found

@@ -130,7 +130,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
     wide = _wide(op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
-    if not op.attrs.get("start") and op.attrs["axis"] in dims:
+    if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
     if 0 in start.sizes:
         return None, start
