@@ -330,6 +330,20 @@ def test_conditions_on_ids():
     three_ways(kernel, integers(9), poisoned(9), poisoned(9))
 
 
+def test_a_condition_over_nothing_holds_nowhere():
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, iters=3)])
+    def kernel(x: mem(M, N), y: mem(M), z: mem(K)):
+        tile = tkw.read(x)
+
+        @tkw.conditional(tile > tkl.Register[M, N, tkl.f32](0.0), else_return=[tile])
+        def chosen():
+            return tile + tkw.broadcast(tkw.max(tkw.max(tile, dim=N), dim=M), [M, N])
+
+        tkw.write(tkw.sum(chosen, dim=N), y)
+
+    three_ways(kernel, integers((6, 3)), poisoned(6), poisoned(1))
+
+
 def test_logs_are_put_together_over_workgroups():
     @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0)])
     def kernel(x: mem(M, N), y: mem(M, N)):

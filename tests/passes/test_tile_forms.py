@@ -583,6 +583,25 @@ def test_a_maximum_of_nothing_is_an_error():
         native(kernel)(np.zeros((3, 0), np.float32))
 
 
+def test_a_maximum_of_nothing_is_an_error_only_where_it_is_taken():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M), z: mem(M)):
+        tile = tkw.read(y)
+
+        @tkw.conditional(tile > tkl.Register[M, tkl.f32](0.0), else_return=[tile])
+        def chosen():
+            return tkw.max(tkw.read(x), dim=N)
+
+        tkw.write(chosen, z)
+
+    x, y = np.zeros((3, 0), np.float32), np.array([-1, 0, -2], np.float32)
+    for target in (None, "x86"):
+        run = tilewright.compile(kernel, target=target)
+        assert run(x, y).tolist() == [-1, 0, -2]
+        with pytest.raises(ExecutionError, match="max over N: there is nothing to combine"):
+            run(x, -y)
+
+
 def test_every_level_can_be_printed():
     run = native(doubled())
     with pytest.raises(ArgumentError, match="call it first"):

@@ -69,7 +69,11 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         total = start if total is None else call(step, total, start)
         inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
-        raise ExecutionError(f"{op.name} over {dim}: there is nothing to combine", op.loc)
+        what = f"{op.name} over {dim}: there is nothing to combine"
+        if len(low.masks) != 1:
+            raise ExecutionError(what, op.loc)
+        low.report(low.masks[0], what, op)  # it is a mistake only where the condition holds
+        total = formulas.number(0, wide)
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 

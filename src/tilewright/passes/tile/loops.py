@@ -279,6 +279,8 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
             Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
         )
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
+    if 0 in condition.sizes:  # it holds nowhere
+        return tuple(otherwise)
     condition = low.stored(condition, name="condition")
     low.masks.append(condition)
     try:
