@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError, ExecutionError, ProgramError
 from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
+from tilewright.lang.global_symbols import GET_ITER_ARG
 from tilewright.plan.boxes import boxes
 from tilewright.runtime.dump import Dump
 from tilewright.targets.x86.machine import MACHINES
@@ -182,6 +183,19 @@ def test_symbols_set_from_tiles():
         native(kernel)(integers(8), np.array([0, -1], np.int32))
 
 
+def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension_of_memory():
+    S = tkl.sym.S
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    picked = tkw.IndexMapping(2, inputs={S: S, N: j}, outputs={S: i, N: j})
+
+    @tkw.wave()
+    def kernel(x: mem(S, N), where: mem(M, N, dtype=tkl.i32), y: mem(M, N)):
+        tkw.set_symbol(S, tkw.read(where))
+        tkw.write(tkw.read(x, mapping=picked), y)
+
+    three_ways(kernel, integers((4, 3)), integers((5, 3), np.int32, 0, 4), np.full((5, 3), np.nan, np.float32))
+
+
 def test_while_loops_walk_by_their_own_steps():
     P = tkl.sym.P
     at = tkw.IndexMapping(num_iterators=1, inputs={N: P + R}, outputs={B: R})
@@ -204,6 +218,27 @@ def test_while_loops_walk_by_their_own_steps():
 
 
 # -- loops ----------------------------------------------------------------------------------------------------------
+
+
+def test_while_loops_may_ask_where_they_are_and_what_they_carry():
+    P, B = tkl.sym.P, tkl.sym.B
+
+    @tkw.wave([tkw.TilingConstraint(P)])
+    def kernel(limit: tkl.SymbolBind[tkl.i32], out: mem(B, dtype=tkl.i32), places: mem(B, dtype=tkl.i32)):
+        start, nothing = tkl.Register[B, tkl.i32](1), tkl.Register[B, tkl.i32](0)
+        condition = (GET_ITER_ARG(0) < tkl.sym.limit) & (P < 100)
+
+        @tkw.iterate(P, start=tkw.scalar(3, tkl.i32), condition=condition, init_args=[start, nothing])
+        def doubling(value, seen):
+            here = tkw.max(tkw.self_index(P), dim=P)
+            tkw.set_symbol(P, here + 2)
+            return value * 2, seen + tkw.broadcast(here, [B])
+
+        tkw.write(doubling[0], out)
+        tkw.write(doubling[1], places)
+
+    found = three_ways(kernel, 40, np.full(1, 9, np.int32), np.full(1, 9, np.int32))
+    assert [a.tolist() for a in found] == [[64], [3 + 5 + 7 + 9 + 11 + 13]]
 
 
 @pytest.mark.parametrize("tile", [1, 2, 5, 8, 100])
@@ -338,7 +373,7 @@ def test_casts_keep_to_the_limits(kind, to):
 
 
 @pytest.mark.parametrize(
-    "name", ["add", "sub", "mul", "div", "floordiv", "mod", "maximum", "and_", "xor", "shl", "shr"]
+    "name", ["add", "sub", "mul", "div", "floordiv", "mod", "remf", "maximum", "and_", "xor", "shl", "shr"]
 )
 @pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
 def test_integer_arithmetic_at_its_limits(name, dtype):
@@ -354,25 +389,24 @@ def test_integer_arithmetic_at_its_limits(name, dtype):
 """
     limits = np.iinfo(tkl.__dict__[dtype].numpy)
     values = [0, 1, -1, 2, -2, 7, -7, 40, limits.min, limits.max]
-    if name in ("div", "floordiv", "mod") and dtype == "i64":
+    if name in ("div", "floordiv", "mod", "remf") and dtype == "i64":
         values.remove(limits.min)
     x, y = (a.ravel().astype(tkl.__dict__[dtype].numpy) for a in np.meshgrid(values, values))
     three_ways(parse_tile(text), x, y)
 
 
 POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "powf")
-EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "f8e4m3fn": 2.0**-4}
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i32", "u8"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "f8e4m3fn", "i32", "u8"])
 def test_every_function(dtype):
     """Natively a function is what the executor's is, to a few units of the last place."""
     kind = tkl.__dict__[dtype]
     rng = np.random.default_rng(0)
-    missing = {"cbrt", "atan2"} | ({"erf"} if dtype == "f64" else set())
     names = (*UNARY_FLOAT, *UNARY_ANY, *BINARY) if kind.is_float else (*UNARY_ANY, *BINARY)
     for name in names:
-        if name in missing or (not kind.is_float and name in ("powf", "remf")):
+        if not kind.is_float and name in ("powf", "atan2"):
             continue
         text = f"""tile kernel(%x: global {dtype}[M], %y: global {dtype}[M], %z: global {dtype}[M])
   symbols M
@@ -549,6 +583,25 @@ def test_a_maximum_of_nothing_is_an_error():
         native(kernel)(np.zeros((3, 0), np.float32))
 
 
+def test_a_maximum_of_nothing_is_an_error_only_where_it_is_taken():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M), z: mem(M)):
+        tile = tkw.read(y)
+
+        @tkw.conditional(tile > tkl.Register[M, tkl.f32](0.0), else_return=[tile])
+        def chosen():
+            return tkw.max(tkw.read(x), dim=N)
+
+        tkw.write(chosen, z)
+
+    x, y = np.zeros((3, 0), np.float32), np.array([-1, 0, -2], np.float32)
+    for target in (None, "x86"):
+        run = tilewright.compile(kernel, target=target)
+        assert run(x, y).tolist() == [-1, 0, -2]
+        with pytest.raises(ExecutionError, match="max over N: there is nothing to combine"):
+            run(x, -y)
+
+
 def test_every_level_can_be_printed():
     run = native(doubled())
     with pytest.raises(ArgumentError, match="call it first"):
@@ -628,28 +681,14 @@ def refused(kernel, words, under, *args, symbols=None):
 
 def test_what_has_no_native_form_is_refused_by_name_and_line():
     @tkw.wave()
-    def old_values(x: mem(M), y: mem(M)):
-        tkw.write(tkw.atomic_add(tkw.read(x), y), x)
-
-    @tkw.wave()
-    def cube_root(x: mem(M), y: mem(M)):
-        tkw.write(tkw.cbrt(tkw.read(x)), y)
-
-    @tkw.wave()
-    def error_function(x: mem(M, dtype=tkl.f64), y: mem(M, dtype=tkl.f64)):
-        tkw.write(tkw.erf(tkw.read(x)), y)
-
-    @tkw.wave()
-    def eight_bits(x: mem(M, dtype=tkl.f8e4m3fn), y: mem(M)):
-        tkw.write(tkw.cast(tkw.read(x), tkl.f32), y)
-
-    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0)])
-    def grid(x: mem(M), y: mem(M)):
-        tkw.write(tkw.read(x) + tkw.scalar(tkl.sym.WORKGROUP_0, tkl.f32), y)
+    def power(x: mem(M, dtype=tkl.i32), y: mem(M, dtype=tkl.i32)):
+        tkw.write(tkw.atan2(tkw.read(x), tkw.read(x)), y)
 
     x = integers(4)
-    refused(cube_root, "cbrt of f32 has no native form yet", "tkw.cbrt(tkw.read(x))", x)
-    refused(error_function, "erf of f64 has no native form yet", "tkw.erf(tkw.read(x))", x.astype(np.float64))
-    refused(eight_bits, "elements of type f8e4m3fn have no native form yet", "argument x", x.astype(tkl.f8e4m3fn.numpy))
-    refused(old_values, "what atomic_add found in memory has no native form", "tkw.atomic_add", x, x.copy())
-    refused(grid, "is a grid program", "grid")
+    refused(power, "atan2 of i32 has no native form yet", "tkw.atan2(tkw.read(x), tkw.read(x))", x.astype(np.int32))
+
+    @tkw.wave()
+    def halves(x: mem(M, dtype=tkl.i8), y: mem(2 * M, dtype=tkl.i4)):
+        tkw.write(tkw.bitcast(tkw.read(x), tkl.i4), y)
+
+    refused(halves, "bitcast of i8 to i4 has no native form yet", "tkw.bitcast", x.astype(np.int8))

@@ -166,6 +166,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
 
 def _report_aliasing(program: Program) -> None:
     """Arguments that are read and written through different accesses: the result depends on the order."""
+    so = "the order of workgroups shows" if is_grid(program) else "native targets refuse this"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
         writes = [op for op in program.walk() if op.name == "write" and op.operands[1] is value]
@@ -174,8 +175,7 @@ def _report_aliasing(program: Program) -> None:
                 if _access_of(r, r.results[0].type) != _access_of(w, w.operands[0].type):
                     lines = "".join(f"\n{op.loc.pointing()}" for op in (r, w) if op.loc)
                     warnings.warn(
-                        f"the argument {value.name} is read and written through different accesses; native targets "
-                        f"refuse this{lines}",
+                        f"the argument {value.name} is read and written through different accesses; {so}{lines}",
                         AliasingWarning,
                         stacklevel=3,
                     )

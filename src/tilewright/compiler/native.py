@@ -14,11 +14,10 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.host import host_of_one, host_text
 from tilewright.compiler.kernels import Executable
-from tilewright.errors import ArgumentError, ExecutionError, ProgramError
+from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.ir.printer import op_text
 from tilewright.passes.pipeline import Job, run
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import refuse_aliases
@@ -39,9 +38,10 @@ class NativeExecutable(Executable):
         super().__init__(program, known)
         self.target = target
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
-        _refuse_grid(program)
-        refuse_aliases(program)
-        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(op)}
+        self._grid = is_grid(program)
+        if not self._grid:  # workgroups run one after another, so that reads and writes of an argument have an order
+            refuse_aliases(program)
+        self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
         self.why = ""
         self._kernels: dict[Any, Compiled | CompiledContraction] = {}
@@ -66,7 +66,19 @@ class NativeExecutable(Executable):
         here = native(self.target)
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
         general = general or self.path == "general"
-        return Job(here.machine(), here.has, self.program, symbols, shapes, free, logs, self.plan, general_only=general)
+        derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
+        return Job(
+            here.machine(),
+            here.has,
+            self.program,
+            symbols,
+            shapes,
+            free,
+            logs,
+            self.plan,
+            general_only=general,
+            workgroups=derived,
+        )
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -311,23 +323,14 @@ class Staged:
                     logs[log.label]["iteration_dimensions"] = list(log.names)
 
 
-def _is_free(op: Op) -> bool:
-    return not op.attrs.get("start") and accumulates_only(op)
+def _is_free(program: Program, op: Op) -> bool:
+    """Whether a loop may take tiles of any size: it only accumulates, and over the whole of its axis."""
+    tiling = tiling_of(program, op.attrs["axis"])
+    limited = tiling is not None and ("iters" in tiling.attrs or "start" in tiling.attrs)
+    return not op.attrs.get("start") and not limited and accumulates_only(op)
 
 
 def _keeps_tiles(program: Program, op: Op) -> bool:
     """Whether a loop's tile size shows in what is logged."""
     tiling = tiling_of(program, op.attrs["axis"])
     return logs_iterations(op) and tiling is not None and "tile" in tiling.attrs
-
-
-def _refuse_grid(program: Program) -> None:
-    """Raises for programs whose workgroups are part of their meaning."""
-    if not is_grid(program):
-        return
-    op = next((op for op in program.walk() if op.name == "allocate"), None)
-    what = f"it holds {op_text(op)}" if op is not None else "its constraints or expressions name workgroups"
-    raise ProgramError(
-        f"{program.name} is a grid program, {what}: that has no native form yet; compile it for the executor",
-        op.loc if op is not None else program.loc,
-    )

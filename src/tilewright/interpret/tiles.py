@@ -52,6 +52,8 @@ def round_to(array: Array, dtype: DType) -> Array:
     if array.dtype == dtype.numpy:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.is_narrow and array.dtype.kind not in "iub":  # not all small floats become each other by themselves
+            array = array if array.dtype == np.float64 else array.astype(np.float32)
         return array.astype(dtype.numpy)
 
 

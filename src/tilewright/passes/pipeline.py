@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
@@ -27,11 +27,12 @@ from tilewright.passes.contraction import tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing, packed_for_vectors
 from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined, recognise
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
 from tilewright.plan.forms import Form, TileForm
-from tilewright.plan.general import GeneralChoice, plan_general
+from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice, choose, variant
 from tilewright.plan.validate import validate
@@ -54,6 +55,8 @@ class Job:
     logs: bool = False
     given: Plan | None = None
     general_only: bool = False
+    workgroups: Mapping[Symbol, Expr] | None = None
+    """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
@@ -85,6 +88,9 @@ def normalise(job: Job) -> None:
     """The program as one contraction, where it is one whose reads outside memory are zeros."""
     if job.contraction is not None or job.program is None:
         return
+    if job.workgroups is not None:
+        job.why = "a grid program: its workgroups are part of its meaning"
+        return
     asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
     found = "it was asked for" if asked else recognise(job.program, job.sizes)
     if isinstance(found, str):
@@ -104,9 +110,12 @@ def choose_plan(job: Job) -> None:
         job.contraction = None
     if job.program is None:
         raise ArgumentError(job.why)
-    size = numbers_of(job.sizes)
     given = None if job.logs else job.given
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs)
+    if job.workgroups is not None:
+        found = plan_of_grid(job.program, job.sizes, job.machine, given)
+    else:
+        size, ordered = numbers_of(job.sizes), is_ordered(job.program)
+        found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
     job.choice, job.plan = found, found.plan
 
 
@@ -168,6 +177,7 @@ def general(job: Job) -> None:
         job.shapes,
         job.free,
         logs=job.logs,
+        workgroups=job.workgroups,
         widths=job.choice.widths,
         tiles=job.choice.tiles,
     )

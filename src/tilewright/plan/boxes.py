@@ -147,7 +147,7 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> l
         return dims  # atomics meet where they will
     kept = []
     for d in dims:
-        places = {_place(op, d) for op in (*writes, *reads)}
+        places = {place_of(op, d) for op in (*writes, *reads)}
         if len(places) == 1 and None not in places:
             kept.append(d)
     if len(kept) < len(dims) and len(writes) == 1 and not reads and _all_differ(writes[0], size):
@@ -155,7 +155,7 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> l
     return kept
 
 
-def _place(op: Op, dim: Expr) -> tuple[int, object] | None:
+def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
     """The coordinate of memory that a dimension alone decides, and how; None if there is none."""
     memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
     kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type

@@ -52,7 +52,7 @@ class GeneralChoice:
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, by the general path",
                 *("  " + line for line in self.plan.lines()),
-                f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory",
+                *([f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory"] if self.cycles else []),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
             ]
@@ -74,14 +74,18 @@ def plan_general(
     free: Collection[Op],
     given: str | Plan | None = None,
     logs: bool = False,
+    ordered: bool = False,
 ) -> GeneralChoice:
-    """The plan of a logical program for these sizes; `given` says all of it, constraints say parts."""
-    dims = cut_dims(program, size, logs)
-    whole = [d for d in _dims(program) if d not in dims]
-    loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and not op.attrs.get("start")}
+    """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
+
+    `ordered`: elements are worked on one after another, in one task.
+    """
+    dims = () if ordered else cut_dims(program, size, logs)
+    whole = [d for d in _dims(program) if d not in dims and d.symbols <= set(sizes)]
+    loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    widths = boxes(program, size, room_of(machine), logs)
-    widths = {d: widths.get(d, size(d)) for d in dims}
+    found = boxes(program, size, room_of(machine), logs) if dims else {}
+    widths = {d: found.get(d, size(d)) for d in dims}
     notes = []
     for d in dims:
         tile = workgroups.get(str(d))
@@ -96,7 +100,8 @@ def plan_general(
         if op in free:
             tiles[op] = tilings.get(str(op.attrs["axis"])) or (extent if extent <= WHOLE else CHOSEN)
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
-    refused = [Refusal(f"tasks over {d}", why_whole(program, d)) for d in whole if size(d) > 1]
+    why = "elements are worked on in order" if ordered else None
+    refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
     def made() -> Plan:
         axes = [Axis(_word(d), _digit(d, size), (Cut("task", widths[d]),)) for d in dims]
@@ -118,8 +123,26 @@ def plan_general(
                 raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
         if len(wanted.lines()) != len(plan.lines()):
             raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
-    cycles, bound = _predict(program, size, machine, widths)
+    cycles, bound = _predict(program, sizes, size, machine, widths)
     return GeneralChoice(machine, program.name, plan, widths, tiles, cycles, bound, tuple(refused), tuple(notes))
+
+
+def plan_of_grid(
+    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: str | Plan | None = None
+) -> GeneralChoice:
+    """The plan of a grid program: its constraints, which are part of its meaning."""
+    tasks, loops = tiles_of(program, sizes)
+    axes = []
+    for role, tiles in (("task", tasks), ("loop", loops)):
+        for name, tile in tiles.items():
+            extent = next((n for s, n in sizes.items() if s.name == name), tile)
+            axes.append(Axis(name, (Digit(name, extent, extent),), (Cut(role, tile),)))
+    plan = Plan(tuple(axes), tuple(a.name for a in axes if a.name in tasks))
+    wanted = parse_plan(given) if isinstance(given, str) else given
+    if wanted is not None and wanted != plan:
+        raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
+    note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
+    return GeneralChoice(machine, program.name, plan, {}, {}, 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
@@ -173,7 +196,11 @@ def _digit(d: Expr, size: Callable[[Expr], int]) -> tuple[Digit, ...]:
 
 
 def _predict(
-    program: Program, size: Callable[[Expr], int], machine: Machine, widths: Mapping[Expr, int]
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+    widths: Mapping[Expr, int],
 ) -> tuple[float, float]:
     """(cycles that the program should take, those that moving its arguments alone takes)."""
     limits, workers = machine.limits, cores(machine)
@@ -181,11 +208,13 @@ def _predict(
     work = 0.0
     for op in program.walk():
         tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
-        work += prod(max(1, size(d)) for d in tiles) / lanes if op.name not in ("iterate", "yield") else 0
+        known = [d for d in tiles if d.symbols <= set(sizes)]
+        work += prod(max(1, size(d)) for d in known) / lanes if op.name not in ("iterate", "yield") else 0
     moved = 0
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
-            moved += prod(size(d) for d in arg.type.sizes if d is not None) * element_bytes(arg.type.dtype)
+            known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
+            moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
     rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
     tasks = prod(size(d) // w for d, w in widths.items())
     share = -(-tasks // workers) / tasks

@@ -10,6 +10,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import COMPARISONS, Formula
+from tilewright.targets.llvm_small_floats import is_small, narrowed, widened
 from tilewright.targets.llvm_text import Writer, element, literal
 
 Typed = tuple[str, DType | None]
@@ -74,10 +75,11 @@ class FormulaWriter:
             form = self.of(common)
             return self.w.value(f"select {self.kind('i1')} {chosen}, {form} {values[0]}, {form} {values[1]}"), common
         values, common = self._agreed(f.parts, None if f.name in COMPARISONS else want)
-        if common.is_narrow:
-            values = [self.cast(v, common, dtypes.f32) for v in values]
-            result, kind = self._step(f.name, values, dtypes.f32)
-            return (result, kind) if kind is dtypes.bool_ else (self.cast(result, dtypes.f32, common), common)
+        if common.is_narrow or common is dtypes.i4:
+            wide = dtypes.f32 if common.is_float else dtypes.i32
+            values = [self.cast(v, common, wide) for v in values]
+            result, kind = self._step(f.name, values, wide)
+            return (result, kind) if kind is dtypes.bool_ else (self.cast(result, wide, common), common)
         return self._step(f.name, values, common)
 
     def _agreed(self, parts: tuple[Formula, ...], want: DType | None) -> tuple[list[str], DType]:
@@ -93,6 +95,10 @@ class FormulaWriter:
         """A value as i1: whether it is not zero."""
         if kind is None:
             return self.kind_constant(value)
+        if kind is dtypes.i4:
+            value, kind = self.cast(value, kind, dtypes.i8), dtypes.i8
+        if is_small(kind):
+            value, kind = widened(self, value, kind), dtypes.f32
         if kind.is_float:
             return (
                 self.w.value(f"fcmp une {self.of(kind)} {value}, zeroinitializer")
@@ -145,6 +151,8 @@ class FormulaWriter:
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {under}")
             case "powf":
                 return self._call("pow", values, kind)
+            case "cbrt" | "atan2" | "erf":
+                return self._library(name, values, kind)
             case "floordiv":
                 return self._call("floor", [self.w.value(f"fdiv {form} {values[0]}, {values[1]}")], kind)
         raise ProgramError(f"{name} of {kind} has no machine code here")
@@ -155,6 +163,20 @@ class FormulaWriter:
         full = f"@llvm.{name}.{suffix if self.lanes is None else f'v{self.lanes}{suffix}'}"
         self.w.declare(f"{form} {full}({', '.join([form] * len(values))})")
         return self.w.value(f"call {form} {full}({', '.join(f'{form} {v}' for v in values)})")
+
+    def _library(self, name: str, values: list[str], kind: DType) -> str:
+        """A function of C's mathematical library, lane by lane."""
+        one, form = element(kind), self.of(kind)
+        full = f"@{name}{'f' if kind is dtypes.f32 else ''}"
+        self.w.declare(f"{one} {full}({', '.join([one] * len(values))})")
+        if self.lanes is None:
+            return self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in values)})")
+        total = "poison"
+        for i in range(self.lanes):
+            lane = [self.w.value(f"extractelement {form} {v}, i64 {i}") for v in values]
+            found = self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in lane)})")
+            total = self.w.value(f"insertelement {form} {total}, {one} {found}, i64 {i}")
+        return total
 
     def _integer(self, name: str, values: list[str], kind: DType) -> str:
         form = self.of(kind)
@@ -237,16 +259,26 @@ class FormulaWriter:
         """A value in another element type."""
         if kind is to or (kind.name, to.name) in (("index", "i64"), ("i64", "index")):
             return value
-        for t in (kind, to):
-            if t.is_float and t.bits < 16:
-                raise ProgramError(f"conversion from {kind} to {to} has no machine code here")
+        if kind is dtypes.i4:  # a byte of which the lower half counts
+            moved = self.w.value(f"shl {self.kind('i8')} {value}, {self.number(4, dtypes.i8)}")
+            whole = self.w.value(f"ashr {self.kind('i8')} {moved}, {self.number(4, dtypes.i8)}")
+            return self.cast(whole, dtypes.i8, to)
+        if to is dtypes.i4:
+            byte = self.cast(value, kind, dtypes.i8)
+            return self.w.value(f"and {self.kind('i8')} {byte}, {self.number(15, dtypes.i8)}")
+        if is_small(kind):
+            return self.cast(widened(self, value, kind), dtypes.f32, to)
+        if is_small(to):
+            return narrowed(self, self.cast(value, kind, dtypes.f32), to)
         a, b = self.of(kind), self.of(to)
         if to is dtypes.bool_:
             return self.w.value(f"zext {self.kind('i1')} {self.truth(value, kind)} to {b}")
         if kind.is_float and to.is_float:
             if kind.bits == to.bits:  # between the two forms of 16 bits: through 32
                 return self.cast(self.cast(value, kind, dtypes.f32), dtypes.f32, to)
-            if kind is dtypes.f64 and to.bits == 16:
+            if kind is dtypes.f64 and to is dtypes.f16:
+                return self.cast(self._to_odd(value), dtypes.f32, to)
+            if kind is dtypes.f64 and to.bits == 16:  # the executor rounds twice here
                 return self.cast(self.cast(value, kind, dtypes.f32), dtypes.f32, to)
             return self.w.value(f"{'fpext' if kind.bits < to.bits else 'fptrunc'} {a} {value} to {b}")
         if kind.is_float:
@@ -264,6 +296,19 @@ class FormulaWriter:
             return value
         word = "trunc" if bits_a > bits_b else ("zext" if _unsigned(kind) else "sext")
         return self.w.value(f"{word} {a} {value} to {b}")
+
+    def _to_odd(self, value: str) -> str:
+        """An f64 as an f32 whose last bit remembers whether anything was cut off: a second rounding sees it."""
+        near, wide, word = self.cast(value, dtypes.f64, dtypes.f32), self.kind("double"), self.kind("i32")
+        back = self.cast(near, dtypes.f32, dtypes.f64)
+        differs = self.w.value(f"fcmp one {wide} {back}, {value}")
+        sizes = [self._call("fabs", [v], dtypes.f64) for v in (back, value)]
+        above = self.w.value(f"fcmp ogt {wide} {sizes[0]}, {sizes[1]}")
+        bits = self.w.value(f"bitcast {self.kind('float')} {near} to {word}")
+        one = self.w.value(f"zext {self.kind('i1')} {above} to {word}")
+        odd = self.w.value(f"or {word} {self.w.value(f'sub {word} {bits}, {one}')}, {self.number(1, dtypes.i32)}")
+        found = self.w.value(f"select {self.kind('i1')} {differs}, {word} {odd}, {word} {bits}")
+        return self.w.value(f"bitcast {word} {found} to {self.kind('float')}")
 
 
 def _whole(text: str) -> int:

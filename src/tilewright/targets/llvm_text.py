@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from tilewright.algebra.expr import (
     And,
     AtLeastZero,
@@ -44,7 +46,7 @@ def element(dtype: DType) -> str:
     found = _TYPES.get(dtype.name)
     if found is not None:
         return found
-    if dtype.bits == 8:
+    if (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4:
         return "i8"
     raise ProgramError(f"elements of {dtype} have no form in machine code here")
 
@@ -396,7 +398,9 @@ def literal(value: float, dtype: DType) -> str:
     import struct
 
     if not dtype.is_float:
-        return str(int(value))
+        return str(int(value) & 15 if dtype is dtypes.i4 else int(value))
+    if dtype.bits <= 8:
+        return str(np.asarray(value).astype(dtype.numpy).view(np.uint8).item())
     if dtype is dtypes.f64:
         return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
     exact = float(dtype.numpy.type(value))

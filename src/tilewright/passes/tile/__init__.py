@@ -1,4 +1,4 @@
-"""Tile to block, the general way: any logical tile program whose sizes are numbers.
+"""Tile to block, the general way: any tile program whose sizes are numbers.
 
 | file     | subject                                                                                    |
 |----------|--------------------------------------------------------------------------------------------|
@@ -12,4 +12,5 @@
 | functions| functions from simpler ones; integer arithmetic where machines would stop                  |
 | combining| products, reductions, running sums, the largest few                                        |
 | loops    | `iterate`, while loops and `conditional`                                                   |
+| grid     | workgroups one after another, memory of their own                                          |
 """

@@ -41,11 +41,19 @@ class Access:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
     """The access of a read or a write over these dimensions."""
+    walked = [d for d in (*dims, *(() if "at" in op.attrs else target.type.dims)) if d in low.walking]
+    if walked:
+        raise ProgramError(
+            f"{op_text(op)}: an access along {walked[0]}, which a while loop walks, has no native form yet"
+        )
     tensor = low.argument(target)
     shape = low.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        return Access(tensor, shape, tuple(low.coordinate(d) for d in target.type.dims), data)
+        at: tuple[Expr, ...] = tuple(low.coordinate(d) for d in target.type.dims)
+        if target in low.origins:
+            at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
+        return Access(tensor, shape, at, data)
     known: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):

@@ -69,7 +69,11 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         total = start if total is None else call(step, total, start)
         inner |= {d: carried.parts[d] for d in kind.dims if d not in inner}
     if total is None:
-        raise ExecutionError(f"{op.name} over {dim}: there is nothing to combine", op.loc)
+        what = f"{op.name} over {dim}: there is nothing to combine"
+        if len(low.masks) != 1:
+            raise ExecutionError(what, op.loc)
+        low.report(low.masks[0], what, op)  # it is a mistake only where the condition holds
+        total = formulas.number(0, wide)
     return (rounded(dtype, kind.dims, inner, wide, total),)
 
 
@@ -228,9 +232,11 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """acc + the sum of products over what both factors have and the accumulator lacks."""
     a, b, acc = (low.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
-    for d in (loose(op) or (set(),))[0]:
+    single = (loose(op) or (set(),))[0]
+    for d in single:
         if parts[d][1] != 1:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
+    a, b = (low.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
     kind: TileType = op.results[0].type
     wide = dtypes.f64 if dtypes.f64 in (a.dtype, b.dtype) else acc.dtype.accumulator
     inner = {d: parts[d] for d in acc.dims}

@@ -16,7 +16,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.formulas import call, converted
-from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER, MISSING
+from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
     if op.name == "abs" and dtype.numpy.kind in "ub":
         return (low.env[op.operands[0]],)
-    if op.name in (MISSING if dtype.is_float else FLOAT_ONLY):
+    if op.name in FLOAT_ONLY and not dtype.is_float:
         raise ProgramError(f"{op.name} of {dtype} has no native form yet: {op_text(op)}", op.loc)
     special = (FUNCTIONS if dtype.is_float else INTEGER).get(op.name)
     tiles = [low.simple(v) for v in op.operands] if special is not None else _tiles(low, op, kind.dims)
@@ -80,7 +80,7 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[value]
     if to.bits == tile.dtype.bits:
         return (_as_bits(low, tile, to),)
-    if to is dtypes.bool_ or tile.dtype is dtypes.bool_:
+    if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
 
@@ -187,8 +187,11 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A tile of one number."""
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
+    parts = {d: low.part(d) for d in kind.dims}
+    if isinstance(value, Expr) and low.workgroups is not None and value.symbols.isdisjoint(low.bound):
+        return (Tile(kind.dtype, kind.dims, parts, formulas.index(low.expr(value), kind.dtype)),)
     number = low.number(value) if isinstance(value, Expr) else value
-    return (Tile(kind.dtype, kind.dims, {d: low.part(d) for d in kind.dims}, formulas.number(number, kind.dtype)),)
+    return (Tile(kind.dtype, kind.dims, parts, formulas.number(number, kind.dtype)),)
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -203,7 +206,10 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    found = formulas.index(low.coordinate(dim), kind.dtype)
+    if dim in low.walking and dim not in low.symbols:
+        found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
+    else:
+        found = formulas.index(low.coordinate(dim), kind.dtype)
     return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
 
 
@@ -243,7 +249,7 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if s not in low.walking and any(s in d.symbols for v in _values(low) for d in v.type.dims):
+    if s not in low.walking and any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
         raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
     if low.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
@@ -254,5 +260,6 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return ()
 
 
-def _values(low: Lowering) -> list[Value]:
-    return [*low.program.args, *(r for op in low.program.walk() for r in op.results)]
+def _tiles_of(low: Lowering) -> list[Value]:
+    """Every value over dimensions that are counted: memory has the sizes that it has."""
+    return [r for op in low.program.walk() for r in op.results]

@@ -106,11 +106,11 @@ def cast(formula: Formula, kind: DType, to: DType) -> Formula:
         return converted(formula, kind, to)
     if kind.is_narrow:
         formula, kind = Formula.cast(dtypes.f32, formula), dtypes.f32
-    limits = np.iinfo(to.numpy)
-    low, high = Formula.number(float(limits.min)), Formula.number(float(limits.max))
+    least, most = (-8, 7) if to is dtypes.i4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
+    low, high = Formula.number(float(least)), Formula.number(float(most))
     inside = call("select", call("eq", formula, formula), Formula.cast(to, formula), number(0, to))
-    above = call("select", call("ge", formula, high), number(int(limits.max), to), inside)
-    return call("select", call("le", formula, low), number(int(limits.min), to), above)
+    above = call("select", call("ge", formula, high), number(int(most), to), inside)
+    return call("select", call("le", formula, low), number(int(least), to), above)
 
 
 def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, reduce
 
-from tilewright.errors import ProgramError
 from tilewright.ir.dtypes import DType, f64
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile.formulas import call, is_number, number
@@ -24,9 +23,9 @@ def _polynomial(z: Formula, coefficients: tuple[float, ...]) -> Formula:
 
 
 def _erf(kind: DType, x: Formula) -> Formula:
-    """To about three units of f32's last place."""
+    """To about three units of f32's last place; of f64, the library's."""
     if kind is f64:
-        raise ProgramError("erf of f64 has no native form yet")
+        return Formula("erf", (x,))
     inside = Formula("maximum", (Formula("minimum", (x, Formula.number(4.0))), Formula.number(-4.0)))
     z = Formula("mul", (inside, inside))
     return Formula("div", (Formula("mul", (inside, _polynomial(z, _P))), _polynomial(z, _Q)))
@@ -56,6 +55,12 @@ def quotient(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     return call("select", nothing, zero, found)
 
 
+def remainder(kind: DType, a: Formula, b: Formula) -> Formula:
+    """What division towards zero leaves; by 0 it is 0."""
+    rest = call("sub", a, call("mul", quotient("div", kind, a, b), b))
+    return call("select", call("eq", b, number(0, kind)), number(0, kind), rest)
+
+
 def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
     """A shift by any number of bits: by more than there are, all are gone; to the right the sign stays."""
     if is_number(b) and 0 <= b.parts[0].value < kind.bits:
@@ -71,9 +76,8 @@ def shifted(name: str, kind: DType, a: Formula, b: Formula) -> Formula:
 INTEGER: dict[str, Callable[..., Formula]] = {
     **{name: partial(quotient, name) for name in ("div", "floordiv", "mod")},
     **{name: partial(shifted, name) for name in ("shl", "shr")},
+    "remf": remainder,
 }
 FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
-MISSING = frozenset(("cbrt", "atan2"))
-"""What no floating-point type has natively."""
-FLOAT_ONLY = frozenset(("powf", "atan2", "remf"))
+FLOAT_ONLY = frozenset(("powf", "atan2"))
 """What integers have not."""

@@ -13,10 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Any
+
+import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution, symbol_range
-from tilewright.errors import ExpressionError, ProgramError
+from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -27,7 +30,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile import combining, forming, formulas, loops, memory
+from tilewright.passes.tile import accesses, combining, forming, formulas, grid, loops, memory
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
@@ -77,11 +80,13 @@ def to_block(
     logs: bool = False,
     widths: Mapping[Expr, int] | None = None,
     tiles: Mapping[Op, int] | None = None,
+    workgroups: Mapping[Symbol, Expr] | None = None,
 ) -> Lowered:
-    """The block program of a logical tile program for these sizes and shapes of its arguments.
+    """The block program of a tile program for these sizes and shapes of its arguments.
 
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     A plan's `widths` are those of tasks along the dimensions they cut, its `tiles` those of free loops.
+    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -104,7 +109,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, widths, tiles).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles).run()
 
 
 class Lowering:
@@ -117,11 +122,14 @@ class Lowering:
         shapes: Mapping[Value, tuple[int, ...]],
         free: Collection[Op],
         logs: bool,
+        workgroups: Mapping[Symbol, Expr] | None = None,
         widths: Mapping[Expr, int] | None = None,
         tiles: Mapping[Op, int] | None = None,
     ):
         self.widths, self.tiles = widths, tiles or {}
-        self.program, self.symbols, self.shapes, self.free = program, dict(symbols), shapes, set(free)
+        self.program, self.free = program, set(free)
+        self.symbols: dict[Symbol, Expr | int] = dict(symbols)
+        self.shapes = dict(shapes)
         self.w = Writer()
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
@@ -138,19 +146,28 @@ class Lowering:
         """The axes of the while loops around."""
         self.iteration: dict[Expr, Expr] = {}
         """How many tiles of each loop around have been done before."""
+        self.reach: dict[Expr, int] = {}
+        """Dimensions whose parts lie outside them in some workgroups: one past the last coordinate."""
+        self.origins: dict[Value, tuple[Expr, ...]] = {}
+        """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
+        self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[Expr, Symbol] = {}
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
-        self._required: set[tuple[Symbol, Tile]] = set()
+        self.required: set[tuple[Symbol, Tile]] = set()
+        """Symbols whose range is looked after already, with what they stand for."""
 
     def run(self) -> Lowered:
         """The block program."""
-        memory.refuse_aliases(self.program)
-        tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
-        if self.widths is not None:
-            tasks = dict(self.widths)
-        ranges = []
+        tasks: dict[Expr, int] = {}
+        if self.workgroups is None:
+            memory.refuse_aliases(self.program)
+            if not memory.is_ordered(self.program):
+                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
+                if self.widths is not None:
+                    tasks = dict(self.widths)
+        ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count
                 continue
@@ -162,7 +179,10 @@ class Lowering:
             if not isinstance(arg.type, MemoryType):
                 self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
         with self.w.inside(inner):
-            self.block(self.program.body)
+            if self.workgroups is None:
+                self.block(self.program.body)
+            else:
+                self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
@@ -196,13 +216,12 @@ class Lowering:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
             except ExpressionError as fault:
                 raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
-            for value, tile in zip(op.results, found, strict=True):
+            for value, tile in zip(op.results, found, strict=op.name != "allocate"):  # memory is no tile
                 self.env[value] = self._kept(op, value, tile)
         return ()
 
     def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
         """The tile, in memory if it is used often and dear, or has grown long."""
-        require_native(tile.dtype, op)
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
@@ -220,7 +239,24 @@ class Lowering:
         finally:
             self.env, self.bound = before, bound
 
+    @contextmanager
+    def branch(self, condition: Expr) -> Iterator[None]:
+        """Within it, all happens only where a condition on loops and workgroups holds."""
+        if isinstance(condition, Const) and condition.value:
+            yield
+            return
+        inner, required = Block(()), set(self.required)
+        with self.w.inside(inner):
+            yield
+        self.required = required
+        self.w.emit("if", when=condition, blocks=(inner,))
+
     # -- sizes and coordinates ----------------------------------------------------------------------------
+
+    def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
+        """Makes symbols stand for numbers, or for expressions of workgroup ids."""
+        self.symbols = dict(symbols)
+        self._numbers = Substitution(self.symbols)
 
     def number(self, e: Expr) -> int:
         """An expression of sizes."""
@@ -235,18 +271,53 @@ class Lowering:
             return self._numbers(e)
         return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
 
+    def over_workgroups(self, e: Expr) -> Any:
+        """Every number that an expression of loops around and of workgroup ids may be, as an array."""
+        if isinstance(e, Const):
+            return np.asarray(e.value)
+        values = {s: np.arange(_limit(s.lo), _limit(s.hi) + 1) for s in e.symbols}
+        if prod(len(v) for v in values.values()) > accesses.TABLED:
+            raise ProgramError(f"{e} has more values than can be looked at")
+        return np.asarray(evaluate(e, dict(zip(values, np.ix_(*values.values()), strict=True))))
+
+    def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
+        """The tile over other dimensions: those left out or added must be one coordinate wide here."""
+        if set(tile.dims) == set(dims):
+            return tile
+        gone = [d for d in tile.dims if d not in dims]
+        parts = {d: part for d, part in tile.parts.items() if d not in gone}
+        parts |= {d: self.part(d) for d in dims if d not in parts}
+        for d in (*gone, *(d for d in dims if d not in tile.dims)):
+            width = tile.parts[d][1] if d in gone else parts[d][1]
+            if width != 1:
+                how = "left out" if d in gone else "added"
+                raise ExecutionError(f"{op.name}: {d} is {how}, but is {width} wide here", op.loc)
+        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in gone})
+        wide = None if tile.wide is None else (tile.wide[0], rewritten(tile.wide[1], images))
+        found = tuple(d for d in tile.dims if d in dims) + tuple(d for d in dims if d not in tile.dims)
+        return Tile(tile.dtype, found, parts, rewritten(tile.formula, images), wide)
+
     def coordinate(self, dim: Expr) -> Symbol:
         """The symbol of a dimension's coordinate."""
         found = self._coordinates.get(dim)
         if found is None:
+            if dim in self.walking and dim not in self.symbols:
+                found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, 0)
+                return found
             if isinstance(dim, Symbol) and dim in self.bound:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
-            size = max(1, self.number(dim))
-            found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, size - 1)
+            name = f"at_{len(self._coordinates)}"
+            if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
+                found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
+            else:
+                found = symbol(name, 0, max(1, self.number(dim)) - 1)
+            self._coordinates[dim] = found
         return found
 
     def part(self, dim: Expr) -> Part:
         """The current part of a dimension."""
+        if dim in self.walking and dim not in self.symbols:  # one coordinate; which one, only data tell
+            return as_expr(0), 1
         found = self.parts.get(dim)
         if found is not None:
             return found
@@ -274,12 +345,17 @@ class Lowering:
         if found is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], memory.role_of(self.program, arg)
+                if role == "out" and self.workgroups is not None:  # their parts need not be all of it
+                    role = "inout"
             else:
                 shape, role = (), "in"
-            require_native(arg.type.dtype, None, f"the argument {arg.name}")
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
             found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
+
+    def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
+        """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
+        self._arguments[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def fault(self, what: str, op: Op) -> tuple[Value, int]:
         """The tensor of faults, and the place of a new one."""
@@ -305,9 +381,9 @@ class Lowering:
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""
         tile = self.bound[s]
-        if (s, tile) in self._required or (s.lo == -inf and s.hi == inf):
+        if (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
-        self._required.add((s, tile))
+        self.required.add((s, tile))
         value = formulas.converted(tile.formula, tile.dtype, dtypes.i64)
         wrong = formulas.number(0, dtypes.bool_)
         for name, limit in (("lt", s.lo), ("gt", s.hi)):
@@ -374,12 +450,11 @@ class Lowering:
         return made, there
 
 
-def require_native(dtype: DType, op: Op | None, what: str | None = None) -> None:
-    """Raises for an element type that has no machine code."""
-    if (dtype.is_float and dtype.bits < 16) or dtype.bits == 4:
-        name = what if op is None else op_text(op)
-        where = None if op is None else op.loc
-        raise ProgramError(f"{name}: elements of type {dtype} have no native form yet", where)
+def _limit(limit: Any) -> int:
+    """A limit of a loop's variable, as a number."""
+    if not isinstance(limit, int):
+        raise ProgramError(f"a loop whose limit is {limit} has no native form here")
+    return limit
 
 
 def _walk(block: Block) -> Iterator[Op]:
@@ -417,6 +492,7 @@ RULES: dict[str, Rule] = {
     "topk": combining.topk,
     "iterate": loops.iterate,
     "conditional": loops.conditional,
+    "allocate": grid.allocate,
     "barrier": _nothing,
     "debug_log": memory.debug_log,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Block, Op, TileType, Value
@@ -41,15 +42,51 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     starts = [low.env[v] for v in op.operands]
     (body,) = op.blocks
     carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
-    rounds, rest = divmod(length, tile)
-    if rounds:
+    begin, rounds, rests = _rounds(low, op, first, length, tile)
+    if rounds is not as_expr(0):
+        required = set(low.required)
         with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds) as k:
             low.iteration[axis] = k
-            _round(low, op, carried, axis, (first + tile * k, tile))
-    if rest:
-        low.iteration[axis] = as_expr(rounds)
-        _round(low, op, carried, axis, (first + tile * rounds, rest))
+            _round(low, op, carried, axis, (begin + tile * k, tile))
+        if not isinstance(rounds, Const):  # perhaps there is none
+            low.required = required
+    for condition, rest in rests:
+        low.iteration[axis] = rounds
+        with low.branch(condition):
+            _round(low, op, carried, axis, (begin + tile * rounds, rest))
     return _results(low, op, carried)
+
+
+def _rounds(low: Lowering, op: Op, first: Expr, length: int, tile: int) -> tuple[Expr, Expr, list[tuple[Expr, int]]]:
+    """Where a loop starts, how many tiles it takes whole, and the widths of what may follow, with their conditions."""
+    limits = {} if op in low.free else _limits(low, op)
+    if not limits:
+        rounds, rest = divmod(length, tile)
+        return first, as_expr(rounds), [(as_expr(1), rest)] if rest else []
+    end = first + length
+    begin = low.expr(limits["start"]) if "start" in limits else first
+    fitting = (end - begin) // tile
+    count = low.expr(limits["iters"]) if "iters" in limits else -((begin - end) // tile)
+    for e in (begin, count):
+        if not e.symbols.isdisjoint(low.bound):
+            raise ProgramError(f"{op_text(op)}: natively {e} must be known before the program runs", op.loc)
+    whole = maximum(minimum(count, fitting), 0)
+    left = (whole < count) * (end - begin - whole * tile)
+    starts, widths = low.over_workgroups(begin), low.over_workgroups(left)
+    if starts.min() < 0:
+        raise ProgramError(f"iterate over {op.attrs['axis']} starts at {starts.min()}", op.loc)
+    found = sorted({int(n) for n in widths.reshape(-1) if n > 0})
+    if isinstance(left, Const):
+        return begin, whole, [(as_expr(1), n) for n in found]
+    return begin, whole, [((left >= n) * (left <= n), n) for n in found]
+
+
+def _limits(low: Lowering, op: Op) -> dict[str, Expr]:
+    """Start and count of a loop, as its constraint states them."""
+    for record in low.program.records:
+        if record.name == "tiling" and record.attrs["dim"] is op.attrs["axis"]:
+            return {name: record.attrs[name] for name in ("start", "iters") if name in record.attrs}
+    return {}
 
 
 def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
@@ -93,7 +130,7 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
     wide = _wide(op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
-    if not op.attrs.get("start") and op.attrs["axis"] in dims:
+    if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
     if 0 in start.sizes:
         return None, start
@@ -134,7 +171,8 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
         low.env[arg] = start if tensor is None else _current(low, tensor, start, arg.type.dtype)
         if tensor is not None:
             low.going_on[arg] = tensor
-    _store(low, carried, low.block(body))
+    found = low.block(body)
+    _store(low, carried, tuple(low.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -227,7 +265,9 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
                 found = low.block(body)
             return found if op.results else ()
         tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
-        if set(tiles) != set(e.symbols):
+        if not tiles and low.workgroups is not None:
+            return _by_workgroup(low, op, e, otherwise)
+        if set(tiles) != set(e.symbols) and low.workgroups is None:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
         data = {s: converted(t.formula, t.dtype, dtypes.i64) for s, t in tiles.items()}
         parts = common_parts(list(tiles.values()))
@@ -239,6 +279,8 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
             Formula.cast(dtypes.bool_, condition.formula) if condition.dtype is not dtypes.bool_ else condition.formula
         )
         condition = Tile(dtypes.bool_, condition.dims, condition.parts, truth)
+    if 0 in condition.sizes:  # it holds nowhere
+        return tuple(otherwise)
     condition = low.stored(condition, name="condition")
     low.masks.append(condition)
     try:
@@ -252,3 +294,17 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = call("select", condition.formula, yes.formula, no.formula)
         results.append(Tile(yes.dtype, yes.dims, {d: parts[d] for d in yes.dims}, formula))
     return tuple(results)
+
+
+def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
+    """The body in workgroups for which a condition holds; what it gives takes the place of what there was."""
+    (body,) = op.blocks
+    kept = [low.stored(t, name="otherwise") for t in otherwise]
+    with low.branch(when), low.scope():
+        found = low.block(body)
+        for yes, no in zip(found, kept, strict=True):
+            if yes.parts != no.parts:
+                raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
+            if 0 not in no.sizes:
+                low.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
+    return tuple(kept) if op.results else ()

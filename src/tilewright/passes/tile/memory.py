@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from tilewright.passes.tile import formulas
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
-from tilewright.plan.boxes import WRITES
+from tilewright.plan.boxes import WRITES, used
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -93,7 +94,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     images = low.images(kind.dims, parts, over)
     marks = loose(access, images)
     if any(marks) and "otherwise" not in op.attrs:
-        if access.data or low.masks:
+        if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
             worst = outside(low, access, kind.dims)
@@ -210,6 +211,8 @@ class _Write:
     def __init__(self, low: Lowering, op: Op):
         source, target, *extra = op.operands
         tile = low.env[source]
+        if "at" not in op.attrs:
+            tile = low.conform(tile, target.type.dims, op)
         self.low, self.op, self.dims = low, op, tile.dims
         self.parts = {d: inner_part(d, tile.parts[d], low.part(d)) for d in tile.dims}
         self.sizes = tuple(self.parts[d][1] for d in tile.dims)
@@ -291,21 +294,68 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return ()
 
 
+def is_ordered(program: Program) -> bool:
+    """Whether the program is to be one task: an atomic's old values are used, or machines have no such atomic."""
+    uses = used(program)
+    return any(op.name in _STEPS and _one_by_one(uses, op) for op in program.walk())
+
+
+def _one_by_one(uses: Mapping[Value, int], op: Op) -> bool:
+    dtype = op.operands[1].type.dtype
+    return bool(uses.get(op.results[0])) or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
+
+
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Combines a tile into memory."""
-    if low.uses.get(op.results[0], 0):
-        raise ProgramError(f"what {op.name} found in memory has no native form yet: leave its result unused", op.loc)
+    """Combines a tile into memory; gives what was there, where anybody asks."""
+    if op.operands[1].type.dtype is dtypes.bool_:
+        raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
     to = _Write(low, op)
-    if not to.empty:
-        low.w.emit(
-            "atomic",
-            (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
-            how=op.name.removeprefix("atomic_"),
-            over=to.over,
-            where=to.looked_up(),
-            at=to.places(),
-        )
+    if to.empty:
+        return (low.env[op.operands[0]],)
+    if _one_by_one(low.uses, op):
+        return (_in_order(low, op, to),)
+    low.w.emit(
+        "atomic",
+        (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
+        how=op.name.removeprefix("atomic_"),
+        over=to.over,
+        where=to.looked_up(),
+        at=to.places(),
+    )
     return (low.env[op.operands[0]],)
+
+
+_STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
+
+
+def _in_order(low: Lowering, op: Op, to: _Write) -> Tile:
+    """One element after another: what is there is kept, combined and put back. The program is one task."""
+    values = to.tile()
+    before = low.w.alloc(to.dtype, to.sizes, "before")
+    after = low.w.alloc(to.dtype, [1] * len(to.sizes), "after")
+    over = low.w.axes([1] * len(to.sizes))
+
+    def nest(known: tuple[Expr, ...]) -> None:
+        if len(known) < len(to.sizes):
+            with low.w.loop("e", to.sizes[len(known)]) as e:
+                nest((*known, e))
+            return
+        here = [e + i for e, i in zip(known, over, strict=True)]
+        images = Substitution(dict(zip(to.over, here, strict=True)))
+        old, new = (low.w.view(t, over, [(e, False) for e in here]) for t in (before, values))
+        data = tuple(f.tensor for f in to.where.values())
+        attrs: dict[str, Any] = {
+            "over": over,
+            "where": tuple((s, tuple(map(images, at))) for s, at in to.looked_up() or ()) or None,
+            "at": tuple((images(e), mark) for e, mark in to.places()),
+        }
+        low.w.emit("gather", (old, to.access.tensor, *data), otherwise=0 if any(to.marks) else None, **attrs)
+        formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
+        low.w.emit("map", (after, old, new), formula=formula)
+        low.w.emit("scatter", (after, to.access.tensor, *data), **attrs)
+
+    nest(())
+    return low.held(before, to.dims, to.parts)
 
 
 # -- looking ----------------------------------------------------------------------------------------------

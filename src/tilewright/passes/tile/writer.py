@@ -68,9 +68,9 @@ class Writer:
             self.blocks.pop()
 
     @contextmanager
-    def loop(self, name: str, count: int) -> Iterator[Expr]:
+    def loop(self, name: str, count: Expr | int) -> Iterator[Expr]:
         """A loop of that many rounds; gives its variable. One round is written without a loop."""
-        if count == 1:
+        if as_expr(count) is as_expr(1):
             yield as_expr(0)
             return
         found = Range.of(self.fresh(name), 0, count)

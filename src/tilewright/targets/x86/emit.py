@@ -138,7 +138,7 @@ class _Emitter:
         if found is None:
             scalar = "0.0" if value.type.dtype.is_float else "0"
             found = scalar if self.lanes(value) is None else "zeroinitializer"
-            if value.type.dtype in (dtypes.bf16, dtypes.f16) and self.lanes(value) is None:
+            if value.type.dtype.is_narrow and self.lanes(value) is None:
                 found = literal(0.0, value.type.dtype)
         return found
 
@@ -185,7 +185,9 @@ class _Emitter:
         kind = op.operands[0].type.dtype
         pointer = self.where(op.operands[0], op.attrs["at"][0])
         text = self.w.value(f"load {element(kind)}, ptr {pointer}")
-        if kind.bits < 64:
+        if kind is dtypes.i4:
+            text = FormulaWriter(self.w, None, None, lambda f: ("", None)).cast(text, kind, dtypes.i64)
+        elif kind.bits < 64:
             word = "zext" if kind.numpy.kind in "ub" else "sext"
             text = self.w.value(f"{word} {element(kind)} {text} to i64")
         self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
@@ -386,7 +388,7 @@ class _Emitter:
         pointer = self._guarded(self.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
         how = op.attrs["how"]
         if kind.is_float:
-            word = {"add": "fadd", "min": "fmin", "max": "fmax"}[how]
+            word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
         else:
             word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
         self.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {self.register(source)} monotonic")

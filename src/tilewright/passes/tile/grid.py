@@ -1,0 +1,317 @@
+"""Grid programs: workgroups one after another, in ascending id, the first grid dimension fastest.
+
+    for w1 in 0..3 {             all workgroups with tiles of full width
+      for w0 in 0..2 { ... }
+      ...                        the last one, whose tile is ragged
+    }
+
+A workgroup's part of a dimension must have a width that is known. Workgroups whose parts are equally wide are of one
+kind: neighbours of a kind are rounds of one loop, and the program is written out once for each such run. Where kinds
+alternate too often for that, all workgroups are one loop, with a branch for each kind.
+
+Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
+
+Where no workgroup touches what another one writes, their order does not show, and they are tasks (`independent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from math import nan
+from operator import mul
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range, attr_symbols
+from tilewright.ir.core import MemoryType, Op
+from tilewright.lang.symbols import WORKGROUPS
+from tilewright.passes.tile import formulas
+from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.values import Part, Tile
+from tilewright.plan.boxes import WRITES, place_of
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
+
+MOST = 24
+"""How often a program is written out at most."""
+
+
+class Workgroups:
+    """The workgroups of a program: their ids as numbers, all at once, and as expressions, one run at a time."""
+
+    def __init__(self, low: Lowering, derived: Mapping[Symbol, Expr]):
+        self.low, self.derived = low, dict(derived)
+        records = low.program.records
+        _refuse_set_symbols(low)
+        self.constraints = [r for r in records if r.name == "workgroup"]
+        self.reorderings = [r for r in records if r.name == "reordering"]
+        self.persistent = next((r for r in records if r.name == "grid"), None)
+        self._plain = dict(low.symbols)
+        self.counts = self._counts()
+        shape = tuple(reversed(self.counts))
+        ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
+        self.shape = shape
+        self.numbers = self._meanings(ids, _evaluated)
+        self.kinds, self.forms = self._kinds()
+
+    def _kinds(self) -> tuple[Array, Array]:
+        """The kind of each workgroup, and for each kind how wide its parts are, by constraint."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, np.int64), np.zeros((0, len(self.constraints)), np.int64)
+        widths = [np.broadcast_to(self._width(r), self.shape).reshape(-1) for r in self.constraints]
+        if not widths:
+            return np.zeros(self.shape, np.int64), np.zeros((1, 0), np.int64)
+        forms, kinds = np.unique(np.stack(widths, axis=1), axis=0, return_inverse=True)
+        return kinds.reshape(self.shape), forms
+
+    def _counts(self) -> tuple[int, ...]:
+        """How many workgroups there are along each dimension of the grid."""
+        number = self.low.number
+        if self.persistent is not None:
+            return (number(self.persistent.attrs["count"]),)
+        sizes: dict[int, int] = {}
+        for record in self.constraints:
+            attrs = record.attrs
+            if attrs.get("primary", True):
+                rounds = -(-number(attrs["dim"]) // number(attrs["tile"]))
+                sizes[attrs["grid"]] = number(attrs["iters"]) if "iters" in attrs else rounds
+        return tuple(max(0, sizes.get(i, 1)) for i in range(max(sizes, default=0) + 1))
+
+    def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
+        """What symbols stand for in workgroups of these ids."""
+        known: dict[Symbol, Any] = dict(self._plain)
+        for i, s in enumerate(WORKGROUPS):
+            known[s] = ids[i] if i < len(ids) else 0
+        for s, e in self.derived.items():
+            known[s] = value(e, known)
+        moved = {r.attrs["grid"]: value(r.attrs["value"], known) for r in self.reorderings}
+        return {**known, **{WORKGROUPS[grid]: found for grid, found in moved.items()}}
+
+    def _first(
+        self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
+    ) -> Any:
+        """Where a workgroup's part of a dimension starts."""
+        if "start" in record.attrs:
+            return value(record.attrs["start"], known)
+        if self.persistent is not None:
+            return 0 * known[WORKGROUPS[0]]  # the kernel itself adds where each of its tiles starts
+        return known[WORKGROUPS[record.attrs["grid"]]] * self.low.number(record.attrs["tile"])
+
+    def _width(self, record: Op) -> Any:
+        """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
+        attrs, number = record.attrs, self.low.number
+        tile, size = number(attrs["tile"]), number(attrs["dim"])
+        first = np.asarray(self._first(record, self.numbers, _evaluated))
+        if first.min() < 0:
+            raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
+        if attrs.get("primary", True) or size % tile:
+            return np.minimum(first + tile, size) - np.minimum(first, size)
+        if int(first.max()) + tile > size:  # it goes along with another dimension, and mappings bring it into range
+            self.low.reach[attrs["dim"]] = int(first.max()) + tile
+        return np.full_like(first, tile)
+
+    def values(self, e: Expr) -> Array:
+        """An expression of sizes and ids, in all workgroups."""
+        return np.asarray(evaluate(e, self.numbers))
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def tasks(self) -> tuple[Range, ...]:
+        """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
+        if 0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST or not independent(self):
+            return ()
+        return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
+
+    def write(self, tasks: tuple[Range, ...] = ()) -> None:
+        """The program for all workgroups: in order, or for the ids of a task."""
+        if 0 in self.shape:
+            return
+        if tasks:
+            self._in_branches(tuple(r.symbol for r in reversed(tasks)))
+            return
+        if _runs(self.kinds) <= MOST:
+            self._in_runs(self.kinds, ())
+            return
+        if len(self.forms) > MOST:
+            raise ProgramError(
+                f"{self.low.program.name}: its workgroups have tiles of {len(self.forms)} different widths; natively "
+                f"there are at most {MOST}",
+                self.low.program.loc,
+            )
+        self._in_branches(())
+
+    def _in_runs(self, kinds: Array, ids: tuple[Expr, ...]) -> None:
+        """Loops over neighbours that are of the same kinds."""
+        if kinds.ndim == 0:
+            self._body(ids, int(kinds))
+            return
+        for begin, end in _alike(kinds):
+            with self.low.w.loop(f"w{kinds.ndim - 1}", end - begin) as w:
+                self._in_runs(kinds[begin], (begin + w, *ids))
+
+    def _in_branches(self, ids: tuple[Expr, ...]) -> None:
+        """Loops over all ids; inside, a branch for each kind."""
+        place = len(self.shape) - 1 - len(ids)
+        if place >= 0:
+            with self.low.w.loop(f"w{place}", self.counts[place]) as w:
+                self._in_branches((w, *ids))
+            return
+        for kind in range(len(self.forms)):
+            with self.low.branch(self._is_of(ids, kind)):
+                self._body(self._limited(ids, kind), kind)
+
+    def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
+        """The ids in workgroups of a kind, said so that their limits there are known."""
+        places = np.nonzero(self.kinds == kind)
+        limits = [(int(p.min()), int(p.max())) for p in reversed(places)]
+        return tuple(maximum(minimum(w, hi), lo) for w, (lo, hi) in zip(ids, limits, strict=True))
+
+    def _is_of(self, ids: tuple[Expr, ...], kind: int) -> Expr:
+        """The condition that the workgroup of these ids is of a kind."""
+        known, found = self._meanings(ids, _substituted), []
+        for place, record in enumerate(self.constraints):
+            if len(set(self.forms[:, place])) > 1:
+                first = as_expr(self._first(record, known, _substituted))
+                size, tile = self.low.number(record.attrs["dim"]), self.low.number(record.attrs["tile"])
+                width, wanted = minimum(first + tile, size) - minimum(first, size), int(self.forms[kind, place])
+                found += [width >= wanted, width <= wanted]
+        return reduce(mul, found, as_expr(1))
+
+    def _body(self, ids: tuple[Expr, ...], kind: int) -> None:
+        """The program for workgroups of one kind."""
+        low = self.low
+        known = self._meanings(ids, _substituted)
+        low.means(known)
+        low.parts.clear()
+        for width, record in zip(self.forms[kind], self.constraints, strict=True):
+            low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
+        with low.scope():
+            low.block(low.program.body)
+
+
+def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:
+    return evaluate(e, known)
+
+
+def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
+    return Substitution(known)(e)
+
+
+def _alike(kinds: Array) -> list[tuple[int, int]]:
+    """Runs of equal neighbours along the first axis: first, and one past the last."""
+    found = [(0, 1)]
+    for n in range(1, len(kinds)):
+        begin, _ = found[-1]
+        if np.array_equal(kinds[n], kinds[begin]):
+            found[-1] = begin, n + 1
+        else:
+            found.append((n, n + 1))
+    return found
+
+
+def _runs(kinds: Array) -> int:
+    """How often the program is written out, if runs of equal neighbours become loops."""
+    return 1 if kinds.ndim == 0 else sum(_runs(kinds[begin]) for begin, _ in _alike(kinds))
+
+
+def _set_symbols(low: Lowering) -> set[Symbol]:
+    return {op.attrs["symbol"] for op in low.program.walk() if op.name == "set_symbol"}
+
+
+def _refuse_set_symbols(low: Lowering) -> None:
+    """Raises where a constraint depends on a value that is only known when the program runs."""
+    set_here = _set_symbols(low)
+    for record in low.program.records:
+        if record.name in ("workgroup", "reordering", "grid", "tiling"):
+            kinds = record.spec.attrs
+            used = {s for name, value in record.attrs.items() for s in attr_symbols(kinds[name], value)}
+            for s in sorted(used & set_here, key=lambda s: s.name):
+                if record.attrs.get("dim") is s and s not in low.symbols:
+                    continue  # the axis of a while loop
+                raise ProgramError(f"a constraint depends on {s}, which set_symbol gives a value: no native form yet")
+
+
+# -- whether the order shows ----------------------------------------------------------------------------------
+
+
+def independent(groups: Workgroups) -> bool:
+    """Whether no workgroup touches what another one writes, other than by atomics whose results nobody asks for.
+
+    That is so if each dimension of the grid cuts a dimension, and every access to what is written has that dimension's
+    coordinate at the same place of memory.
+    """
+    low, program = groups.low, groups.low.program
+    if groups.persistent is not None or groups.reorderings or low.logs is not None or is_ordered(program):
+        return False
+    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count > 1]
+    if None in cut:
+        return False
+    ops = list(program.walk())
+    for arg in program.args:
+        writes = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
+        reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
+        names = {op.name for op in writes}
+        if not writes or ("write" not in names and len(names) == 1 and not reads):
+            continue
+        if names != {"write"} or not all(d is not None and _apart(low, d, (*writes, *reads)) for d in cut):
+            return False
+    return True
+
+
+def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
+    """The dimension of which workgroups along a grid dimension have tiles side by side; None if there is none."""
+    low = groups.low
+    for record in groups.constraints:
+        attrs = record.attrs
+        d, tile = attrs["dim"], low.number(attrs["tile"])
+        if attrs["grid"] != grid or not attrs.get("primary", True):
+            continue
+        plain = "start" not in attrs or low.expr(attrs["start"]) is tile * WORKGROUPS[grid]
+        alone = sum(r.attrs.get("dim") is d for r in groups.constraints) == 1
+        moved = any(r.name == "tiling" and r.attrs["dim"] is d and "start" in r.attrs for r in low.program.records)
+        if plain and alone and not moved and isinstance(d, Symbol):
+            return d
+    return None
+
+
+def _apart(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
+    """Whether all accesses have a dimension's coordinate alone at one place of memory, and nothing else there."""
+    places = {place_of(op, dim) for op in accesses}
+    if len(places) != 1 or None in places:
+        return False
+    sizes = low.symbols.keys() - _set_symbols(low)
+    for op in accesses:
+        if "at" in op.attrs:
+            number, _ = place_of(op, dim) or (0, None)
+            if not op.attrs["at"][number].symbols <= {*op.attrs["over"], *sizes}:
+                return False
+    return True
+
+
+# -- memory of a workgroup's own ------------------------------------------------------------------------------
+
+
+def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Memory of one workgroup, poisoned: its part of each dimension, where every access keeps to that."""
+    (memory,) = op.results
+    kind: MemoryType = memory.type
+    touching = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]
+    whole = any("at" in o.attrs for o in touching)
+    parts: list[Part] = [(as_expr(0), low.number(d)) if whole else low.part(d) for d in kind.dims]
+    shape = tuple(width for _, width in parts)
+    tensor = low.w.alloc(kind.dtype, [max(1, n) for n in shape], memory.name or "shared")
+    if 0 not in shape:
+        poison = formulas.number(nan if kind.dtype.is_float else 0, kind.dtype)
+        low.w.map(tensor, low.w.axes(shape), poison, Substitution({}))
+    low.hold(memory, tensor, shape, tuple(first for first, _ in parts))
+    return ()
