@@ -12,6 +12,8 @@ from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes,
 
 BLOCK = 30
 """Cycles that a block of sums takes beside its products."""
+LOADED = 0.6
+"""Cycles that loading a number or a vector takes."""
 WRITTEN = 16
 """Steps of the depth that are written out within a line, at most."""
 WIDE = (1, 2, 3, 4)
@@ -110,10 +112,9 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
 
     def block(rows: int) -> float:
         """Cycles of a block: products, or what feeds them; too few sums do not hide a product's latency."""
-        fed = rows * vectors * form.atom.cycles
-        loads = 0.5 * vectors + 0.25 * rows
+        fed = max(rows * vectors * form.atom.cycles, (rows + vectors) * LOADED)
         waiting = limits.latency if rows * vectors < limits.latency / form.atom.cycles else 0.0
-        return depth / group * max(fed + loads, waiting) + BLOCK
+        return depth / group * max(fed, waiting) + BLOCK
 
     of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
     products = lines * of_a_line * per

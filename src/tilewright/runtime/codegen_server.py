@@ -156,7 +156,7 @@ def main() -> None:
     import llvmlite.binding as llvm
 
     llvm.set_option("", "--disable-lsr")  # addresses are placed by the compiler; the search for better ones took half
-    llvm.set_option("", "--enable-misched=false")
+    llvm.set_option("", "--enable-misched=false")  # programs come in a good order; its own loads too early, and spills
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmprinter()
