@@ -29,6 +29,7 @@ from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
 from tilewright.runtime.arguments import as_array
+from tilewright.runtime.arrays import empty
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -123,7 +124,7 @@ class Conv:
             self.bias is not None,
             self.activation,
         )
-        return made, np.empty((image.shape[0], *sizes, self.weight.shape[0]), self.out.numpy)
+        return made, empty((image.shape[0], *sizes, self.weight.shape[0]), self.out.numpy)
 
     def bind(self, image: Array, out: Array, kernel: ContractionKernel | None = None) -> Any:
         """The convolution bound to arrays; a call of the result launches it."""
@@ -229,7 +230,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
         raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
     result = _out(out_dtype, kind)
     added = None if bias is None else _bias(bias, kind, n, "columns")
-    out = np.empty((*batch, m, n), result.numpy)
+    out = empty((*batch, m, n), result.numpy)
     if not out.size:
         return out
     if k == 0:  # a sum of nothing is one of a single 0

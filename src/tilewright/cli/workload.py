@@ -30,6 +30,7 @@ from tilewright.problems import (
     real_data,
     terms,
 )
+from tilewright.runtime.arrays import placed
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
@@ -176,7 +177,7 @@ class Workload:
         kind = dtype(self.types[2])
         poison = np.nan if not kind.is_integer else -kind.exact_limit - 1 if kind.signed else kind.exact_limit
         made = np.full(self.shapes[out], poison, kind.numpy)
-        return {a: np.ascontiguousarray(first), b: np.ascontiguousarray(second), out: made}
+        return {a: placed(first), b: placed(second), out: placed(made)}
 
     def reference(self, arrays: Arrays) -> Array:
         """What should come out, in float64 or exactly in integers."""

@@ -12,6 +12,7 @@ from tilewright.passes.pipeline import Job, run
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.plan.planner import Choice
+from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
 from tilewright.targets.registry import native
 
@@ -59,13 +60,13 @@ class ContractionKernel:
         """(the array as the main program takes it, what must run before it)."""
         if name not in self.widened:
             return array, None
-        wide = np.empty(array.shape, self.contraction.a.dtype.numpy)
+        wide = empty(array.shape, self.contraction.a.dtype.numpy)
         return wide, self.widened[name].bind(array.reshape(-1), wide.reshape(-1))
 
     def pack(self, factor: Array) -> Array:
         """The columns' factor in the order in which it is read."""
         c = self.contraction
-        packed = np.empty(self.packed_shape, c.b.dtype.numpy)
+        packed = empty(self.packed_shape, c.b.dtype.numpy)
         wide, before = self._wide(c.b.name, np.ascontiguousarray(factor))
         if before is not None:
             before()

@@ -24,6 +24,7 @@ from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
 from tilewright.targets.registry import native
 
@@ -254,7 +255,7 @@ class CompiledContraction:
         held = {name: np.ascontiguousarray(array) for name, array in given.items()}
         written = {a.name or "" for a in outputs}
         c = self.kernel.contraction
-        packed = np.empty(self.kernel.packed_shape, c.b.dtype.numpy)
+        packed = empty(self.kernel.packed_shape, c.b.dtype.numpy)
         launch = self.kernel.bind(held, packed)
 
         def run(logs: dict[str, Any] | None = None) -> None:
