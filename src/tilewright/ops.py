@@ -28,6 +28,7 @@ from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axi
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
+from tilewright.plan.opening import opened
 from tilewright.runtime.arguments import as_array
 from tilewright.runtime.arrays import empty
 
@@ -41,7 +42,8 @@ class Conv:
     or depth, height and width. Stride and dilation are a number for all axes or one for each. Padding is "valid"
     (none), "same" (outputs as large as the image; for a stride of 1), a number for all axes, or for each axis a
     number or a pair (before, after). Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result
-    is of the weights' element type unless `out_dtype` says another.
+    is of the weights' element type unless `out_dtype` says another. `dynamic="batch"` compiles one kernel for all
+    batches, `dynamic="image"` one for all batches and image sizes, planned for the first image that comes.
 
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
@@ -64,7 +66,11 @@ class Conv:
         groups: int = 1,
         activation: str | None = None,
         out_dtype: str | None = None,
+        dynamic: str | None = None,
     ):
+        if dynamic not in (None, "batch", "image"):
+            raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
+        self.dynamic = dynamic
         self.weight = _array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
         if 0 in self.weight.shape:
             raise ArgumentError(f"weight has the shape {self.weight.shape}: nothing to compute")
@@ -82,6 +88,7 @@ class Conv:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
+        self._typical: tuple[int, ...] = ()
 
     def __call__(self, x: Any) -> Array:
         """The convolution of an image."""
@@ -113,8 +120,13 @@ class Conv:
     def kernel(self, image: Array) -> tuple[ContractionKernel, Array]:
         """The kernel for an image of this shape, and an output for it."""
         sizes = self.sizes(image)
+        shape: tuple[int | None, ...] = image.shape[:-1]
+        if self.dynamic is not None:
+            shape = (None, *shape[1:]) if self.dynamic == "batch" else (None,) * len(shape)
+            self._typical = self._typical or image.shape[:-1]
         made = _conv(
-            image.shape[:-1],
+            shape,
+            self._typical if self.dynamic else (),
             self.weight.shape,
             (_dtype(image, "x").name, self.out.name),
             self.groups,
@@ -248,7 +260,8 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
 
 @lru_cache(maxsize=512)
 def _conv(
-    image: tuple[int, ...],
+    image: tuple[int | None, ...],
+    typical: tuple[int, ...],
     weight: tuple[int, ...],
     dtypes: tuple[str, str],
     groups: int,
@@ -258,7 +271,6 @@ def _conv(
     bias: bool,
     activation: str | None,
 ) -> ContractionKernel:
-    n, *extents = image
     f, *taps, c = weight
     made, symbols = conv_kernel(
         taps,
@@ -270,9 +282,10 @@ def _conv(
         bias=bias,
         activation=activation,
     )
-    sizes = {"N": n, "F": f, "CG" if groups > 1 else "C": c}
-    sizes |= {s.name: size for s, size in zip(IMAGE[-len(taps) :], extents, strict=True)}
-    return _planned(made, symbols, sizes)
+    names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
+    sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
+    usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
+    return _planned(made, symbols, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
 
 
 @lru_cache(maxsize=512)
@@ -283,14 +296,20 @@ def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activat
     return _planned(made, {}, {**batch, "M": m, "K": k, "N": n})
 
 
-def _planned(kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int]) -> ContractionKernel:
-    """The kernel's contraction for these sizes, planned and compiled."""
+def _planned(
+    kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int], typical: dict[str, int] | None = None
+) -> ContractionKernel:
+    """The kernel's contraction for these sizes, planned and compiled; those with a typical size are open."""
     program = kernel.trace()
     known: dict[Any, Any] = dict(symbols)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items()}
-    bound = {s: int(e) for s, e in resolve(known).items()}
-    found = recognise(program, bound)
+    bound = resolve(known)
+    if typical:
+        usual = {named[name]: size for name, size in typical.items()}
+        found = opened(program, bound, list(usual), usual)
+    else:
+        found = recognise(program, {s: int(e) for s, e in bound.items()})
     if isinstance(found, str):
         raise ArgumentError(f"{program.name}: {found}")
     return ContractionKernel(found)

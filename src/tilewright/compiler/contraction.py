@@ -47,11 +47,11 @@ class ContractionKernel:
         self.widened: dict[str, TextExecutable] = {}
         for name, narrow in job.widened.items():
             operand = c.a if c.a.name == name else c.b
-            count = int(np.prod(operand.shape, dtype=np.int64))
-            text = (
-                f"block widen(%narrow: in global {narrow} ({count}), %wide: out global {operand.dtype} ({count}))\n"
-                f"{{\n  map %wide = {operand.dtype}(%narrow)\n}}\n"
-            )
+            fixed = all(isinstance(n, int) for n in operand.shape)
+            count = str(int(np.prod(operand.shape, dtype=np.int64))) if fixed else "COUNT"
+            header = f"block widen(%narrow: in global {narrow} ({count}), %wide: out global {operand.dtype} ({count}))"
+            open_count = "" if fixed else f"  param COUNT in 1..{1 << 48}\n"
+            text = f"{header}\n{open_count}{{\n  map %wide = {operand.dtype}(%narrow)\n}}\n"
             self.widened[name] = compile_text(text, target)
         self.packer: TextExecutable = compile_text(job.packing.text, target)
         self.main: TextExecutable = compile_text(str(job.draft), target)
@@ -79,7 +79,8 @@ class ContractionKernel:
         held = self.pack(arrays[c.b.name]) if packed is None else packed
         operands = [c.a, *(e for e in c.extras if e.name != c.a.name), c.out]
         image, before = self._wide(c.a.name, arrays[c.a.name])
-        shaped = {o.name: (image if o.name == c.a.name else arrays[o.name]).reshape(o.shape) for o in operands}
+        given = {o.name: image if o.name == c.a.name else arrays[o.name] for o in operands}
+        shaped = {o.name: _shaped(given[o.name], o.shape) for o in operands}
         names = [a.name or "" for a in self.main.main.args]
         launch: Callable[[], None] = self.main.bind(*[held if n == "packed_" else shaped[n] for n in names])
         if before is None:
@@ -94,3 +95,10 @@ class ContractionKernel:
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
         return self.choice.explain()
+
+
+def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
+    """An array as the program has it: digits that lie side by side may be one there, also where others are open."""
+    if all(isinstance(n, int) for n in shape):
+        return array.reshape(shape)
+    return array if array.ndim == len(shape) else array.reshape(*array.shape[:-2], -1)

@@ -6,7 +6,7 @@ Targets: the executor, which runs the tile program in numpy and defines what it 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,7 @@ def compile(
     *,
     target: str | None = None,
     plan: Any = None,
+    dynamic: Collection[Any] = (),
     strict: bool = False,
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
@@ -52,6 +53,8 @@ def compile(
     ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
     `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
     or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
+    for those of the first call.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -77,17 +80,36 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        return _executable(program, known, target, plan)
+        return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
 
-def _executable(program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any) -> Executable:
+def _dynamic(
+    program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str | None
+) -> list[Symbol]:
+    """The symbols whose values are left to every call."""
+    if dynamic and target not in NATIVE:
+        raise ArgumentError("dynamic=: on this target every size is; leave it out")
+    there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
+    found = []
+    for each in dynamic:
+        name = each if isinstance(each, str) else getattr(each, "name", str(each))
+        if name not in there or there[name] in known:
+            left = [n for n, s in there.items() if s not in known]
+            raise ArgumentError(f"dynamic: {name} is no size that arguments tell; there are {', '.join(left)}")
+        found.append(there[name])
+    return found
+
+
+def _executable(
+    program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any, dynamic: list[Symbol]
+) -> Executable:
     if target not in NATIVE or target is None:
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known, target, plan)
+    return NativeExecutable(program, known, target, plan, dynamic)
 
 
 def _program_of(kernel: Any) -> Program:

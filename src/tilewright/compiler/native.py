@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.host import host_of_one, host_text
@@ -22,6 +22,7 @@ from tilewright.passes.pipeline import Job, run
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.general import GeneralChoice
+from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.arrays import empty
@@ -35,8 +36,16 @@ LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 class NativeExecutable(Executable):
     """A kernel that runs as machine code; call it as any executable. Sizes may differ from call to call."""
 
-    def __init__(self, program: Program, known: Mapping[Symbol, Expr], target: str, plan: str | Plan | None = None):
+    def __init__(
+        self,
+        program: Program,
+        known: Mapping[Symbol, Expr],
+        target: str,
+        plan: str | Plan | None = None,
+        dynamic: Collection[Symbol] = (),
+    ):
         super().__init__(program, known)
+        self.dynamic = tuple(dynamic)
         self.target = target
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
         self._grid = is_grid(program)
@@ -85,6 +94,8 @@ class NativeExecutable(Executable):
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
     ) -> Compiled | CompiledContraction:
         """The machine code for these sizes; made once."""
+        if self.dynamic and not logs:
+            return self._open(symbols)
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
@@ -96,6 +107,29 @@ class NativeExecutable(Executable):
                 Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
             )
             self._kernels[key] = found
+        self._last = found
+        return found
+
+    def _open(self, symbols: Mapping[Symbol, int]) -> CompiledContraction:
+        """The machine code for all values of the dynamic sizes: made once for the others, planned for the first."""
+        left = {s: e for s, e in self.known.items() if s not in self.dynamic}
+        fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not left.get(s, ONE).symbols}
+        key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())))
+        found = self._kernels.get(key)
+        if found is None:
+            bound = {**{s: as_expr(n) for s, n in fixed.items()}, **{s: e for s, e in left.items() if s not in fixed}}
+            images = Substitution(fixed)
+            known = {s: images(e) for s, e in bound.items()}
+            typical = {s: symbols[s] for s in self.dynamic}
+            contraction = opened(self.program, known, self.dynamic, typical)
+            if isinstance(contraction, str):
+                names = ", ".join(s.name for s in self.dynamic)
+                raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
+            here = native(self.target)
+            job = Job(here.machine(), here.has, given=self.plan, contraction=contraction)
+            found = CompiledContraction(run(job, Dump.of(self.name).write), self.target)
+            self._kernels[key] = found
+        assert isinstance(found, CompiledContraction)
         self._last = found
         return found
 

@@ -31,10 +31,10 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined, recognise
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
-from tilewright.plan.forms import Form, TileForm
+from tilewright.plan.forms import Form, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.plan import Plan
-from tilewright.plan.planner import Choice, choose, variant
+from tilewright.plan.planner import Candidate, Choice, choose, variant
 from tilewright.plan.validate import validate
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
@@ -120,9 +120,11 @@ def choose_plan(job: Job) -> None:
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
-    """Whether a contraction has a plan; the job then has it."""
+    """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
+    if c.typical is not None:
+        return _planned_open(job, c, c.typical)
     found = choose(c, job.machine, job.available, fixed)
-    if found.best is None and c.a.dtype.is_narrow:
+    if found.best is None and c.a.dtype.bits < c.sum_dtype.bits:
         wide = c.sum_dtype
         job.widened = {x.name: x.dtype for x in (c.a, c.b)}
         c = replace(c, a=replace(c.a, dtype=wide), b=replace(c.b, dtype=wide))
@@ -141,6 +143,41 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         return False
     job.plan, job.form, job.contraction = found.best.plan, found.best.form, found.best.contraction
     return True
+
+
+def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
+    """The plan of a contraction with open rows: where the image is open, by vectors, line by line."""
+    whole = not any(digit in c.rows[-2:] for digit, _ in c.open)
+    found, fit = _of_lines(job, typical, whole)
+    if not fit and c.a.dtype.bits < c.sum_dtype.bits:
+        wide = c.sum_dtype
+        job.widened = {x.name: x.dtype for x in (c.a, c.b)}
+        c, typical = (replace(x, a=replace(x.a, dtype=wide), b=replace(x.b, dtype=wide)) for x in (c, typical))
+        found, fit = _of_lines(job, typical, whole)
+    how = "every plan of one image fits" if whole else "rows are read in place, line by line, by vectors"
+    note = f"{', '.join(s.name for s in c.parameters)} open: {how}"
+    job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
+    if job.given is not None:
+        job.plan, job.form = job.given, validate(job.given, typical, job.machine)
+        if job.form not in [x.form for x in fit]:
+            raise ArgumentError(f"plan: {note}")
+    elif fit:
+        job.plan, job.form = fit[0].plan, fit[0].form
+    else:
+        job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
+        return False
+    job.contraction = variant(c, job.form.atom)
+    return True
+
+
+def _of_lines(job: Job, c: Contraction, whole: bool) -> tuple[Choice, list[Candidate]]:
+    """The choice, and those of its plans that go line by line; all of them, where images are whole."""
+    found = choose(c, job.machine, job.available)
+    return found, [
+        x
+        for x in found.candidates
+        if whole or (isinstance(x.form, VectorForm) and (len(c.rows) == 1 or x.form.strip == 1))
+    ]
 
 
 def pack(job: Job) -> None:

@@ -27,9 +27,12 @@ class Operand:
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
+    """Its extents: numbers, or expressions of open sizes."""
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
+    inside: frozenset[Expr] = frozenset()
+    """Conditions that hold however large an open size is."""
 
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
@@ -64,6 +67,14 @@ class Contraction:
     """Digits that both factors and the result keep: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
     """The program's dimensions that became rows, columns and depth."""
+    open: tuple[tuple[Symbol, Expr], ...] = ()
+    """Row digits whose extent is known only when the program runs, and the extent."""
+    parameters: tuple[Symbol, ...] = ()
+    """The sizes that open extents are made of."""
+    typical: Contraction | None = None
+    """What an open contraction is planned for."""
+    apart: bool = False
+    """Whether digits stay as they are, rather than being joined."""
 
     def text(self) -> str:
         """The contraction in normal form: its digits and accesses.
@@ -76,7 +87,7 @@ class Contraction:
         ]
         for operand in (self.a, self.b, self.out, *self.extras):
             at = ", ".join(f"{e}{' ?' if n in operand.loose else ''}" for n, e in enumerate(operand.coordinates))
-            lines.append(f"{operand.name} {operand.dtype} {operand.shape} [{at}]")
+            lines.append(f"{operand.name} {operand.dtype} ({', '.join(map(str, operand.shape))}) [{at}]")
         return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}, then {self.epilogue}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
@@ -107,7 +118,7 @@ def joined(c: Contraction) -> Contraction:
     matrix product.
     """
     rows = c.rows
-    if len(rows) < 2:
+    if len(rows) < 2 or c.apart:
         return c
     whole = index("rows_0", c.extent(rows))
     operands = []

@@ -15,6 +15,8 @@ WRITTEN = 72
 """Steps of the depth that are written out, at most."""
 BLOCK = 60
 """Cycles that a block of sums takes beside its products, its store deferred."""
+STAGED = 60
+"""Cycles that staging a block's rows for one step takes, where they end before the block does."""
 STORE = 3 / 16
 """Cycles that storing a sum takes where it is not."""
 
@@ -108,7 +110,7 @@ def rows_of(c: Contraction, form: TileForm) -> tuple[int, int, int]:
     if len(c.rows) == 1:
         whole = size(last) // form.rows * form.rows if form.stage == "place" else size(last)
         tasks = max(1, -(-whole // form.strip))
-        rows = min(size(last), form.strip) if tasks > 1 else size(last)
+        rows = form.strip if tasks > 1 else max(form.rows, whole)
         return tasks, rows, 0 if form.stage == "place" else form.strip * deep * taps * each
     lines = size(c.rows[-2])
     tasks = -(-lines // form.strip)
@@ -142,6 +144,8 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
     fed = max(down * across * form.atom.cycles, (down + across) * form.atom.load_cycles)
     blocks = row_blocks * per
     products = blocks * (steps * fed + BLOCK)
+    left = form.stage == "place" and size(c.rows[-1]) % form.rows
+    ragged = per * (steps * (fed + STAGED) + BLOCK) if left else 0.0  # the last task has these rows besides, staged
     panel, strip = form.columns * deep * each, rows * deep * each if form.stage == "place" else staged
     block_rows = form.rows * deep * each
     if form.order[0] == COLUMNS:
@@ -163,7 +167,7 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
         written *= _count(c, s, form) if s.written else 1
     instructions = int(written * (down * across + down + across) * (2 if not form.steps[0].written else 1) * 1.3 + 500)
     return Cost(
-        busiest * products,
+        busiest * products + ragged,
         busiest * max(0.0, read[0] - products),
         busiest * staging,
         busiest * storing,

@@ -118,6 +118,8 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
 
     of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
     products = lines * of_a_line * per
+    left = line % form.rows if len(c.rows) == 1 and row_tasks > 1 else 0
+    ragged = per * block(left) if left else 0.0  # the last task has these rows besides
     panel, strip = (
         form.columns * depth * each,
         operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch)),
@@ -154,7 +156,7 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
         blocks_written.append((tail, edges))
     instructions = int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)
     return Cost(
-        busiest * products,
+        busiest * products + ragged,
         busiest * max(0.0, read[0] - products),
         0.0,
         0.0,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.passes.contraction.text import argument, batch_tasks
+from tilewright.passes.contraction.text import argument, batch_tasks, extent
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.forms import COLUMNS, ROWS, Form, up
 
@@ -65,7 +65,7 @@ class Draft:
         per = self.form.task_columns // self.form.columns
         parts = -(-self.blocks // per)
         ranges: dict[str, str | None] = dict(zip((d.name for d in self.c.batch), batch_tasks(self.c), strict=True))
-        ranges |= {d.name: f"{d.name} in 0..{size(d)}" for d in self.c.rows[:-2]}
+        ranges |= {d.name: f"{d.name} in 0..{extent(self.c, d)}" for d in self.c.rows[:-2]}
         ranges |= {ROWS: rows, COLUMNS: f"part in 0..{parts}" if parts > 1 else None}
         found = [ranges[name] for name in self.form.tasks]
         return [r for r in found if r is not None] or ["all in 0..1"]
@@ -76,7 +76,10 @@ class Draft:
         arguments += [argument("in", e) for e in c.extras if e.name != c.a.name]
         arguments.append(argument("out", c.out))
         schedule = " schedule contiguous" if self.form.schedule == "contiguous" else ""
-        lines = [f"block {c.name}({', '.join(arguments)})", f"  machine {self.machine}", "{"]
+        lines = [f"block {c.name}({', '.join(arguments)})", f"  machine {self.machine}"]
+        if c.parameters:
+            lines.append("  param " + ", ".join(f"{s.name} in {s.lo}..{int(s.hi) + 1}" for s in c.parameters))
+        lines.append("{")
         lines.append(f"  tasks {', '.join(self.tasks)}{schedule} {{")
         lines += ["    " + line for line in (*self.staged, *self.held)]
         inner = [line for n, r in enumerate(self.rounds) for line in _own_names(self._round(r), n)]

@@ -20,6 +20,11 @@ def argument(role: str, operand: Operand) -> str:
     return f"%{operand.name}: {role} global {operand.dtype} ({', '.join(map(str, operand.shape))})"
 
 
+def extent(c: Contraction, digit: Symbol) -> str:
+    """How far a digit of the rows goes: a number, or an expression of open sizes."""
+    return str(dict(c.open).get(digit, size(digit)))
+
+
 def batch_tasks(c: Contraction) -> list[str]:
     """The loops over what both factors keep."""
     return [f"{d.name} in 0..{size(d)}" for d in c.batch]
@@ -51,7 +56,9 @@ def places(operand: Operand, meanings: Mapping[Any, Any], settled: frozenset[Exp
     for c, n in zip(operand.coordinates, operand.shape, strict=True):
         found = images(c)
         now = ((c >= 0, found >= 0), (c < n, found < n))
-        loose = any(x not in settled and not (isinstance(y, Const) and y.value) for x, y in now)
+        loose = any(
+            x not in settled and x not in operand.inside and not (isinstance(y, Const) and y.value) for x, y in now
+        )
         shown.append(f"{found}{' ?' if loose else ''}")
     return "[" + ", ".join(shown) + "]"
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, symbol
 from tilewright.passes.contraction.draft import Draft, Round, nested
-from tilewright.passes.contraction.text import batch_at, ending, flat_index, limits, named, places
+from tilewright.passes.contraction.text import batch_at, ending, extent, flat_index, limits, named, places
 from tilewright.plan.contraction import coupled, size
 from tilewright.plan.forms import COLUMNS, VectorForm
+from tilewright.plan.opening import MOST
 
 
 def _form(d: Draft) -> VectorForm:
@@ -27,6 +28,9 @@ def place(d: Draft) -> None:
     """
     form, c = _form(d), d.c
     last = c.rows[-1]
+    if any(digit in c.rows[-2:] for digit, _ in c.open):
+        _place_open(d)
+        return
     full, tail = divmod(size(last), form.rows)
     only = None
     first, end = "0", str(full)
@@ -63,6 +67,32 @@ def place(d: Draft) -> None:
         d.rounds.append(Round(tail, full * form.rows, across, only, edge=True))
 
 
+def _place_open(d: Draft) -> None:
+    """Tasks and loops where the image's size, or the number of rows, is open: the last block has rows that are not."""
+    form, c = _form(d), d.c
+    last, rows = c.rows[-1], form.rows
+    count = extent(c, last)
+    across = [f"for {d.columns_range}"]
+    if len(c.rows) > 1:
+        line = c.rows[-2]
+        d.tasks = d.task_ranges(f"{line.name} in 0..{extent(c, line)}")
+        blocks = [f"for block in 0..ceildiv({count}, {rows}) peel [1, 1]"]
+        loops = [*across, *blocks] if form.order[0] == COLUMNS else [*blocks, *across]
+        d.rounds.append(Round(rows, rows * named("block", MOST), loops, edge=True))
+        return
+    per = form.strip // rows
+    d.tasks = d.task_ranges(f"strip in 0..ceildiv({count}, {form.strip})")
+    if form.order[0] == COLUMNS:
+        d.loops, across = across, []
+    span = f"for block in {per}*strip..min({per}*(strip + 1), ({count})//{rows})"
+    d.rounds.append(Round(rows, rows * named("block", MOST), [span, *across]))
+    whole = symbol("whole", 0, MOST)
+    only = f"strip == ({count} - 1)//{form.strip} and ({count})%{rows} >= 1"
+    d.rounds.append(
+        Round(rows, rows * whole, [f"for whole in ({count})//{rows}..({count})//{rows} + 1", *across], only)
+    )
+
+
 def stage(d: Draft) -> None:
     """Rows are read in place: nothing to do."""
 
@@ -82,7 +112,7 @@ def _products(d: Draft, r: Round) -> list[str]:
     form, c = _form(d), d.c
     line, last = c.rows[-1], c.depth[-1]
     extents = {x.name: x for x in c.depth[:-1]}
-    outer = {*c.batch, *c.rows[:-1]}
+    outer = {*c.batch, *c.rows[:-1], *c.parameters}
     settled: frozenset[Expr] = frozenset()
     opened: list[str] = []
     step = 1

@@ -46,6 +46,8 @@ MULTIPLY = {
     for atom in (
         _vector("avx2.f32", 8, 1, f32, f32, f32, "avx2", "fma"),
         _vector("avx2.f64", 4, 1, f64, f64, f64, "avx2", "fma"),
+        _vector("avx2.i32", 8, 1, i32, i32, i32, "avx2", cycles=1.0),  # a product and a sum
+        _vector("avx512.i32", 16, 1, i32, i32, i32, "avx512f", cycles=1.5),
         _vector("avx512.f32", 16, 1, f32, f32, f32, "avx512f"),
         _vector("avx512.f64", 8, 1, f64, f64, f64, "avx512f"),
         _vector("avx512.bf16", 16, 2, bf16, bf16, f32, "avx512bf16", cycles=1.0),

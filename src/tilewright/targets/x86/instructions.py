@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 _TILES = {"amx.bf16": "tdpbf16ps", "amx.s8": "tdpbssd", "amx.u8s8": "tdpbusd"}
 _FMA = {"avx2.f32": (8, "f32"), "avx2.f64": (4, "f64"), "avx512.f32": (16, "f32"), "avx512.f64": (8, "f64")}
 
+_INTEGERS = {"avx2.i32": 8, "avx512.i32": 16}
+
 
 def multiply(e: _Emitter, op: Op) -> None:
-    """C += A * B by one instruction."""
+    """C += A * B by one instruction, or two where there is no single one."""
     name = op.attrs["atom"]
     c, a, b = op.operands
     w = e.w
@@ -32,6 +34,11 @@ def multiply(e: _Emitter, op: Op) -> None:
         e.registers[c] = w.value(
             f"call {form} @llvm.fma.v{lanes}{suffix}({form} {left}, {form} {e.register(b)}, {form} {e.register(c)})"
         )
+        return
+    if name in _INTEGERS:
+        form = e.kind(c)
+        product = w.value(f"mul {form} {_all_lanes(e, a, _INTEGERS[name])}, {e.register(b)}")
+        e.registers[c] = w.value(f"add {form} {product}, {e.register(c)}")
         return
     if name == "avx512.bf16":
         left = _grouped(e, a, 32, "<32 x bfloat>")
