@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,7 +86,7 @@ def _bench(problems: str, against: str, dt: str | None, mb: int | None, output: 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     """The problems of a file or of a list in the package, each once."""
-    from tilewright.cli.workload import Workload, read_types
+    from tilewright.cli.workload import Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
 
     types = None if dt is None else read_types(dt)
@@ -95,8 +96,12 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
         found = [(problem, types or settings.dt) for settings, problem in read_batch(text)]
     elif problems in shape_lists():
         found = [(problem, types or read_types("f32")) for problem in shape_list(problems)]
+    elif re.match(r"\d+x\d+|.*ic\d+", problems):
+        found = [(read_problem(problems), types or read_types("f32"))]
     else:
-        raise ProblemError(f"{problems!r} is neither a file nor a list; there are {', '.join(shape_lists())}")
+        raise ProblemError(
+            f"{problems!r} is neither a file nor a problem nor a list; there are {', '.join(shape_lists())}"
+        )
     made: dict[tuple[str, tuple[str, str, str]], Workload] = {}
     for problem, kinds in found:
         if mb is not None and isinstance(problem, ConvProblem):

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ArgumentError
-from tilewright.problems import ConvProblem, dtype
+from tilewright.problems import MatmulProblem, dtype
 
 if TYPE_CHECKING:
     from tilewright.cli.workload import Arrays, Workload
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Forms = dict[str, Callable[[], Any]]
+KINDS = {"convolution", "matmul", "inner_product"}
 FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
@@ -40,10 +41,12 @@ class Library:
     def forms(self, work: Workload, arrays: Arrays) -> Forms:
         """PyTorch's calls of a convolution with prepacked weights, by name; those that this version has."""
         p = work.problem
-        if not isinstance(p, ConvProblem) or p.rank != 2:
-            raise ArgumentError("only convolutions over two axes are measured")
         if len(set(work.types)) != 1 or work.types[0] not in FLOATS:
             raise ArgumentError(f"{':'.join(work.types)}: one of {', '.join(FLOATS)} is measured")
+        if isinstance(p, MatmulProblem):
+            return self._products(p, arrays, getattr(self.torch, FLOATS[work.types[0]]))
+        if p.rank != 2:
+            raise ArgumentError("only convolutions over two axes are measured, and matrix products")
         alike = tuple(
             (i + 2 * pad - (k - 1) * far - 1) // s + 1
             for i, pad, k, far, s in zip(p.i, p.p, p.k, p.dilation, p.s, strict=True)
@@ -64,16 +67,22 @@ class Library:
             "channels first": lambda: call(first, packed, None, *shape, "none", [], ""),
             "blocked": lambda: self.torch.mkldnn_convolution(blocked, packed, None, *shape),
         }
-        found = {}
-        for name, run in made.items():
-            try:
-                run()
-            except (RuntimeError, NotImplementedError, AttributeError):
-                continue
-            found[name] = run
-        if not found:
-            raise ArgumentError("this PyTorch has no call with prepacked weights for it")
-        return found
+        return _working(made)
+
+    def _products(self, p: MatmulProblem, arrays: Arrays, form: Any) -> Forms:
+        """PyTorch's calls of a matrix product: plain, and with a packed second factor."""
+        if len(p.src) != 2 or len(p.wei) != 2:
+            raise ArgumentError("of matrix products, single ones are measured")
+        a, b = (self._tensor(arrays[name], form) for name in ("a", "b"))
+        turned = b.t().contiguous()
+        made: Forms = {"mm": lambda: self.torch.mm(a, b)}
+        try:
+            packed = self.torch.ops.mkldnn._reorder_linear_weight(turned.to_mkldnn(), p.m)
+            call = self.torch.ops.mkldnn._linear_pointwise
+            made["packed linear"] = lambda: call(a, packed, None, "none", [], "")
+        except (RuntimeError, NotImplementedError, AttributeError):
+            pass
+        return _working(made)
 
     def _tensor(self, array: Array, form: Any) -> Any:
         return self.torch.from_numpy(array.astype(np.float32)).to(form)
@@ -82,7 +91,7 @@ class Library:
         """The largest difference between our result and theirs, as a share of the results' usual size."""
         result = next(iter(forms.values()))()
         theirs = result.to_dense().float() if result.is_mkldnn else result.float()
-        wanted = theirs.permute(0, 2, 3, 1).numpy().astype(np.float64)
+        wanted = (theirs.permute(0, 2, 3, 1) if theirs.dim() == 4 else theirs).numpy().astype(np.float64)
         size = max(float(np.sqrt((wanted**2).mean())), 1e-30)
         error = float(np.abs(out.astype(np.float64) - wanted).max())
         return error / size if np.isfinite(error) else float("inf")
@@ -101,8 +110,22 @@ class Library:
         return shortest_exec(text)
 
 
+def _working(made: Forms) -> Forms:
+    """Those calls that this version of PyTorch has."""
+    found = {}
+    for name, run in made.items():
+        try:
+            run()
+        except (RuntimeError, NotImplementedError, AttributeError):
+            continue
+        found[name] = run
+    if not found:
+        raise ArgumentError("this PyTorch has no call with prepacked weights for it")
+    return found
+
+
 def shortest_exec(text: str) -> float | None:
-    """The shortest time, in seconds, of the convolutions that oneDNN reports.
+    """The shortest time, in seconds, of the convolutions and products that oneDNN reports.
 
     >>> shortest_exec('''onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,,,,64,0.001
     ... onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512,forward_training,src:f32,,,mb1ic8,0.25
@@ -113,7 +136,7 @@ def shortest_exec(text: str) -> float | None:
     times = []
     for line in text.splitlines():
         fields = line.split(",")
-        if line.startswith("onednn_verbose") and "exec" in fields and "convolution" in fields:
+        if line.startswith("onednn_verbose") and "exec" in fields and not KINDS.isdisjoint(fields):
             try:
                 times.append(float(fields[-1]) * 1e-3)
             except ValueError:

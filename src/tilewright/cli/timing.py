@@ -95,10 +95,18 @@ class Gate:
         """The shortest sample that counts, if one does."""
         return min(self.kept(side), default=None)
 
-    def take(self, sides: dict[str, Callable[[], float | None]], rounds: int) -> None:
-        """Rounds over all sides in turn, until each has so many samples that count, or six times as many are taken."""
-        for _ in range(6 * rounds):
+    def take(self, sides: dict[str, Callable[[], float | None]], rounds: int, patience: float = 15.0) -> None:
+        """Rounds over all sides in turn, until each has so many samples that count, or patience (seconds) ends.
+
+        Before a sample, the machine is given time to become free; three rounds are taken in any case.
+        """
+        end = time.perf_counter() + patience
+        count = 0
+        while count < 3 or time.perf_counter() < end:
             for side, measure in sides.items():
+                while self._probe() > FREE * self.best and time.perf_counter() < end:
+                    pass
                 self.sample(side, measure)
+            count += 1
             if min(len(self.kept(side)) for side in sides) >= rounds:
                 return
