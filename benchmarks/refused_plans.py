@@ -2,8 +2,8 @@
 
     python benchmarks/refused_plans.py [LIST] [--dt f32,bf16] [--mb 1] [--samples 50]
 
-The chosen and the refused plan run in turn; a sample is the shorter of two calls. A refused plan is slower where most of
-its samples are. The exit code is 1 if one is not.
+The chosen and the refused plan run in turn; a sample is the shorter of two calls. A refused plan is slower where most
+of its samples are. The exit code is 1 if one is not.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tilewright.algebra.access import Access
@@ -36,6 +37,10 @@ class Operand:
 
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
+        return self._conditions
+
+    @cached_property
+    def _conditions(self) -> list[tuple[int, Expr]]:
         found = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             found += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
@@ -76,6 +81,12 @@ class Contraction:
     apart: bool = False
     """Whether digits stay as they are, rather than being joined."""
 
+    @cached_property
+    def coupled(self) -> frozenset[Symbol]:
+        """Digits of the depth that share a condition with the last digit of the rows."""
+        shared = [x.symbols for _, x in self.a.conditions() if self.rows[-1] in x.symbols]
+        return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
+
     def text(self) -> str:
         """The contraction in normal form: its digits and accesses.
 
@@ -110,7 +121,7 @@ def size(s: Symbol) -> int:
 
 def coupled(c: Contraction, tap: Symbol) -> bool:
     """Whether it depends on the place in a line which rows have a tap."""
-    return any(tap in x.symbols and c.rows[-1] in x.symbols for _, x in c.a.conditions())
+    return tap in c.coupled
 
 
 def joined(c: Contraction) -> Contraction:

@@ -38,6 +38,13 @@ class Halo:
 
 def halo_of(c: Contraction) -> Halo | None:
     """The sliding pair of a contraction, if its last two row digits slide over two dimensions; None if not."""
+    if "halo" not in c.__dict__:  # asked for again and again
+        c.__dict__["halo"] = _halo_of(c)
+    found: Halo | None = c.__dict__["halo"]
+    return found
+
+
+def _halo_of(c: Contraction) -> Halo | None:
     if len(c.rows) < 2:
         return None
     lines, columns = c.rows[-2], c.rows[-1]

@@ -15,6 +15,9 @@ WRITTEN = 72
 """Steps of the depth that are written out, at most."""
 BLOCK = 60
 """Cycles that a block of sums takes beside its products, its store deferred."""
+ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
+TASK = 400
+"""Cycles that a task takes beside its blocks: the last block's store hides behind nothing."""
 STAGED = 60
 """Cycles that staging a block's rows for one step takes, where they end before the block does."""
 STORE = 3 / 16
@@ -31,7 +34,7 @@ def tile_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixe
         for stage in stages(c, atom):
             for strip in fixed.strips(c, rows, _strips(c, stage, rows, cores(machine))):
                 for task_columns in fixed.task_columns(columns, blocks, {1, 2, cores(machine), 2 * cores(machine)}):
-                    for order in ((COLUMNS, ROWS), (ROWS, COLUMNS)):
+                    for order in ORDERS[: 1 if task_columns == columns else 2]:
                         yield TileForm(
                             atom, rows, columns, stage, strip, task_columns, order, steps,
                             _streams(c, atom, rows, columns, order, machine), "defer", (*singles, ROWS, COLUMNS),
@@ -161,7 +164,7 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
         read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
     image = operand_bytes(c.a) / max(1, row_tasks)
     staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
-    storing = 0.0 if form.overlap == "defer" else blocks * form.rows * form.columns * STORE
+    storing = TASK if form.overlap == "defer" else blocks * form.rows * form.columns * STORE
     written = 1
     for s in form.steps:
         written *= _count(c, s, form) if s.written else 1

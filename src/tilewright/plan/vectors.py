@@ -12,10 +12,13 @@ from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes,
 
 BLOCK = 30
 """Cycles that a block of sums takes beside its products."""
+TASK = 100
+"""Cycles that a task takes beside its blocks."""
 LOADED = 0.6
 """Cycles that loading a number or a vector takes."""
 WRITTEN = 16
 """Steps of the depth that are written out within a line, at most."""
+ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 WIDE = (1, 2, 3, 4)
 """Vectors of columns in a block of sums."""
 
@@ -29,6 +32,7 @@ def vector_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fi
     line = size(c.rows[-1])
     workers = cores(machine)
     singles = [d.name for d in (*c.batch, *c.rows[:-2])]
+    steps = _steps(c, atom, fixed)
     for vectors in WIDE:
         if vectors > 1 and (vectors - 1) * lanes >= size(column):
             continue
@@ -38,9 +42,9 @@ def vector_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fi
         for rows in _rows(line, most) if fixed.rows is None else _divisors(fixed.rows, min(line, most)):
             for strip in fixed.strips(c, rows, _strips(c, rows, workers)):
                 for task_columns in fixed.task_columns(columns, blocks, {1, 2, workers}):
-                    for order in ((COLUMNS, ROWS), (ROWS, COLUMNS)):
+                    for order in ORDERS[: 1 if task_columns == columns else 2]:
                         yield VectorForm(
-                            atom, rows, columns, strip, task_columns, order, _steps(c, atom, fixed), "none",
+                            atom, rows, columns, strip, task_columns, order, steps, "none",
                             (COLUMNS, *singles, ROWS), "contiguous",
                         )  # fmt: skip
 
@@ -117,7 +121,7 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
         return depth / group * max(fed, waiting) + BLOCK
 
     of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
-    products = lines * of_a_line * per
+    products = lines * of_a_line * per + TASK
     left = line % form.rows if len(c.rows) == 1 and row_tasks > 1 else 0
     ragged = per * block(left) if left else 0.0  # the last task has these rows besides
     panel, strip = (
