@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,3 +90,16 @@ def test_the_algebra_needs_neither_the_terminal_nor_llvm():
         check=True,
     ).stdout.split()
     assert not {"llvmlite", "rich", "typer"} & set(loaded)
+
+
+MACHINES = r"\b(x86|avx\w*|amx|sapphire\w*|nvidia|hopper|ampere|cdna\w*|mfma|wgmma|dpas|xe|intel|llvm)\b"
+
+
+@pytest.mark.parametrize("part", ["algebra", "ir", "machine", "lang", "plan", "passes", "interpret"])
+def test_no_machine_is_named_above_the_targets(part):
+    named = []
+    for path in sorted((PACKAGE / part).rglob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if re.search(MACHINES, line, re.IGNORECASE):
+                named.append(f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}")
+    assert named == []

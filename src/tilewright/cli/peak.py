@@ -44,19 +44,20 @@ class Peak:
 
 def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
     """The atom of this CPU that does most products of these types at once."""
-    from tilewright.targets.x86 import cpu
+    from tilewright.targets.registry import NATIVE, native
 
-    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and cpu.has(x)]
+    has = native(NATIVE[0]).has
+    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and has(x)]
     return max(fit, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
 
 
 def peak_of(a: DType, b: DType) -> Peak:
     """The probe for factors of these types."""
     from tilewright.compiler.text import compile_text
-    from tilewright.targets.x86 import cpu
-    from tilewright.targets.x86.pool import pool
+    from tilewright.targets.registry import NATIVE, native
 
-    machine, workers = cpu.machine(), pool().workers
+    machine: Machine = native(NATIVE[0]).machine()
+    workers = machine.limits.cores or 1
     atom = fastest_atom(machine, a, b)
     if atom is None:
         raise ArgumentError(f"no atom of this CPU multiplies {a} by {b}: there is no peak to measure")

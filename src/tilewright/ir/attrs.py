@@ -7,7 +7,7 @@
 | bool      | True or False                                | true                         |
 | str       | text                                         | "label"                      |
 | name      | an identifier                                | tf32                         |
-| dotted    | a name with dots; {N} is a parameter         | wgmma.m64n{BN}k16.bf16       |
+| dotted    | a name with dots; {N} is a parameter         | matrix.m64n{BN}k16.bf16      |
 | dtype     | an element type                              | f16                          |
 | type      | a type of the level                          | shared f16 (64, 32)          |
 | expr      | an expression                                | (M//2 + 1)                   |
@@ -169,7 +169,7 @@ class _Dotted(Kind):
     allowed = str
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        return reader.match(_DOTTED, "a name such as wgmma.m64n128k16.bf16").group()
+        return reader.match(_DOTTED, "a name such as matrix.m64n128k16.bf16").group()
 
     def expressions(self, value: Any) -> Iterable[Expr]:
         return [symbol(name, 0) for name in re.findall(r"\{(\w+)\}", value)]

@@ -12,7 +12,7 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `compute %v = %a*2 + %b` | element by element |
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
 | `reduce %v -> %s with sum` | all lanes combined into one number |
-| `atom amx.bf16 %c += %a * %b` | a multiplication atom on its registers |
+| `atom tiles.bf16 %c += %a * %b` | a multiplication atom on its registers |
 | `atomic add %s -> %x[i]` | one number is combined into memory as one step |
 | `fill %v 0` | every lane becomes the number |
 | `read i in 0..9 = %s` | a number in a register becomes a value for addresses |

@@ -131,7 +131,7 @@ class Distribution:
     """Which thread holds which element as which of its values.
 
     Either a layout (thread, value) -> element, where element (i, j) of a shape (I, J) is i + I*j; or that of an
-    operand of a multiplication atom (`wgmma.m64n128k16.bf16.c`), repeated over the shape and over `waves` (rows,
+    operand of a multiplication atom (`matrix.m64n128k16.bf16.c`), repeated over the shape and over `waves` (rows,
     columns) of threads.
     """
 

@@ -471,7 +471,7 @@ class _Loops:
 
 
 def _whole_powers(count: int) -> list[int]:
-    """A number as a sum of powers of two: LLVM moves no other number of bf16 from memory to memory.
+    """A number as a sum of powers of two: code generators move no other number of bf16 from memory to memory.
 
     >>> _whole_powers(13)
     [8, 4, 1]

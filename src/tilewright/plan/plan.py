@@ -7,7 +7,7 @@
     order columns, rows, depth
     x staged at task as lines, stream
     w packed at bind, keep
-    atom amx.bf16
+    atom tiles.bf16
     overlap defer
 
 An axis is a dimension's digit, or several as one number, the last fastest; `57 of 56` walks over more than there is:
