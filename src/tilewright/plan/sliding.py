@@ -36,6 +36,12 @@ class Halo:
         return max(size(self.columns), self.width() - min(before, after))
 
 
+def lane_digit(c: Contraction) -> Symbol | None:
+    """The digit that both factors keep and whose neighbours lie side by side in the rows' factor, if there is one."""
+    last = c.a.coordinates[-1]
+    return last if isinstance(last, Symbol) and last in c.batch else None
+
+
 def halo_of(c: Contraction) -> Halo | None:
     """The sliding pair of a contraction, if its last two row digits slide over two dimensions; None if not."""
     if len(c.rows) < 2:

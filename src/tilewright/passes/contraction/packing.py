@@ -11,11 +11,11 @@ from tilewright.plan.contraction import Contraction, size
 
 @dataclass(frozen=True)
 class Packing:
-    """A program that packs, the packed tensor's shape, and its element type where that is another than before."""
+    """A program that packs, the packed tensor's shape, and its element type."""
 
     text: str
     shape: tuple[int, ...]
-    dtype: DType | None = None
+    dtype: DType
 
 
 def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
@@ -41,4 +41,4 @@ def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
         "  }",
         "}",
     ]
-    return Packing("\n".join(lines) + "\n", shape)
+    return Packing("\n".join(lines) + "\n", shape, c.b.dtype)
