@@ -21,8 +21,8 @@ WRITTEN = 16
 """Taps of the last digit of the depth that are written out, so that neighbouring rows share what they load."""
 WIDE = (1, 2, 3, 4)
 """Vectors of a block of sums."""
-PEELED = 6
-"""Blocks of a line that may be peeled off; where more would have to be, single loads are guarded."""
+ALONE = 6
+"""Blocks of a line that may be rounds of their own; where more would have to be, single loads are guarded."""
 PRODUCT, INTEGER_PRODUCT = 0.5, 1.5
 """Cycles of a product and sum of vectors, where no atom of the machine tells."""
 LOAD, CONVERSION = 0.5, 1.0
@@ -90,9 +90,12 @@ def lane_forms(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Iterato
 
 
 def _fits(c: Contraction, rows: int, vectors: int, steps: tuple[Step, ...], machine: Machine) -> bool:
-    """Whether the registers hold the sums and what waits for a later tap."""
-    waiting = window(c, rows, steps)[1] + (c.a.dtype is not c.sum_dtype)
-    return (rows + max(1, waiting)) * vectors < machine.limits.registers
+    """Whether the registers hold the sums, what waits for a later tap, and filters; at edges, all that a tap reads."""
+    waiting = max(1, window(c, rows, steps)[1] + (c.a.dtype is not c.sum_dtype))
+    if any(c.rows[-1] in x.symbols for _, x in c.a.conditions()):
+        waiting = max(waiting, rows)
+    products = 0 if c.sum_dtype.is_float else rows  # of integers, those of two taps may be added up first
+    return (rows + waiting + products + 1) * vectors <= machine.limits.registers
 
 
 def _strips(line: int, rows: int, workers: int, flat: bool, fixed: Fixed) -> list[int]:
@@ -154,6 +157,12 @@ def edges(c: Contraction, rows: int) -> tuple[int, int]:
     first = next((b for b in range(full) if inside(b)), full)
     last = next((full - 1 - b for b in reversed(range(first, full)) if inside(b)), 0)
     return first, last
+
+
+def own_rounds(c: Contraction, rows: int) -> tuple[int, int]:
+    """(first, last) blocks of a line that are written on their own, because a tap may fall outside."""
+    found = edges(c, rows)
+    return found if sum(found) <= ALONE else (0, 0)
 
 
 def written_taps(c: Contraction, steps: tuple[Step, ...]) -> int:
@@ -249,9 +258,8 @@ def _instructions(c: Contraction, form: LaneForm, full: int, tail: int, vectors:
     written = 1
     for s in form.steps:
         written *= size(_named(c, s.digit)) if s.written else 1
-    before, after = (0, 0) if parted else edges(c, form.rows)
-    peeled = before + after if before + after <= PEELED else 0
-    rows = (peeled + (full > peeled)) * form.rows + tail
+    apart = 0 if parted else sum(own_rounds(c, form.rows))
+    rows = (apart + (full > apart)) * form.rows + tail
     narrow = c.a.dtype is not c.sum_dtype
     return int(rows * vectors * (written * (2 + narrow) + 3) + 300)
 

@@ -2,8 +2,8 @@
 
 A block of sums is a few rows of a line by a few vectors; it stays in registers over all taps. Loops over outer digits
 of the depth run only where the tensor is. Taps that slide along the line are written out, so that rows share what they
-load; blocks of which a tap falls outside are peeled off, and read zeros there. What is left of the digit after the last
-whole group of vectors is a group of its own, under a mask that is a constant.
+load; blocks of which a tap falls outside are rounds of their own, and read zeros there. What is left of the digit after
+the last whole group of vectors is a group of its own, under a mask that is a constant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.contraction.text import argument, ending, flat_index, limits, named, places
 from tilewright.plan.contraction import Contraction, coupled, size
 from tilewright.plan.forms import LANES, ROWS, LaneForm, kept_digit, lane_singles
-from tilewright.plan.lanes import PEELED, edges
+from tilewright.plan.lanes import own_rounds
 
 
 @dataclass
@@ -109,12 +109,21 @@ def place(d: Draft) -> None:
             found.append(Group(rows, start, [f"for {', '.join(columns)}"], only, width=rest, group=whole))
         return found
 
-    if full:
-        before, after = edges(c, form.rows) if strips == 1 else (0, 0)
-        peel = f" peel [{before}, {after}]" if 0 < before + after <= PEELED else ""
-        span = f"{per}*strip..min({per}*(strip + 1), {full})" if strips > 1 else f"0..{full}"
-        inner = groups(form.rows, form.rows * named("block", full))
-        d.rounds.append(Round(form.rows, None, [f"for block in {span}{peel}"], inner=inner))
+    def blocks(first: int, end: int, span: str = "") -> None:
+        """Blocks that are alike; one alone needs no loop."""
+        if end - first == 1:
+            d.rounds.append(Round(form.rows, None, [], inner=groups(form.rows, form.rows * first)))
+        elif end > first:
+            start = form.rows * (named("block", end - first) + first)
+            loop = f"for block in {span or f'0..{end - first}'}"
+            d.rounds.append(Round(form.rows, None, [loop], inner=groups(form.rows, start)))
+
+    before, after = own_rounds(c, form.rows) if strips == 1 else (0, 0)
+    for block in range(before):
+        blocks(block, block + 1)
+    blocks(before, full - after, f"{per}*strip..min({per}*(strip + 1), {full})" if strips > 1 else "")
+    for block in range(full - after, full):
+        blocks(block, block + 1)
     if tail:
         last = f"strip == {strips - 1}" if strips > 1 else None
         d.rounds.append(Round(tail, None, [], last, inner=groups(tail, full * form.rows)))
