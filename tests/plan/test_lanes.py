@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright
 from tilewright.cli.workload import Workload, launch_on, read_problem, read_types
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
 from tilewright.ops import Conv2d
+from tilewright.plan.fixed import Fixed
 from tilewright.plan.forms import LaneForm, VectorForm, plan_of
 from tilewright.plan.lanes import default_steps, edges, lane_forms, why_no_lanes, window
 from tilewright.plan.plan import parse_plan
@@ -127,6 +129,25 @@ def test_the_interpreter_agrees():
 
 
 @on_x86
+@pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
+def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
+    work = workload("g18mb2ic18ih5iw7oc18kh3kw3ph1pw1", dt)
+    x, w, y = (work.arrays(np.random.default_rng(5), exact=True)[name] for name in "xwy")
+    kernel, symbols, _ = work._kernel()
+    made = tilewright.compile(kernel, symbols=symbols, target="x86")
+    wanted = work.reference({"x": x, "w": w, "y": y}).astype(y.dtype)
+    made(x, w, y)
+    assert np.array_equal(y, wanted)
+    sums = "i32" if dt == "s8" else "f32"
+    assert f"atom lanes.{sums}" in made.text("plan")
+    host = made.text("host")
+    assert f"%packed_ = workspace global {sums} (" in host
+    y[...] = 0
+    tilewright.compile_text(host, "x86")(x, w, y)
+    assert np.array_equal(y, wanted)
+
+
+@on_x86
 @pytest.mark.parametrize("size", [14, 56, 112])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
 def test_sums_stay_in_registers_over_all_taps(dt, size):
@@ -189,6 +210,17 @@ def test_blocks_whose_taps_fall_outside_are_at_the_ends():
     assert edges(c, 7) == (1, 0)  # the last rows are no whole block
     assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw3").contraction, 8) == (0, 0)
     assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw9ph1pw4").contraction, 2) == (2, 2)
+
+
+def test_what_is_fixed_holds():
+    c = workload(SMALL).contraction
+    lines = [x.form for x in choose(c, AMX, fixed=Fixed(rows=9, columns=1)).candidates if isinstance(x.form, LaneForm)]
+    parts = [x.form for x in choose(c, AMX, fixed=Fixed(rows=4)).candidates]
+    assert lines
+    assert parts
+    assert {form.strip for form in lines} == {9}
+    assert {form.strip for form in parts} == {4}
+    assert {form.rows for form in parts} == {1, 2, 4}
 
 
 def test_the_choice_is_explained():

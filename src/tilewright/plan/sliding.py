@@ -1,4 +1,4 @@
-"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, or at one stride."""
+"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, at one stride, or side by side."""
 
 from __future__ import annotations
 
