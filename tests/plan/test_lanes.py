@@ -335,6 +335,13 @@ def test_a_plan_for_another_contraction_is_refused():
 
 
 @on_x86
+def test_narrow_factors_are_converted_first_only_for_another_strategy():
+    by_lanes, by_columns = (workload(p, "f16").compiled() for p in (SMALL, "g2mb1ic2ih28oc256kh3ph1"))
+    assert (isinstance(by_lanes.form, LaneForm), list(by_lanes.widened)) == (True, [])
+    assert (isinstance(by_columns.form, VectorForm), list(by_columns.widened)) == (True, ["x", "w"])
+
+
+@on_x86
 def test_a_plan_by_columns_may_be_given_all_the_same():
     work = workload(SMALL)
     plan = next(x.plan for x in choose(work.contraction, cpu.machine()).candidates if isinstance(x.form, VectorForm))

@@ -152,7 +152,9 @@ def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
     if job.given is not None:
         atom = job.given.atom or ""
         return not atom.startswith(f"{LANES}.") and all(x.form.atom.name != atom for x in narrow.candidates)
-    return wide.best is not None and wide.best.cost.cycles + converting < narrow.best.cost.cycles
+    if wide.best is None or isinstance(wide.best.form, LaneForm):  # lanes convert what they load
+        return False
+    return wide.best.cost.cycles + converting < narrow.best.cost.cycles
 
 
 def pack(job: Job) -> None:

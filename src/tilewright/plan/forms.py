@@ -309,9 +309,7 @@ def _form_by_lanes(c: Contraction, plan: Plan, atom: LaneUnit) -> LaneForm:
     if plan.overlap != "none":
         raise ArgumentError("plan: overlap is for sums in tile registers; lanes are stored as they are")
     steps = _steps(c, plan.axis(DEPTH))
-    form = LaneForm(
-        atom, row_loop.size, loop.size, row_task.size, task.size, steps, plan.tasks, plan.schedule
-    )  # fmt: skip
+    form = LaneForm(atom, row_loop.size, loop.size, row_task.size, task.size, steps, plan.tasks, plan.schedule)
     _meant(c, plan, form)
     return form
 

@@ -109,8 +109,10 @@ def reading(limits: Limits, kept: float, times: float, around: float) -> tuple[f
 
 def converting(operand: Operand, wide: DType, machine: Machine) -> float:
     """Cycles of a launch that writes a tensor in a wider type."""
+    limits, workers = machine.limits, cores(machine)
     moved = operand_bytes(operand) * (1 + element_bytes(wide) / element_bytes(operand.dtype))
-    return moved / machine.limits.copy_rate / cores(machine) + machine.limits.launch_cycles
+    rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
+    return moved / rate / workers + limits.launch_cycles
 
 
 def roofline(c: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
