@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright.cli.workload import Workload, read_types
+from tilewright.plan.forms import LaneForm
 from tilewright.problems import parse_conv, shape_lists
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
@@ -132,8 +133,10 @@ def test_every_layer_of_the_lists_is_exact(layer):
     work = Workload(layer, read_types("bf16"))
     arrays = work.arrays(np.random.default_rng(0), exact=True)
     *_, out = arrays.values()
-    work.compiled().bind(arrays)()
+    kernel = work.compiled()
+    kernel.bind(arrays)()
     assert np.array_equal(out, work.reference(arrays).astype(out.dtype))
+    assert isinstance(kernel.form, LaneForm) == (1 < layer.groups == layer.ic == layer.oc)
 
 
 AXES = [

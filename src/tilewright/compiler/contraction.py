@@ -43,7 +43,7 @@ class ContractionKernel:
         assert job.packing is not None
         self.target, self.choice, self.plan, self.form = target, job.choice, job.plan, job.form
         self.contraction = c = job.contraction
-        self.packed_shape = job.packing.shape
+        self.packed_shape, self.packed_dtype = job.packing.shape, job.packing.dtype
         self.widened: dict[str, TextExecutable] = {}
         for name, narrow in job.widened.items():
             operand = c.a if c.a.name == name else c.b
@@ -66,7 +66,7 @@ class ContractionKernel:
     def pack(self, factor: Array) -> Array:
         """The columns' factor in the order in which it is read."""
         c = self.contraction
-        packed = empty(self.packed_shape, c.b.dtype.numpy)
+        packed = empty(self.packed_shape, self.packed_dtype.numpy)
         wide, before = self._wide(c.b.name, np.ascontiguousarray(factor))
         if before is not None:
             before()

@@ -289,7 +289,7 @@ class CompiledContraction:
         held = {name: np.ascontiguousarray(array) for name, array in given.items()}
         written = {a.name or "" for a in outputs}
         c = self.kernel.contraction
-        packed = empty(self.kernel.packed_shape, c.b.dtype.numpy)
+        packed = empty(self.kernel.packed_shape, self.kernel.packed_dtype.numpy)
         launch = self.kernel.bind(held, packed)
 
         def run(logs: dict[str, Any] | None = None) -> None:

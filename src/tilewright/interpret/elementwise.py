@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from math import erf
 from typing import Any
 
@@ -31,6 +32,41 @@ def _sigmoid(a: Array) -> Array:
 
 def _shift_left(a: Array, b: Array) -> Array:
     return np.left_shift(a, b)
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    """a*b + c, rounded once.
+
+    >>> third = np.float32(1 / 3)
+    >>> float(fused(third, np.float32(3), np.float32(-1))), float(third * np.float32(3) - np.float32(1))
+    (2.9802322387695312e-08, 0.0)
+    """
+    a, b, c = np.broadcast_arrays(a, b, c)
+    if a.dtype != np.float32:
+        if a.dtype != np.float64:
+            return np.asarray(a * b + c)
+        return np.asarray(_fused_doubles(a, b, c), np.float64)
+    product, more = a.astype(np.float64) * b, c.astype(np.float64)  # the product is exact
+    total = product + more
+    back = total - product
+    lost = (product - (total - back)) + (more - back)
+    even = (total.view(np.int64) & 1) == 0
+    # what was lost is kept as the last bit, so that the second rounding sees on which side of a half the sum lies
+    odd = np.where(even & (lost != 0) & np.isfinite(total), np.nextafter(total, np.copysign(np.inf, lost)), total)
+    return np.asarray(odd, np.float32)
+
+
+def _fused_double(a: float, b: float, c: float) -> float:
+    if not np.isfinite([a, b, c]).all():
+        return a * b + c
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return float("inf") if exact > 0 else -float("inf")
+
+
+_fused_doubles = np.vectorize(_fused_double, otypes=[np.float64])
 
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -84,3 +120,5 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
+
+TERNARY: dict[str, Callable[[Any, Any, Any], Any]] = {"fma": fused}

@@ -31,6 +31,8 @@ BINARY = (
     *("add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "powf", "atan2", "remf"),
     *("and_", "or_", "xor", "shl", "shr"),
 )
+TERNARY = ("fma",)
+"""`fma(a, b, c)` is a*b + c in one step: the product is not rounded."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _INFIX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _COMPARE = {"<=": "le", ">=": "ge", "==": "eq", "!=": "ne", "<": "lt", ">": "gt"}
@@ -227,6 +229,7 @@ def _call(reader: Reader, word: str, parts: tuple[Formula, ...], start: int) -> 
         count = 1
     else:
         counts = {"select": 3} | dict.fromkeys(UNARY, 1) | dict.fromkeys((*BINARY, *COMPARISONS), 2)
+        counts |= dict.fromkeys(TERNARY, 3)
         if word not in counts:
             raise reader.fail(f"there is no function {word}", start)
         count = counts[word]

@@ -23,7 +23,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.passes.contraction import tiles, vectors
+from tilewright.passes.contraction import lanes, tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing, packed_for_vectors
 from tilewright.passes.tile.general import Lowered, to_block
@@ -31,8 +31,9 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined, recognise
 from tilewright.plan.fixed import FREE, Fixed, fixed_by
-from tilewright.plan.forms import Form, TileForm, VectorForm
+from tilewright.plan.forms import LANES, Form, LaneForm, LaneUnit, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
+from tilewright.plan.model import converting
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Candidate, Choice, choose, variant
 from tilewright.plan.validate import validate
@@ -124,18 +125,19 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     if c.typical is not None:
         return _planned_open(job, c, c.typical)
     found = choose(c, job.machine, job.available, fixed)
-    if found.best is None and c.a.dtype.bits < c.sum_dtype.bits:
-        wide = c.sum_dtype
-        job.widened = {x.name: x.dtype for x in (c.a, c.b)}
-        c = replace(c, a=replace(c.a, dtype=wide), b=replace(c.b, dtype=wide))
-        found = choose(c, job.machine, job.available, fixed)
+    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
+        wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
+        other = choose(wide, job.machine, job.available, fixed)
+        if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
+            job.widened = {x.name: x.dtype for x in (c.a, c.b)}
+            c, found = wide, other
     job.choice = found
     if job.given is not None:
         whole = joined(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
         job.plan, job.form = job.given, validate(job.given, job.contraction, job.machine)
-        if not job.available(job.form.atom):
+        if not isinstance(job.form.atom, LaneUnit) and not job.available(job.form.atom):
             raise ArgumentError(f"plan: atom {job.form.atom.name}: this CPU lacks it")
         return True
     if found.best is None:
@@ -166,7 +168,7 @@ def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False
-    job.contraction = variant(c, job.form.atom)
+    job.contraction = c if isinstance(job.form, LaneForm) else variant(c, job.form.atom)
     return True
 
 
@@ -176,8 +178,21 @@ def _of_lines(job: Job, c: Contraction, whole: bool) -> tuple[Choice, list[Candi
     return found, [
         x
         for x in found.candidates
-        if whole or (isinstance(x.form, VectorForm) and (len(c.rows) == 1 or x.form.strip == 1))
+        if (whole and not isinstance(x.form, LaneForm))
+        or (isinstance(x.form, VectorForm) and (len(c.rows) == 1 or x.form.strip == 1))
     ]
+
+
+def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
+    """Whether factors are converted first: no plan takes them as they are, or not the one given, or it is slower."""
+    if narrow.best is None:
+        return True
+    if job.given is not None:
+        atom = job.given.atom or ""
+        return not atom.startswith(f"{LANES}.") and all(x.form.atom.name != atom for x in narrow.candidates)
+    if wide.best is None or isinstance(wide.best.form, LaneForm):  # lanes convert what they load
+        return False
+    return wide.best.cost.cycles + converting < narrow.best.cost.cycles
 
 
 def pack(job: Job) -> None:
@@ -186,9 +201,14 @@ def pack(job: Job) -> None:
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
+    elif isinstance(job.form, LaneForm):
+        job.packing = lanes.packed_for_lanes(job.contraction, job.form.width)
     else:
         job.packing = packed_for_vectors(job.contraction, job.form.columns, job.form.group)
     job.draft = None
+
+
+STRATEGIES = {TileForm: tiles, VectorForm: vectors, LaneForm: lanes}
 
 
 def _part(name: str) -> Callable[[Job], None]:
@@ -198,8 +218,9 @@ def _part(name: str) -> Callable[[Job], None]:
         if job.contraction is None or job.form is None or job.packing is None:
             return
         if job.draft is None:
-            job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing.shape)
-        getattr(tiles if isinstance(job.form, TileForm) else vectors, name)(job.draft)
+            job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing)
+        strategy = STRATEGIES[type(job.form)]
+        getattr(strategy, name)(job.draft)
 
     return fill
 

@@ -3,12 +3,13 @@
 | file        | subject                                                                        |
 |-------------|--------------------------------------------------------------------------------|
 | contraction | a product and sum recognised in a tile program by its accesses, in digits       |
-| sliding     | how a contraction's rows lie: as sliding lines, or at one stride                |
+| sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side      |
 | plan        | the plan: axes, cuts, order, operands, atom; its text                          |
-| forms       | what the passes read off a plan: by tiles, or by vectors                       |
+| forms       | what the passes read off a plan: by tiles, vectors or lanes                     |
 | fixed       | what an author's constraints fix                                               |
 | tiles       | forms by tiles, and what they cost                                             |
 | vectors     | forms by vectors, and what they cost                                           |
+| lanes       | forms by lanes, and what they cost                                             |
 | model       | the cost model: caches, copies, the roofline                                   |
 | validate    | why a plan is impossible                                                       |
 | planner     | all plans that fit, ranked; what was refused, and why                          |

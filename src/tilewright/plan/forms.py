@@ -1,4 +1,4 @@
-"""What the passes read off a plan for a contraction: by tiles, or by vectors; and the plan that a form is.
+"""What the passes read off a plan for a contraction: by tiles, vectors or lanes; and the plan that a form is.
 
 A plan says more than every machine can do; a form is the part that one strategy takes. Reading refuses, by name, what
 the strategy does not do.
@@ -7,14 +7,17 @@ the strategy does not do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
+from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType
 from tilewright.machine import MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
-from tilewright.plan.sliding import halo_of
+from tilewright.plan.sliding import halo_of, lane_digit
 
-ROWS, COLUMNS, DEPTH = "rows", "columns", "depth"
+ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
 STAGES = ("place", "lines", "panel")
 
 
@@ -59,6 +62,11 @@ class TileForm:
         """Neighbours of the depth that the packed factor keeps together."""
         return self.depth // self.atom.shape[0]
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a block of sums."""
+        return self.rows, self.columns
+
 
 @dataclass(frozen=True)
 class VectorForm:
@@ -88,8 +96,63 @@ class VectorForm:
         """Neighbours of the depth that one product takes."""
         return self.atom.shape[2]
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a block of sums."""
+        return self.rows, self.columns
 
-Form = TileForm | VectorForm
+
+@dataclass(frozen=True)
+class LaneUnit:
+    """What multiplies by lanes: no atom of a machine, but its arithmetic on vectors of a type, in all lanes at once.
+
+    A plan names it as its atom, by the type: `atom lanes.f32`.
+    """
+
+    dtype: DType
+    lanes: int
+    cycles: float
+
+    @property
+    def name(self) -> str:
+        """As a plan names it."""
+        return f"{LANES}.{self.dtype}"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What one operation takes: of the rows, of the digit along the lanes, of the depth."""
+        return 1, self.lanes, 1
+
+
+@dataclass(frozen=True)
+class LaneForm:
+    """A contraction by vectors along a digit that both factors and the result keep.
+
+    `rows` of a line times `width` neighbours of the digit are summed in registers; `strip` is what a task takes of a
+    line, `task_width` what it takes of the digit. Columns, several filters for a neighbour, are gone over one by one.
+    """
+
+    atom: LaneUnit
+    rows: int
+    width: int
+    strip: int
+    task_width: int
+    steps: tuple[Step, ...]
+    tasks: tuple[str, ...]
+    schedule: str
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a block along the lanes."""
+        return self.width // self.atom.lanes
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and neighbours of a block of sums."""
+        return self.rows, self.width
+
+
+Form = TileForm | VectorForm | LaneForm
 
 
 def up(n: int, step: int) -> int:
@@ -102,9 +165,10 @@ def up(n: int, step: int) -> int:
 
 def plan_of(c: Contraction, form: Form) -> Plan:
     """The plan that a form is, for a contraction."""
+    if isinstance(form, LaneForm):
+        return _plan_of_lanes(c, form)
     (column,) = c.columns
-    singles = [*c.batch, *c.rows[:-2]]
-    axes = [Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", 1),)) for d in singles]
+    axes = [_single(d) for d in (*c.batch, *c.rows[:-2])]
     tiles = isinstance(form, TileForm)
     axes.append(Axis(ROWS, _row_digits(c, form), _row_cuts(c, form)))
     across = Digit(column.name, size(column), up(size(column), form.columns))
@@ -136,7 +200,43 @@ def plan_of(c: Contraction, form: Form) -> Plan:
     )
 
 
-def _row_digits(c: Contraction, form: Form) -> tuple[Digit, ...]:
+def _plan_of_lanes(c: Contraction, form: LaneForm) -> Plan:
+    digit = kept_digit(c)
+    unit = form.atom.lanes
+    along = (Cut("task", form.task_width), Cut("loop", form.width), Cut("unit", unit))
+    down = (Cut("task", form.strip), Cut("loop", form.rows), Cut("unit", 1))
+    axes = [_single(d) for d in lane_singles(c)]
+    axes.append(Axis(LANES, (Digit(digit.name, size(digit), up(size(digit), unit)),), along))
+    axes.append(Axis(ROWS, (_whole(c.rows[-1]),), down))
+    axes.append(Axis(COLUMNS, tuple(map(_whole, c.columns)), (Cut("loop", 1),)))
+    steps = tuple(Cut("unit" if s.written else "loop", s.size, s.digit) for s in form.steps)
+    axes.append(Axis(DEPTH, tuple(map(_whole, c.depth)), steps))
+    placed = (Placed(c.a.name, None, ""), Placed(c.b.name, "bind", ""))
+    order = (ROWS, LANES, COLUMNS, DEPTH)
+    return Plan(tuple(axes), form.tasks, order, placed, form.atom.name, form.schedule)
+
+
+def kept_digit(c: Contraction) -> Symbol:
+    """The digit that vectors run along, of a contraction that has one."""
+    found = lane_digit(c)
+    assert found is not None
+    return found
+
+
+def lane_singles(c: Contraction) -> list[Symbol]:
+    """The digits whose every number is a task of its own, by lanes: the rest of the batch, all rows but the last."""
+    return [*(d for d in c.batch if d is not lane_digit(c)), *c.rows[:-1]]
+
+
+def _whole(digit: Symbol) -> Digit:
+    return Digit(digit.name, size(digit), size(digit))
+
+
+def _single(digit: Symbol) -> Axis:
+    return Axis(digit.name, (_whole(digit),), (Cut("task", 1),))
+
+
+def _row_digits(c: Contraction, form: TileForm | VectorForm) -> tuple[Digit, ...]:
     *lines, last = c.rows[-2:]
     walked = size(last)
     if isinstance(form, TileForm) and form.stage == "lines":
@@ -146,7 +246,7 @@ def _row_digits(c: Contraction, form: Form) -> tuple[Digit, ...]:
     return (*(Digit(d.name, size(d), size(d)) for d in lines), Digit(last.name, size(last), walked))
 
 
-def _row_cuts(c: Contraction, form: Form) -> tuple[Cut, ...]:
+def _row_cuts(c: Contraction, form: TileForm | VectorForm) -> tuple[Cut, ...]:
     lines = c.rows[-2].name if len(c.rows) > 1 else None
     inner: tuple[Cut, ...] = (Cut("loop", form.rows), Cut("unit", form.atom.shape[0]))
     if lines is not None and isinstance(form, VectorForm):  # a block of sums stays within a line
@@ -157,10 +257,13 @@ def _row_cuts(c: Contraction, form: Form) -> tuple[Cut, ...]:
 # -- from a plan ------------------------------------------------------------------------------------------
 
 
-def form_of(c: Contraction, plan: Plan, atom: MultiplyAtom) -> Form:
+def form_of(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Form:
     """The form that a plan means for a contraction; raises where no strategy does what it says."""
+    if isinstance(atom, LaneUnit):
+        return _form_by_lanes(c, plan, atom)
     tiles = isinstance(atom.c, OpaqueOperand)
-    _same(c, plan)
+    singles = [*c.batch, *c.rows[:-2]]
+    _same(plan, singles, {ROWS: c.rows[-2:], COLUMNS: c.columns, DEPTH: c.depth}, (ROWS, COLUMNS))
     rows, columns, depth = (plan.axis(name) for name in (ROWS, COLUMNS, DEPTH))
     row_task, row_loop = _shape(rows, atom.shape[0], within_lines=not tiles and len(c.rows) > 1)
     column_task, column_loop = _shape(columns, atom.shape[1])
@@ -169,12 +272,8 @@ def form_of(c: Contraction, plan: Plan, atom: MultiplyAtom) -> Form:
         raise ArgumentError(
             f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
         )
-    steps = tuple(Step(x.digit or c.depth[-1].name, x.size, x.role == "unit") for x in depth.cuts)
-    if any(x.role == "task" for x in depth.cuts):
-        raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
-    a, b = plan.operand(c.a.name), plan.operand(c.b.name)
-    if b.at != "bind":
-        raise ArgumentError(f"plan: {c.b.name} is packed at bind; other places are not done for the columns' factor")
+    steps = _steps(c, depth)
+    a, b = plan.operand(c.a.name), _packed(c, plan)
     if "bypass" in (a.hint, b.hint):
         raise ArgumentError("plan: factors are read more than once: keep or stream")
     streams = (
@@ -199,22 +298,51 @@ def form_of(c: Contraction, plan: Plan, atom: MultiplyAtom) -> Form:
     return _meant(c, plan, form)
 
 
+def _form_by_lanes(c: Contraction, plan: Plan, atom: LaneUnit) -> LaneForm:
+    axes = {LANES: (kept_digit(c),), ROWS: c.rows[-1:], COLUMNS: c.columns, DEPTH: c.depth}
+    _same(plan, lane_singles(c), axes, (LANES, ROWS))
+    task, loop = _shape(plan.axis(LANES), atom.lanes)
+    row_task, row_loop = _shape(plan.axis(ROWS), 1)
+    _packed(c, plan)
+    if plan.operand(c.a.name).at is not None:
+        raise ArgumentError(f"plan: {plan.operand(c.a.name)}: vectors along the lanes read the rows in place")
+    if plan.overlap != "none":
+        raise ArgumentError("plan: overlap is for sums in tile registers; lanes are stored as they are")
+    steps = _steps(c, plan.axis(DEPTH))
+    form = LaneForm(atom, row_loop.size, loop.size, row_task.size, task.size, steps, plan.tasks, plan.schedule)
+    _meant(c, plan, form)
+    return form
+
+
+def _steps(c: Contraction, depth: Axis) -> tuple[Step, ...]:
+    """The steps that the cuts of the depth are."""
+    if any(x.role == "task" for x in depth.cuts):
+        raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
+    return tuple(Step(x.digit or c.depth[-1].name, x.size, x.role == "unit") for x in depth.cuts)
+
+
+def _packed(c: Contraction, plan: Plan) -> Placed:
+    """Where the columns' factor lies."""
+    found = plan.operand(c.b.name)
+    if found.at != "bind":
+        raise ArgumentError(f"plan: {c.b.name} is packed at bind; other places are not done for the columns' factor")
+    return found
+
+
 def _meant(c: Contraction, plan: Plan, form: Form) -> Form:
     """The form, if it is all that the plan says."""
-    for said, done in zip(plan.lines(), plan_of(c, form).lines(), strict=True):
+    for said, done in zip_longest(plan.lines(), plan_of(c, form).lines(), fillvalue="nothing"):
         if said != done:
             raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
     return form
 
 
-def _same(c: Contraction, plan: Plan) -> None:
-    """Refuses a plan whose axes are not those of the contraction."""
-    outer, rows = c.rows[:-2], c.rows[-2:]
-    wanted = {d.name: [d] for d in (*c.batch, *outer)} | {
-        ROWS: list(rows),
-        COLUMNS: list(c.columns),
-        DEPTH: list(c.depth),
-    }
+def _same(plan: Plan, singles: list[Symbol], axes: dict[str, tuple[Symbol, ...]], shared: tuple[str, ...]) -> None:
+    """Refuses a plan whose axes are not those of the contraction: single digits, and then `axes`.
+
+    Tasks go over the single digits and the `shared` axes.
+    """
+    wanted = {d.name: (d,) for d in singles} | axes
     if [a.name for a in plan.axes] != list(wanted):
         raise ArgumentError(
             f"plan: its axes are {', '.join(a.name for a in plan.axes)}; here they are {', '.join(wanted)}"
@@ -230,10 +358,10 @@ def _same(c: Contraction, plan: Plan) -> None:
         for cut in axis.cuts:
             if cut.digit is not None and cut.digit not in dict(here):
                 raise ArgumentError(f"plan: {cut}: axis {axis.name} has no digit {cut.digit}")
-    every = [*(d.name for d in (*c.batch, *outer)), ROWS, COLUMNS]
+    every = [*(d.name for d in singles), *shared]
     if sorted(plan.tasks) != sorted(every):
         raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
-    for name in every[:-2]:
+    for name in (d.name for d in singles):
         if plan.axis(name).cuts != (Cut("task", 1),):
             raise ArgumentError(f"plan: axis {name} is cut `task 1`: each of its numbers is a task of its own")
 

@@ -7,11 +7,13 @@ plans; it does not promise times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from tilewright.ir.dtypes import DType
-from tilewright.machine import Limits, Machine
+from tilewright.machine import Limits, Machine, MultiplyAtom
 from tilewright.plan.contraction import Contraction, Operand
+from tilewright.plan.forms import LaneUnit
 
 L1_SHARE, L2_SHARE = 0.8, 0.6
 """What of a cache can be counted on."""
@@ -105,18 +107,25 @@ def reading(limits: Limits, kept: float, times: float, around: float) -> tuple[f
     return first + (times - 1) * kept / rate, kept * times
 
 
-def roofline(c: Contraction, machine: Machine, atom_names: list[str]) -> Roofline:
+def converting(operand: Operand, wide: DType, machine: Machine) -> float:
+    """Cycles of a launch that writes a tensor in a wider type."""
+    limits, workers = machine.limits, cores(machine)
+    moved = operand_bytes(operand) * (1 + element_bytes(wide) / element_bytes(operand.dtype))
+    rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
+    return moved / rate / workers + limits.launch_cycles
+
+
+def roofline(c: Contraction, machine: Machine, atoms: Sequence[MultiplyAtom | LaneUnit]) -> Roofline:
     """What no plan can beat with these atoms."""
-    best = min(atom_names, key=lambda n: _cycles_of_product(machine, n))
+    best = min(atoms, key=_cycles_of_product)
     workers = cores(machine)
-    compute = c.flops / 2 * _cycles_of_product(machine, best) / workers
+    compute = c.flops / 2 * _cycles_of_product(best) / workers
     moved = sum(operand_bytes(x) for x in (c.a, c.b, c.out, *c.extras))
     rate = machine.limits.l2_rate if moved <= workers * l2(machine.limits) else machine.limits.far_rate
-    return Roofline(compute, moved / rate / workers, best)
+    return Roofline(compute, moved / rate / workers, best.name)
 
 
-def _cycles_of_product(machine: Machine, name: str) -> float:
-    atom = machine.multiply[name]
+def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
     m, n, k = atom.shape
     return atom.cycles / (m * n * k)
 

@@ -13,7 +13,8 @@
 An axis is a dimension's digit, or several as one number, the last fastest; `57 of 56` walks over more than there is:
 what is computed outside is never stored. A cut says who goes over pieces of that size within what cuts before it left:
 `task` (workers), `loop`, or `unit` (written out, in registers); a digit's name cuts that digit, no name what remains.
-The last cut leaves what one atom takes. Digits without a cut are taken whole.
+The last cut leaves what one atom takes. Digits without a cut are taken whole. The atom is one of the machine's, or
+`lanes.TYPE`: vectors of a type along a digit that both factors keep.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from functools import cached_property
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.contraction import Contraction, joined, joined_depth, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.forms import Form, Step, TileForm, plan_of
+from tilewright.plan.forms import Form, LaneForm, LaneUnit, Step, TileForm, VectorForm, plan_of
+from tilewright.plan.lanes import lane_forms, lane_unit, larger, why_no_lanes
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import tile_forms
@@ -98,13 +99,19 @@ def choose(
             fit.append(atom)
         else:
             refused.append(Refusal(f"atom {atom.name}", why))
+    units: list[MultiplyAtom | LaneUnit] = [*fit]
+    why = why_no_lanes(c, machine)
+    if why is None:
+        units.append(lane_unit(c, machine))
+    else:
+        refused.append(Refusal("lanes", why))
     notes: list[str] = []
     found = list(_candidates(c, fit, machine, fixed))
-    if not found and fixed != FREE and fit:
+    if not found and fixed != FREE and units:
         notes.append(f"the constraints' {fixed} fit no plan here, and are left aside")
         found = list(_candidates(c, fit, machine, FREE))
     found.sort(key=lambda x: x.cost.cycles)
-    bound = roofline(c, machine, [a.name for a in fit]) if fit else None
+    bound = roofline(c, machine, units) if units else None
     return Choice(machine, tuple(found), tuple(refused), bound, tuple(notes))
 
 
@@ -115,15 +122,23 @@ def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
 
 
 def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed) -> Iterator[Candidate]:
+    for form, of in _forms(c, fit, machine, fixed):
+        if impossible(of, form, machine) is None:
+            cost = cost_of(of, form, machine)
+            if too_much(cost, machine) is None:
+                yield Candidate(form, of, cost)
+
+
+def _forms(
+    c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed
+) -> Iterator[tuple[Form, Contraction]]:
+    """The forms of every strategy, each with the contraction as it takes it."""
     for atom in fit:
         of = variant(c, atom)
         forms: Iterator[Form]
         forms = (tile_forms if isinstance(atom.c, OpaqueOperand) else vector_forms)(of, atom, machine, fixed)
-        for form in forms:
-            if impossible(of, form, machine) is None:
-                cost = cost_of(of, form, machine)
-                if too_much(cost, machine) is None:
-                    yield Candidate(form, of, cost)
+        yield from ((form, of) for form in forms)
+    yield from ((form, c) for form in lane_forms(c, machine, fixed))
 
 
 # -- what was refused -------------------------------------------------------------------------------------
@@ -132,17 +147,12 @@ def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed
 def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
     """Neighbours of the best plan that the machine's limits forbid."""
     form, c = best.form, best.contraction
-    m, n, _ = form.atom.shape
-    larger: list[Form] = []
-    for more in range(1, MORE):
-        rows, columns = form.rows + more * m, form.columns + more * n
-        larger.append(replace(form, rows=rows, strip=_whole(c, form, rows)))
-        larger.append(replace(form, columns=columns, task_columns=-(-form.task_columns // columns) * columns))
+    neighbours: list[Form] = [x for more in range(1, MORE) for x in _larger(form, c, more)]
     if isinstance(form, TileForm):
-        larger += [replace(form, stage=s) for s in ("place", "lines") if s != form.stage]
-        larger.append(replace(form, steps=_all_written(form.steps)))
+        neighbours += [replace(form, stage=s) for s in ("place", "lines") if s != form.stage]
+        neighbours.append(replace(form, steps=_all_written(form.steps)))
     seen: set[str] = set()
-    for other in larger:
+    for other in neighbours:
         why = impossible(c, other, machine) or too_much(cost_of(c, other, machine), machine)
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen:
@@ -152,12 +162,23 @@ def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
             yield Refusal(what.replace("x staged", f"{c.a.name} staged"), why, plan)
 
 
+def _larger(form: Form, c: Contraction, more: int) -> Iterator[Form]:
+    """The form with larger blocks of sums: more rows, or more of what vectors and tiles run along."""
+    if isinstance(form, LaneForm):
+        yield from larger(form, c, more)
+        return
+    m, n, _ = form.atom.shape
+    rows, columns = form.rows + more * m, form.columns + more * n
+    yield replace(form, rows=rows, strip=_whole(c, form, rows))
+    yield replace(form, columns=columns, task_columns=-(-form.task_columns // columns) * columns)
+
+
 def _all_written(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     kept = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
     return tuple(replace(s, written=True) for s in kept)
 
 
-def _whole(c: Contraction, form: Form, rows: int) -> int:
+def _whole(c: Contraction, form: TileForm | VectorForm, rows: int) -> int:
     return form.strip if len(c.rows) > 1 else -(-form.strip // rows) * rows
 
 
@@ -182,7 +203,7 @@ def _kinds(x: Candidate) -> list[tuple[str, object]]:
     form = x.form
     kinds: list[tuple[str, object]] = [
         ("atom", form.atom.name),
-        ("block", (form.rows, form.columns)),
+        ("block", form.block),
         ("tasks", x.cost.tasks),
     ]
     return [*kinds, ("stage", form.stage)] if isinstance(form, TileForm) else kinds
@@ -197,7 +218,7 @@ def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
     )
     workers = cores(machine)
     if part == "products":
-        if other.form.atom is not best.form.atom:
+        if other.form.atom.name != best.form.atom.name:
             return f"{times}: its products take {theirs[part] / max(1.0, mine[part]):.1f} times as long"
         whole = other.cost.tasks * best.cost.busiest, best.cost.tasks * other.cost.busiest
         if other.cost.busiest * workers > 1.1 * other.cost.tasks and whole[0] < whole[1]:

@@ -1,4 +1,4 @@
-"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, or at one stride."""
+"""How the rows of a contraction lie: sliding over two dimensions, as an image's do, at one stride, or side by side."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ class Halo:
         before = max(0, -self.column_shift)
         after = max(0, self.width() - before - image)
         return max(size(self.columns), self.width() - min(before, after))
+
+
+def lane_digit(c: Contraction) -> Symbol | None:
+    """The digit that both factors keep and whose neighbours lie side by side in the rows' factor, if there is one."""
+    last = c.a.coordinates[-1]
+    return last if isinstance(last, Symbol) and last in c.batch else None
 
 
 def halo_of(c: Contraction) -> Halo | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
-from tilewright.plan import tiles, vectors
+from tilewright.plan import lanes, tiles, vectors
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.forms import Form, TileForm, form_of, up
+from tilewright.plan.forms import LANES, Form, LaneForm, LaneUnit, TileForm, VectorForm, form_of, up
 from tilewright.plan.model import Cost
 from tilewright.plan.plan import Plan
 from tilewright.plan.sliding import halo_of, is_direct
@@ -27,11 +27,15 @@ def unfit(c: Contraction, atom: MultiplyAtom) -> str | None:
 
 def cost_of(c: Contraction, form: Form, machine: Machine) -> Cost:
     """What a form costs."""
+    if isinstance(form, LaneForm):
+        return lanes.lane_cost(c, form, machine)
     return tiles.tile_cost(c, form, machine) if isinstance(form, TileForm) else vectors.vector_cost(c, form, machine)
 
 
 def impossible(c: Contraction, form: Form, machine: Machine) -> str | None:
     """Why a form cannot be done; None if it can."""
+    if isinstance(form, LaneForm):
+        return _of_lanes(c, form, machine)
     return _of_shape(c, form) or (
         _of_tiles(c, form, machine) if isinstance(form, TileForm) else _of_vectors(c, form, machine)
     )
@@ -48,7 +52,7 @@ def too_much(cost: Cost, machine: Machine) -> str | None:
     return None
 
 
-def _of_shape(c: Contraction, form: Form) -> str | None:
+def _of_shape(c: Contraction, form: TileForm | VectorForm) -> str | None:
     if form.task_columns % form.columns:
         return f"a task's {form.task_columns} columns are no whole blocks of {form.columns}"
     if len(c.rows) == 1 and form.strip % form.rows:
@@ -87,7 +91,7 @@ def _of_tiles(c: Contraction, form: TileForm, machine: Machine) -> str | None:
     return None
 
 
-def _of_vectors(c: Contraction, form: Form, machine: Machine) -> str | None:
+def _of_vectors(c: Contraction, form: VectorForm, machine: Machine) -> str | None:
     wide = form.columns // form.atom.shape[1]
     used, there = vectors.registers(form.rows, wide), machine.limits.registers
     if used > there:
@@ -102,18 +106,46 @@ def _of_vectors(c: Contraction, form: Form, machine: Machine) -> str | None:
     return None
 
 
+def _of_lanes(c: Contraction, form: LaneForm, machine: Machine) -> str | None:
+    line = size(c.rows[-1])
+    if form.task_width % form.width:
+        return f"a task's {form.task_width} lanes are no whole blocks of {form.width}"
+    if form.strip < line and form.strip % form.rows:
+        return f"a task's {form.strip} rows are neither a line nor whole blocks of {form.rows}"
+    if sorted(s.digit for s in form.steps) != sorted(t.name for t in c.depth) or any(s.size != 1 for s in form.steps):
+        return "every digit of the depth is cut once, by 1"
+    used, there = lanes.registers(form.rows, form.vectors), machine.limits.registers
+    if used > there:
+        return f"{form.rows} rows of {form.vectors} vectors take {used} registers of {there}"
+    if form.rows > line:
+        return f"a block of {form.rows} rows is longer than a line of {line}"
+    return None
+
+
+def _multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
+    """What a plan names as its atom; raises an ArgumentError where it cannot do the contraction."""
+    atom: MultiplyAtom | LaneUnit
+    if name.startswith(f"{LANES}."):
+        why = lanes.why_no_lanes(c, machine)
+        atom = lanes.lane_unit(c, machine)
+        if why is None and atom.name != name:
+            why = f"here the sum is {c.sum_dtype}"
+    else:
+        try:
+            atom = machine.multiply_atom(name)
+        except LookupError as fault:
+            raise ArgumentError(f"plan: {fault}") from None
+        why = unfit(c, atom)
+    if why is not None:
+        raise ArgumentError(f"plan: atom {name}: {why}")
+    return atom
+
+
 def validate(plan: Plan, c: Contraction, machine: Machine) -> Form:
     """The form that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
-    try:
-        atom = machine.multiply_atom(plan.atom)
-    except LookupError as fault:
-        raise ArgumentError(f"plan: {fault}") from None
-    why = unfit(c, atom)
-    if why is not None:
-        raise ArgumentError(f"plan: atom {atom.name}: {why}")
-    form = form_of(c, plan, atom)
+    form = form_of(c, plan, _multiplies(plan.atom, c, machine))
     why = impossible(c, form, machine) or too_much(cost_of(c, form, machine), machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")

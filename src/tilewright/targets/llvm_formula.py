@@ -135,7 +135,7 @@ class FormulaWriter:
         if name in _CALLS:
             return self._call(_CALLS[name], values, kind)
         match name:
-            case "maximum" | "minimum":
+            case "maximum" | "minimum" | "fma":
                 return self._call(name, values, kind)
             case "neg":
                 return self.w.value(f"fneg {form} {values[0]}")
@@ -185,6 +185,8 @@ class FormulaWriter:
             return self.w.value(f"{_INTEGER[name]} {form} {values[0]}, {values[1]}")
         unsigned = _unsigned(kind)
         match name:
+            case "fma":
+                return self._integer("add", [self._integer("mul", values[:2], kind), values[2]], kind)
             case "shr":
                 return self.w.value(f"{'lshr' if unsigned else 'ashr'} {form} {values[0]}, {values[1]}")
             case "maximum" | "minimum":

@@ -44,7 +44,7 @@ def _compute(f: Formula, leaf: Callable[[Formula], Typed], at: Mapping[str, Any]
     wide = np.dtype(np.float32) if kind is not None and kind.is_narrow else None
     if wide is not None:
         values = [np.asarray(v).astype(wide) for v in values]
-    function = elementwise.UNARY.get(f.name) or elementwise.BINARY[f.name]
+    function: Callable[..., Any] = (elementwise.UNARY | elementwise.BINARY | elementwise.TERNARY)[f.name]
     result = function(*values)
     if f.name in COMPARISONS:
         return result, dtypes.bool_

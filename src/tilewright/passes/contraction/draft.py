@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
+from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.contraction.text import argument, batch_tasks, extent
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.forms import COLUMNS, ROWS, Form, up
+from tilewright.plan.forms import COLUMNS, ROWS, Form, LaneForm, TileForm, VectorForm, up
 
 
 @dataclass
@@ -28,6 +30,8 @@ class Round:
     ending: list[str] = field(default_factory=list)
     edge: bool = False
     """Whether rows may lie where some taps fall outside the tensor."""
+    inner: list[Round] = field(default_factory=list)
+    """Rounds within this one, which do what is done in it."""
 
 
 @dataclass
@@ -37,7 +41,7 @@ class Draft:
     c: Contraction
     form: Form
     machine: str
-    packed: tuple[int, ...]
+    packing: Packing
     tasks: list[str] = field(default_factory=list)
     staged: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
@@ -48,21 +52,27 @@ class Draft:
     """The view of a block's rows for a chunk of the depth."""
 
     @property
+    def by_columns(self) -> TileForm | VectorForm:
+        """The form, where columns are what its vectors or tiles run along."""
+        assert not isinstance(self.form, LaneForm)
+        return self.form
+
+    @property
     def blocks(self) -> int:
         """Blocks of columns in all."""
-        return up(size(self.c.columns[0]), self.form.columns) // self.form.columns
+        return up(size(self.c.columns[0]), self.by_columns.columns) // self.by_columns.columns
 
     @property
     def columns_range(self) -> str:
         """The loop over a task's blocks of columns."""
-        per = self.form.task_columns // self.form.columns
+        per = self.by_columns.task_columns // self.by_columns.columns
         if per >= self.blocks:
             return f"f in 0..{self.blocks}"
         return f"f in {per}*part..min({per}*(part + 1), {self.blocks})"
 
     def task_ranges(self, rows: str | None) -> list[str]:
         """The loops of the tasks in the plan's order; `rows` is that over strips, if there is more than one."""
-        per = self.form.task_columns // self.form.columns
+        per = self.by_columns.task_columns // self.by_columns.columns
         parts = -(-self.blocks // per)
         ranges: dict[str, str | None] = dict(zip((d.name for d in self.c.batch), batch_tasks(self.c), strict=True))
         ranges |= {d.name: f"{d.name} in 0..{extent(self.c, d)}" for d in self.c.rows[:-2]}
@@ -71,8 +81,8 @@ class Draft:
         return [r for r in found if r is not None] or ["all in 0..1"]
 
     def __str__(self) -> str:
-        c = self.c
-        arguments = [argument("in", c.a), f"%packed_: in global {c.b.dtype} ({', '.join(map(str, self.packed))})"]
+        c, packed = self.c, self.packing
+        arguments = [argument("in", c.a), f"%packed_: in global {packed.dtype} ({', '.join(map(str, packed.shape))})"]
         arguments += [argument("in", e) for e in c.extras if e.name != c.a.name]
         arguments.append(argument("out", c.out))
         schedule = " schedule contiguous" if self.form.schedule == "contiguous" else ""
@@ -82,18 +92,25 @@ class Draft:
         lines.append("{")
         lines.append(f"  tasks {', '.join(self.tasks)}{schedule} {{")
         lines += ["    " + line for line in (*self.staged, *self.held)]
-        inner = [line for n, r in enumerate(self.rounds) for line in _own_names(self._round(r), n)]
+        numbers = count()
+        inner = [line for r in self.rounds for line in self._round(r, numbers)]
         lines += ["    " + line for line in nested(self.loops, inner)]
         return "\n".join([*lines, "  }", "}"]) + "\n"
 
-    def _round(self, r: Round) -> list[str]:
+    def _round(self, r: Round, numbers: Iterator[int]) -> list[str]:
+        if r.inner:
+            lines = nested(r.loops, [line for x in r.inner for line in self._round(x, numbers)])
+        else:
+            lines = _own_names(self._done(r), next(numbers))
+        return lines if r.only is None else nested([f"if ({r.only})"], lines)
+
+    def _done(self, r: Round) -> list[str]:
+        """What is done in a round, within its loops."""
         if r.deferred:
             lines = [f"{r.loops[-1]} overlap defer {{", *("  " + line for line in r.body)]
             lines += ["} finally {", *("  " + line for line in r.ending), "}"]
-            lines = nested(r.loops[:-1], lines)
-        else:
-            lines = nested(r.loops, [*r.body, *r.ending])
-        return lines if r.only is None else nested([f"if ({r.only})"], lines)
+            return nested(r.loops[:-1], lines)
+        return nested(r.loops, [*r.body, *r.ending])
 
 
 def _own_names(lines: list[str], number: int) -> list[str]:

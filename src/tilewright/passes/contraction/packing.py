@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.ir.dtypes import DType
 from tilewright.passes.contraction.text import argument, batch_at, batch_shape, batch_tasks, flat_index, named, places
 from tilewright.plan.contraction import Contraction, size
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A program that packs, and the packed tensor's shape."""
+    """A program that packs, the packed tensor's shape, and its element type."""
 
     text: str
     shape: tuple[int, ...]
+    dtype: DType
 
 
 def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
@@ -39,4 +41,4 @@ def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
         "  }",
         "}",
     ]
-    return Packing("\n".join(lines) + "\n", shape)
+    return Packing("\n".join(lines) + "\n", shape, c.b.dtype)

@@ -61,7 +61,7 @@ def packed_for_tiles(c: Contraction, form: TileForm) -> Packing:
         "  }",
         "}",
     ]
-    return Packing("\n".join(lines) + "\n", shape)
+    return Packing("\n".join(lines) + "\n", shape, c.b.dtype)
 
 
 def _form(d: Draft) -> TileForm:
@@ -104,7 +104,7 @@ def place(d: Draft) -> None:
 
 
 def _for(d: Draft, rows: str) -> str:
-    ranges = [d.columns_range, rows] if d.form.order[0] == COLUMNS else [rows, d.columns_range]
+    ranges = [d.columns_range, rows] if _form(d).order[0] == COLUMNS else [rows, d.columns_range]
     return f"for {', '.join(ranges)}"
 
 

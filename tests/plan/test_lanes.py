@@ -1,0 +1,382 @@
+"""Contractions by lanes: depthwise convolutions exactly, within their arrays, in registers; why others have no form."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.cli.workload import Workload, launch_on, read_problem, read_types
+from tilewright.compiler.text import compile_text
+from tilewright.errors import ArgumentError
+from tilewright.ops import Conv2d
+from tilewright.plan.fixed import Fixed
+from tilewright.plan.forms import LaneForm, VectorForm, plan_of
+from tilewright.plan.lanes import default_steps, edges, lane_forms, why_no_lanes, window
+from tilewright.plan.plan import parse_plan
+from tilewright.plan.planner import choose
+from tilewright.plan.validate import impossible, validate
+from tilewright.problems import ConvProblem, conv_forward
+from tilewright.targets.x86 import cpu
+from tilewright.targets.x86.machine import MACHINES
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from guarded import guarded
+
+on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
+AMX = replace(MACHINES["x86.amx"], limits=replace(MACHINES["x86.amx"].limits, cores=2))
+SMALL = "g20mb1ic20ih5iw9oc20kh3kw3ph1pw1"
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
+
+
+def workload(problem, dt="f32"):
+    return Workload(read_problem(problem) if isinstance(problem, str) else problem, read_types(dt))
+
+
+def check(work, plan=None, at=None):
+    """Runs a problem under a plan, its arrays perhaps beside protected pages, and compares every element."""
+    arrays = work.arrays(np.random.default_rng(0), exact=True)
+    _, b, out = arrays
+    kernel = work.compiled(plan)
+    wanted = work.reference(arrays).astype(arrays[out].dtype)
+    held = {name: guarded(array, at) for name, array in arrays.items()} if at else arrays
+    packed = kernel.pack(held[b])
+    kernel.bind(held, guarded(packed, at) if at else packed)()
+    assert np.array_equal(held[out], wanted), str(kernel.plan)
+
+
+# -- exact ----------------------------------------------------------------------------------------------------
+
+PROBLEMS = [
+    ConvProblem(mb=2, ic=3, oc=3, g=3, i=(4, 7), k=(3, 3), p=(1, 1)),
+    ConvProblem(mb=1, ic=17, oc=17, g=17, i=(6, 9), k=(2, 3), s=(2, 1), d=(1, 0), p=(0, 2)),
+    ConvProblem(mb=1, ic=33, oc=33, g=33, i=(9, 31), k=(3, 5), s=(1, 2), p=(2, 2)),
+    ConvProblem(mb=1, ic=127, oc=127, g=127, i=(5, 6), k=(3, 3), p=(1, 1)),
+    ConvProblem(mb=1, ic=32, oc=64, g=32, i=(5, 8), k=(3, 3), p=(1, 1)),
+    ConvProblem(mb=1, ic=21, oc=42, g=21, i=(7, 20), k=(1, 9), d=(0, 1), p=(0, 8)),
+    ConvProblem(mb=1, ic=48, oc=48, g=48, i=(1, 40), k=(1, 3), p=(0, 1)),
+    ConvProblem(mb=2, ic=40, oc=40, g=40, i=(5, 7), k=(1, 1)),
+    ConvProblem(mb=1, ic=16, oc=16, g=16, i=(2, 2), k=(5, 5), p=(3, 3)),
+    ConvProblem(mb=1, ic=64, oc=64, g=64, i=(6, 11), k=(3, 3), s=(3, 3), d=(1, 1), p=(3, 3)),
+]
+
+
+@on_x86
+@pytest.mark.parametrize("dt", ["f32", "bf16", "f16", "s8", "f64"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_depthwise_convolutions_are_exact_and_stay_within_their_arrays(problem, dt):
+    work = workload(problem, dt)
+    found = choose(work.contraction, cpu.machine()).candidates
+    plan = str(next(x.plan for x in found if isinstance(x.form, LaneForm)))
+    for at in ("begin", "end"):
+        check(work, plan, at)
+
+
+@on_x86
+@pytest.mark.parametrize("number", range(24))
+def test_random_depthwise_convolutions_under_a_random_form(number):
+    rng = np.random.default_rng(number)
+
+    def two(*choices):
+        return tuple(int(n) for n in rng.choice(choices, 2))
+
+    channels = int(rng.choice([2, 3, 16, 17, 33, 64, 127]))
+    k, s, d, p = two(1, 2, 3, 5), two(1, 1, 2, 3), two(0, 0, 1), two(0, 1, 2, 3)
+    i = tuple(int(rng.integers(1, most)) + (tap - 1) * (far + 1) for most, tap, far in zip((6, 30), k, d, strict=True))
+    more = int(rng.choice([1, 1, 2]))
+    mb, shape = int(rng.integers(1, 3)), {"i": i, "k": k, "s": s, "d": d, "p": p}
+    problem = ConvProblem(mb=mb, ic=channels, oc=more * channels, g=channels, **shape)
+    work = workload(problem, str(rng.choice(["f32", "bf16", "f16", "s8"])))
+    found = [x for x in choose(work.contraction, cpu.machine()).candidates if isinstance(x.form, LaneForm)]
+    check(work, str(found[int(rng.integers(len(found)))].plan), at="end")
+
+
+@on_x86
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("channels", "more"), [(5, 1), (32, 1), (35, 1), (19, 2)])
+def test_bias_and_activation_end_a_block(channels, more, dtype):
+    rng = np.random.default_rng(channels)
+    x = rng.integers(-2, 3, (1, 6, 11, channels)).astype(dtype)
+    w = rng.integers(-2, 3, (more * channels, 3, 3, 1)).astype(dtype)
+    bias = rng.integers(-9, 10, more * channels).astype(np.float32)
+    layer = Conv2d(w, bias, padding=1, groups=channels, activation="relu")
+    problem = ConvProblem(mb=1, ic=channels, oc=more * channels, g=channels, i=(6, 11), k=(3, 3), p=(1, 1))
+    sums = conv_forward(problem, x, w, x_layout="nxc", w_layout="oxi", y_layout="nxc")
+    assert np.array_equal(layer(x), np.maximum(sums + bias, 0).astype(dtype))
+    assert isinstance(layer.kernel(x)[0].form, LaneForm)
+
+
+@on_x86
+def test_the_interpreter_agrees():
+    work = workload("g18mb1ic18ih3iw7oc36kh3kw3sw2ph1pw1")
+    kernel = work.compiled()
+    assert isinstance(kernel.form, LaneForm)
+    arrays = work.arrays(np.random.default_rng(3), exact=True)
+    *_, out = arrays.values()
+    launch_on("interpreter", kernel, arrays)()
+    assert np.array_equal(out, work.reference(arrays).astype(out.dtype))
+
+
+@on_x86
+@pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
+def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
+    work = workload("g18mb2ic18ih5iw7oc18kh3kw3ph1pw1", dt)
+    x, w, y = (work.arrays(np.random.default_rng(5), exact=True)[name] for name in "xwy")
+    kernel, symbols, _ = work._kernel()
+    made = tilewright.compile(kernel, symbols=symbols, target="x86")
+    wanted = work.reference({"x": x, "w": w, "y": y}).astype(y.dtype)
+    made(x, w, y)
+    assert np.array_equal(y, wanted)
+    sums = "i32" if dt == "s8" else "f32"
+    assert f"atom lanes.{sums}" in made.text("plan")
+    host = made.text("host")
+    assert f"%packed_ = workspace global {sums} (" in host
+    y[...] = 0
+    tilewright.compile_text(host, "x86")(x, w, y)
+    assert np.array_equal(y, wanted)
+
+
+@on_x86
+@pytest.mark.parametrize("size", [14, 56, 112])
+@pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
+def test_sums_stay_in_registers_over_all_taps(dt, size):
+    kernel = workload(f"g64mb1ic64ih{size}iw{size}oc64kh3kw3ph1pw1", dt).compiled()
+    text = kernel.main.text("loop")
+    assert "alloc shared" not in text
+    loops = re.findall(r"for k_1\S* in[^\n]*\{\n(.*?)\n\s*\}", text, re.DOTALL)
+    assert loops
+    assert all("store" not in loop for loop in loops)
+    assert not re.findall(r".*mm\d.*rsp.*|.*rsp.*mm\d.*", kernel.main.text("asm"))
+
+
+# -- the choice -----------------------------------------------------------------------------------------------
+
+
+def test_depthwise_convolutions_take_lanes():
+    for dt in ("f32", "bf16", "f16", "s8"):
+        assert isinstance(choose(workload(SMALL, dt).contraction, AMX).best.form, LaneForm)
+
+
+def test_many_filters_of_a_channel_take_vectors_of_columns():
+    assert isinstance(choose(workload("g2mb1ic2ih14oc256kh3ph1").contraction, AMX).best.form, VectorForm)
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        ("mb1ic8ih5oc8kh3ph1", "no digit is kept by both factors"),
+        ("g4mb1ic8ih5oc8kh3ph1", "no digit that both factors keep lies side by side in x"),
+        ("g1mb1ic1ih5oc1kh3ph1", "no digit is kept by both factors"),
+    ],
+)
+def test_what_has_no_form_is_told_why(problem, why):
+    c = workload(problem).contraction
+    assert why_no_lanes(c, AMX) == why
+    assert list(lane_forms(c, AMX)) == []
+    assert f"lanes: {why}" in map(str, choose(c, AMX).refused)
+
+
+def test_forms_fit_the_registers_there_are():
+    c = workload("g64mb1ic64ih28iw28oc64kh3kw3ph1pw1").contraction
+    for registers in (16, 32):
+        machine = replace(AMX, limits=replace(AMX.limits, registers=registers))
+        forms = list(lane_forms(c, machine))
+        assert forms
+        assert all(impossible(c, form, machine) is None for form in forms)
+        assert max(form.rows * form.vectors for form in forms) < registers
+        assert any(f"registers of {registers}" in str(r) for r in choose(c, machine).refused)
+
+
+def test_rows_that_slide_by_one_share_what_they_load():
+    near, far, apart = (workload(f"g16mb1ic16ih9iw40oc16kh3kw3{more}").contraction for more in ("", "sw2", "sw3"))
+    assert [window(c, 4, default_steps(c)) for c in (near, far, apart)] == [(6, 3), (9, 3), (12, 0)]
+
+
+def test_blocks_whose_taps_fall_outside_are_at_the_ends():
+    c = workload("g16mb1ic16ih9iw40oc16kh3kw3ph1pw1").contraction
+    assert edges(c, 8) == (1, 1)
+    assert edges(c, 1) == (1, 1)
+    assert edges(c, 7) == (1, 0)  # the last rows are no whole block
+    assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw3").contraction, 8) == (0, 0)
+    assert edges(workload("g16mb1ic16ih9iw40oc16kh3kw9ph1pw4").contraction, 2) == (2, 2)
+
+
+def test_what_is_fixed_holds():
+    c = workload(SMALL).contraction
+    lines = [x.form for x in choose(c, AMX, fixed=Fixed(rows=9, columns=1)).candidates if isinstance(x.form, LaneForm)]
+    parts = [x.form for x in choose(c, AMX, fixed=Fixed(rows=4)).candidates]
+    assert lines
+    assert parts
+    assert {form.strip for form in lines} == {9}
+    assert {form.strip for form in parts} == {4}
+    assert {form.rows for form in parts} == {1, 2, 4}
+
+
+def test_the_choice_is_explained():
+    found = choose(workload("g64mb1ic64ih14iw14oc64kh3kw3ph1pw1", "f16").contraction, AMX)
+    text = found.explain()
+    assert "  atom lanes.f32" in text
+    assert "predicted" in text
+    assert "with lanes.f32" in text  # no atom takes f16: lanes are all that there is
+    assert found.bound.cycles <= found.best.cost.cycles
+
+
+# -- plans that are given -------------------------------------------------------------------------------------
+
+PROBLEM = "g40mb2ic40ih5iw9oc80kh3kw2ph1pw1ow9"
+PLAN = """axis m_2 = (m_2 2): task 1
+axis m_1 = (m_1 5): task 1
+axis lanes = (g_0 48 of 40): task 32, loop 32, unit 16
+axis rows = (m_0 9): task 9, loop 4, unit 1
+axis columns = (fg_0 2): loop 1
+axis depth = (k_1 3, k_0 2): loop k_1 1, unit k_0 1
+tasks lanes, m_2, m_1, rows contiguous
+order rows, lanes, columns, depth
+x in place, keep
+w packed at bind, keep
+atom lanes.f32"""
+
+
+def test_the_plan_above_is_fine_and_says_what_is_done():
+    c = workload(PROBLEM).contraction
+    form = validate(parse_plan(PLAN), c, AMX)
+    assert (form.rows, form.width, form.vectors, form.strip, form.task_width) == (4, 32, 2, 9, 32)
+    assert plan_of(c, form).lines() == PLAN.splitlines()
+
+
+EDITS = {
+    "rows of a block": ("task 9, loop 4", "task 9, loop 3"),
+    "vectors of a block": ("task 32, loop 32", "task 48, loop 48"),
+    "a task of the lanes": ("task 32, loop 32", "task 64, loop 32"),
+    "a task of a line": ("task 9, loop 4", "task 4, loop 4"),
+    "a tap kept as a loop": ("unit k_0 1", "loop k_0 1"),
+    "a tap written out": ("loop k_1 1", "unit k_1 1"),
+    "the order of the depth": ("loop k_1 1, unit k_0 1", "unit k_0 1, loop k_1 1"),
+    "the order of tasks": ("tasks lanes, m_2, m_1, rows contiguous", "tasks m_1, m_2, rows, lanes"),
+}
+
+
+@on_x86
+@pytest.mark.parametrize("dt", ["f32", "bf16"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_plan_changes_the_program_and_stays_exact(edit, dt):
+    old, new = EDITS[edit]
+    assert old in PLAN
+    work = workload(PROBLEM, dt)
+    changed = PLAN.replace(old, new)
+    check(work, changed, "end")
+    before, after = work.compiled(PLAN), work.compiled(changed)
+    assert before.main.text("block") != after.main.text("block")
+    assert before.main.object_code != after.main.object_code
+
+
+BROKEN = {
+    "more sums than registers": (
+        "task 32, loop 32",
+        "task 128, loop 128",
+        "4 rows of 8 vectors take 41 registers of 32",
+    ),
+    "more than a line": ("task 9, loop 4", "task 9, loop 10", "longer than a line of 9"),
+    "half blocks of rows": ("task 9, loop 4", "task 6, loop 4", "neither a line nor whole blocks of 4"),
+    "half blocks of lanes": ("task 32, loop 32", "task 48, loop 32", "no whole blocks of 32"),
+    "half a vector": ("loop 32, unit 16", "loop 32, unit 8", "what the atom takes, 16"),
+    "another type": ("atom lanes.f32", "atom lanes.i32", "atom lanes.i32: here the sum is f32"),
+    "another digit": ("lanes = (g_0 48 of 40)", "lanes = (m_0 48 of 40)", "axis lanes = m_0 40; here it is g_0 40"),
+    "another walk": ("48 of 40", "64 of 40", "it would be `axis lanes = (g_0 48 of 40)"),
+    "several columns at once": (
+        "(fg_0 2): loop 1",
+        "(fg_0 2): loop 2",
+        "it would be `axis columns = (fg_0 2): loop 1`",
+    ),
+    "another order": ("order rows, lanes", "order lanes, rows", "it would be `order rows, lanes, columns, depth`"),
+    "a task left out": ("tasks lanes, m_2", "tasks m_2", "tasks go over m_2, m_1, lanes, rows"),
+    "a task of two": ("(m_1 5): task 1", "(m_1 5): task 2", "each of its numbers is a task of its own"),
+    "two taps at once": ("unit k_0 1", "unit k_0 2", "every digit of the depth is cut once, by 1"),
+    "a digit left out": ("loop k_1 1, ", "", "every digit of the depth is cut once, by 1"),
+    "tasks over the depth": ("loop k_1 1", "task k_1 1", "would add to one result"),
+    "rows that are staged": ("x in place", "x staged at task as lines", "read the rows in place"),
+    "filters that are not packed": ("w packed at bind", "w in place", "w is packed at bind"),
+    "a hint": ("x in place, keep", "x in place, stream", "it would be `x in place, keep`"),
+    "overlap": ("atom lanes.f32", "atom lanes.f32\noverlap defer", "lanes are stored as they are"),
+    "one statement more": ("x in place, keep", "x in place, keep\ny in place, keep", "`y in place, keep`"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_plan_that_does_not_fit_is_refused_by_name(case):
+    old, new, why = BROKEN[case]
+    assert old in PLAN
+    with pytest.raises(ArgumentError, match="plan: ") as caught:
+        validate(parse_plan(PLAN.replace(old, new)), workload(PROBLEM).contraction, AMX)
+    assert why in str(caught.value)
+
+
+def test_a_long_program_is_refused():
+    few = replace(AMX, limits=replace(AMX.limits, instructions=320))
+    with pytest.raises(ArgumentError, match="instructions are written out; the budget is 320"):
+        validate(parse_plan(PLAN), workload(PROBLEM).contraction, few)
+
+
+@on_x86
+def test_a_plan_for_another_contraction_is_refused():
+    with pytest.raises(ArgumentError, match=r"atom lanes\.f32: no digit is kept by both factors"):
+        workload("mb1ic8ih5oc8kh3ph1").compiled(PLAN)
+
+
+@on_x86
+def test_narrow_factors_are_converted_first_only_for_another_strategy():
+    by_lanes, by_columns = (workload(p, "f16").compiled() for p in (SMALL, "g2mb1ic2ih28oc256kh3ph1"))
+    assert (isinstance(by_lanes.form, LaneForm), list(by_lanes.widened)) == (True, [])
+    assert (isinstance(by_columns.form, VectorForm), list(by_columns.widened)) == (True, ["x", "w"])
+
+
+@on_x86
+def test_a_plan_by_columns_may_be_given_all_the_same():
+    work = workload(SMALL)
+    plan = next(x.plan for x in choose(work.contraction, cpu.machine()).candidates if isinstance(x.form, VectorForm))
+    check(work, str(plan))
+    check(workload(SMALL, "f16"), str(plan))  # its factors are converted first
+
+
+# -- fma ------------------------------------------------------------------------------------------------------
+
+FMA = """block fused(%a: in global KIND (N), %b: in global KIND (N), %c: in global KIND (N), %y: out global KIND (N))
+  param N = 999
+{
+  tasks t in 0..1 {
+    map %y = fma(%a, %b, %c)
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_a_fused_product_is_rounded_once(kind, target):
+    dtype = {"f32": np.float32, "f64": np.float64}[kind]
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(999).astype(dtype) for _ in range(2))
+    c = (-a * b * (1 + rng.integers(-2, 3, 999) * np.finfo(dtype).eps)).astype(dtype)
+    found = compile_text(FMA.replace("KIND", kind), target)(a, b, c)
+    exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c, strict=True)]
+    wanted = np.array([float(e) for e in exact]).astype(dtype)
+    assert np.array_equal(found, wanted)
+    assert not np.array_equal(found, a * b + c)
+
+
+@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
+def test_a_fused_product_of_integers_wraps(target):
+    a, b, c = (np.arange(999, dtype=np.int32) * k for k in (70_000, 90_000, 3))
+    with np.errstate(over="ignore"):
+        assert np.array_equal(compile_text(FMA.replace("KIND", "i32"), target)(a, b, c), a * b + c)
