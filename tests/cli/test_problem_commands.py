@@ -262,9 +262,14 @@ def test_bench_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
 def test_bench_refuses_before_it_starts(tmp_path: Path) -> None:
     assert "--against cudnn: there is onednn" in tilewright("bench", "resnet_50", "--against", "cudnn", code=2)[1]
     message = tilewright("bench", "resnet_51", code=2)[1]
-    assert "'resnet_51' is neither a file nor a list; there are " in message
+    assert "'resnet_51' is neither a file nor a problem nor a list; there are " in message
     assert "no folder" in tilewright("bench", "resnet_50", "--json", str(tmp_path / "a" / "b"), code=2)[1]
     assert "names no element type" in tilewright("bench", "resnet_50", "--dt", "f13", code=2)[1]
+
+
+def test_a_set_may_be_one_problem() -> None:
+    assert [str(w.problem) for w in workloads("64x32:32x48", "bf16", None)] == ["64x32:32x48"]
+    assert [str(w.problem) for w in workloads("ic8ih5oc8kh3", "f32", 1)] == ["mb1ic8ih5oc8oh3kh3ph0"]
 
 
 def test_the_problems_of_a_set(tmp_path: Path) -> None:

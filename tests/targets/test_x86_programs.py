@@ -13,7 +13,6 @@ import pytest
 import tilewright
 from tilewright.errors import ArgumentError, MissingAtomWarning, ProgramError
 from tilewright.ir.loop import parse_loop
-from tilewright.targets.x86 import cpu
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 
@@ -116,7 +115,7 @@ def test_an_atom_that_is_missing_becomes_loops(monkeypatch):
     """The same results without AMX; it is reported once."""
     from tilewright.targets.x86 import native
 
-    monkeypatch.setattr(cpu, "has", lambda atom: not atom.name.startswith("amx"))
+    monkeypatch.setattr(native, "has", lambda atom: not atom.name.startswith("amx"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
     monkeypatch.setattr(native, "_reported", set())
     text = (BLOCK / "conv_amx.block").read_text()
