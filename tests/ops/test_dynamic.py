@@ -96,6 +96,18 @@ def test_compile_takes_open_sizes(compiled):
     assert len(counts) == 1
     assert "param M in 1.." in run.text("block")
     assert "M open" in run.explain()
+    plan = run.text("plan")
+    assert "axis rows = (m_0 1" in plan
+    assert "?): task" in plan
+    again = tilewright.compile(gemm("nn", "f32", "f32"), target="x86", dynamic=["M"], plan=plan)
+    a = integers((77, 20), np.float32, 3)
+    first = integers((int(plan.partition("m_0 ")[2].partition("?")[0]), 20), np.float32, 3)
+    assert np.array_equal(again(first, b), first @ b)  # planned for the same size
+    assert np.array_equal(again(a, b), a @ b)
+    with pytest.raises(ArgumentError, match="open here are m_0"):
+        tilewright.compile(gemm("nn", "f32", "f32"), target="x86", dynamic=["M"], plan=plan.replace("?", ""))(a, b)
+    with pytest.raises(ArgumentError, match="m_0: no size is open here"):
+        tilewright.compile(gemm("nn", "f32", "f32"), target="x86", plan=plan)(first, b)
 
 
 def test_open_image_of_a_kernel():

@@ -11,7 +11,7 @@ TEXT = """axis m_2 = (m_2 3): task 1
 axis rows = (m_1 56, m_0 57 of 56): task m_1 28, loop 32, unit 16
 axis columns = (f_0 96 of 70): task 64, loop 32, unit 16
 axis depth = (k_2 3, k_1 3, k_0 64): loop k_0 64, unit k_2 1, unit k_1 1, unit k_0 32
-axis rest = (n 5): whole
+axis rest = (n 5?): whole
 tasks m_2, rows, columns contiguous
 order columns, rows, depth
 x staged at task as lines, stream

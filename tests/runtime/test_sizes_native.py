@@ -332,7 +332,7 @@ def test_loops_that_no_value_gives_a_round() -> None:
 def test_a_cpu_without_the_atoms_runs_loops_of_the_same_meaning(
     compiles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "has", lambda atom: False)
+    monkeypatch.setattr("tilewright.targets.x86.native.has", lambda atom: False)
     for text, make, sizes in (
         (PRODUCT, open_programs.product, ((1,), (9,), (20,))),
         (CONV, open_programs.conv, ((1, 1, 1), (1, 2, 8), (2, 3, 15))),

@@ -159,15 +159,19 @@ def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
     how = "every plan of one image fits" if whole else "rows are read in place, line by line, by vectors"
     note = f"{', '.join(s.name for s in c.parameters)} open: {how}"
     job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
+    names = {digit.name for digit, _ in c.open}
     if job.given is not None:
-        job.plan, job.form = job.given, validate(job.given, typical, job.machine)
+        if job.given.open != names:
+            raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
+        job.form = validate(job.given.opened(()), typical, job.machine)
         if job.form not in [x.form for x in fit]:
             raise ArgumentError(f"plan: {note}")
     elif fit:
-        job.plan, job.form = fit[0].plan, fit[0].form
+        job.form = fit[0].form
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False
+    job.plan = job.given or fit[0].plan.opened(names)
     job.contraction = c if isinstance(job.form, LaneForm) else variant(c, job.form.atom)
     return True
 

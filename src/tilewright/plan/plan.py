@@ -14,12 +14,14 @@ An axis is a dimension's digit, or several as one number, the last fastest; `57 
 what is computed outside is never stored. A cut says who goes over pieces of that size within what cuts before it left:
 `task` (workers), `loop`, or `unit` (written out, in registers); a digit's name cuts that digit, no name what remains.
 The last cut leaves what one atom takes. Digits without a cut are taken whole. The atom is one of the machine's, or
-`lanes.TYPE`: vectors of a type along a digit that both factors keep.
+`lanes.TYPE`: vectors of a type along a digit that both factors keep. `m_1 56?` is open: known when the program runs,
+and planned as if it were 56.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tilewright.errors import ArgumentError
@@ -32,18 +34,19 @@ OVERLAPS = ("none", "defer")
 
 @dataclass(frozen=True)
 class Digit:
-    """A number that an axis counts with: its extent, and how far it is walked (at least its extent)."""
+    """A number that an axis counts with: its extent, and how far it is walked (at least its extent).
+
+    One that is open is known only when the program runs; its extent is then what the plan was made for: `m_1 56?`.
+    """
 
     name: str
     extent: int
     walked: int
+    open: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} {self.extent}"
-            if self.walked == self.extent
-            else f"{self.name} {self.walked} of {self.extent}"
-        )
+        more = f"{self.walked} of " if self.walked != self.extent else ""
+        return f"{self.name} {more}{self.extent}{'?' if self.open else ''}"
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,15 @@ class Plan:
             raise ArgumentError(f"plan: nothing is said about {name}")
         return found
 
-    def with_axis(self, axis: Axis) -> Plan:
-        """The plan with one axis in place of that of the same name."""
-        return replace(self, axes=tuple(axis if a.name == axis.name else a for a in self.axes))
+    @property
+    def open(self) -> frozenset[str]:
+        """The digits that are known only when the program runs."""
+        return frozenset(d.name for a in self.axes for d in a.digits if d.open)
+
+    def opened(self, names: Collection[str]) -> Plan:
+        """The plan with these digits open, and no others."""
+        axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
+        return replace(self, axes=tuple(axes))
 
     def lines(self) -> list[str]:
         """The plan's statements."""
@@ -164,7 +173,7 @@ class Plan:
 
 _NAME = r"[A-Za-z_][A-Za-z_0-9]*"
 _AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
-_DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)")
+_DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: ({'|'.join(SCHEDULES)}))?")
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
@@ -241,7 +250,7 @@ def _digits(text: str) -> tuple[Digit, ...]:
         walked = int(match[2] or extent)
         if extent < 1 or walked < extent:
             raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
-        found.append(Digit(match[1], extent, walked))
+        found.append(Digit(match[1], extent, walked, match[4] is not None))
     return tuple(found)
 
 

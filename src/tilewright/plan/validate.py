@@ -143,6 +143,8 @@ def _multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | L
 
 def validate(plan: Plan, c: Contraction, machine: Machine) -> Form:
     """The form that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
+    if plan.open:
+        raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
     form = form_of(c, plan, _multiplies(plan.atom, c, machine))
