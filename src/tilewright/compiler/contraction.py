@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
 from tilewright.passes.pipeline import Job, run
 from tilewright.plan.contraction import Contraction
@@ -14,6 +15,7 @@ from tilewright.plan.plan import Plan, parse_plan
 from tilewright.plan.planner import Choice
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -91,6 +93,17 @@ class ContractionKernel:
             launch()
 
         return both
+
+    def text(self, level: str = "block") -> str:
+        """The kernel on a level: "plan", "host" (with all block programs), "block", "loop", "llvm" or "asm" of the main
+        program."""
+        if level == "plan":
+            return "\n".join(self.plan.lines()) + "\n"
+        return host_text(self) if level == "host" else self.main.text(level)
+
+    def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
+        """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
+        return benchmark(self.bind(arrays), seconds)
 
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from math import prod
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
-from tilewright.compiler.host import host_of_one, host_text
+from tilewright.compiler.host import host_of_one
 from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
@@ -27,6 +26,7 @@ from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -151,15 +151,7 @@ class NativeExecutable(Executable):
 
     def benchmark(self, *args: Any, seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
-        launch = self.bind(*args)
-        launch()
-        taken: list[float] = []
-        start = perf_counter()
-        while not taken or perf_counter() - start < seconds:
-            before = perf_counter()
-            launch()
-            taken.append(perf_counter() - before)
-        return {"shortest": min(taken), "median": sorted(taken)[len(taken) // 2], "calls": len(taken)}
+        return benchmark(self.bind(*args), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
         """The program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
@@ -271,12 +263,8 @@ class CompiledContraction:
         self.kernel = ContractionKernel.of(job, target)
 
     def text(self, level: str) -> str:
-        """The main program on a level."""
-        if level == "plan":
-            return "\n".join(self.kernel.plan.lines()) + "\n"
-        if level == "host":
-            return host_text(self.kernel)
-        return self.kernel.main.text(level)
+        """The kernel on a level."""
+        return self.kernel.text(level)
 
     @property
     def object_code(self) -> bytes:

@@ -211,7 +211,7 @@ def finish(d: Draft) -> None:
     turned = replace(c, columns=(digit,), batch=())
     for g in _all(d):
         at = _meanings(d, g)
-        g.ending += ending(turned, "%sums_", g.rows, g.width, at, "", _past(c, at[digit]))
+        g.ending += ending(turned, "%sums_", g.rows, g.width, at, _past(c, at[digit]))
 
 
 def _number(value: float) -> str:

@@ -88,9 +88,7 @@ def limits(operand: Operand, digit: Symbol, outer: set[Symbol]) -> tuple[str, st
     return f"max({', '.join(lo)})", f"min({', '.join(hi)})", frozenset(seen)
 
 
-def ending(
-    c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any], indent: str, padded: bool
-) -> list[str]:
+def ending(c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any], padded: bool) -> list[str]:
     """The lines that turn a block of sums into results: epilogue and store. `padded`: columns past the last one."""
     shape = f"(i {rows}, j {columns})"
     (column,) = c.columns
@@ -102,7 +100,7 @@ def ending(
         ]
     else:
         lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
-    return [indent + line for line in (*lines, *finished(c, sums, rows, columns, meanings))]
+    return [*lines, *finished(c, sums, rows, columns, meanings)]
 
 
 def finished(c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any]) -> list[str]:

@@ -362,7 +362,7 @@ def finish(d: Draft) -> None:
         if not staged:
             ends = {c.rows[-1]: r.start + named("i", form.rows), column: at}
             ragged = bool(size(column) % form.columns)
-            r.ending += ending(c, "%scratch_", form.rows, form.columns, ends, "", ragged)
+            r.ending += ending(c, "%scratch_", form.rows, form.columns, ends, ragged)
         else:
             r.ending += [_strip_view(d, r, "goal_", "strip_"), *_strip_extras(d, r)]
             r.ending += finished(c, "%scratch_", form.rows, form.columns, {column: at})

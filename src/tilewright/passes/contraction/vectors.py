@@ -157,7 +157,7 @@ def finish(d: Draft) -> None:
     for r in d.rounds:
         ends = {c.rows[-1]: r.start + named("i", r.rows), column: form.columns * f + j}
         ragged = bool(size(column) % form.columns)
-        r.ending += ending(c, "%sums_", r.rows, form.columns, ends, "", ragged)
+        r.ending += ending(c, "%sums_", r.rows, form.columns, ends, ragged)
 
 
 def _number(value: float) -> str:
