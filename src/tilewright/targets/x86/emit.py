@@ -24,9 +24,9 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.passes.places import at_start, linear_factor, linear_step
 from tilewright.targets.llvm_formula import FormulaWriter
 from tilewright.targets.llvm_text import Writer, element, literal, vector
+from tilewright.targets.x86 import memory
 
 LINE = 64
 PAGE = 4096
@@ -203,195 +203,16 @@ class _Emitter:
     # -- loads and stores ---------------------------------------------------------------------------------------
 
     def _load(self, op: Op) -> None:
-        target, buffer = op.operands
-        offset = op.attrs["at"][0]
-        if self.is_tile(target):
-            row, inner = op.attrs["over"]
-            pointer = self.where(buffer, at_start(offset, row, inner))
-            stride = self._row_stride(offset, row, buffer)
-            name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
-            self.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
-            self.w.line(f"call void @llvm.x86.{name}(i8 {self.tile(target)}, ptr {pointer}, i64 {stride})")
-            return
-        self.registers[target] = self._loaded(op, target, buffer, offset)
-
-    def _row_stride(self, offset: Expr, row: Symbol, buffer: Value) -> str:
-        """The bytes from one row of a tile to the next."""
-        factor = linear_factor(offset, row)
-        assert factor is not None
-        return self.w.integer(factor * buffer.type.dtype.numpy.itemsize)
-
-    def _loaded(self, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
-        lanes, kind = self.lanes(target), element(target.type.dtype)
-        lane = op.attrs["over"][0] if op.attrs["over"] else None
-        when = op.attrs.get("when")
-        other = self._splat(op.attrs.get("otherwise", 0), target)
-        align = target.type.dtype.numpy.itemsize
-        if lane is None or lanes is None:
-            pointer = self._guarded(self.where(buffer, offset), when)
-            return self._chosen(self.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
-        step = linear_step(offset, lane)
-        form = f"<{lanes} x {kind}>"
-        if when is not None and lane in when.symbols:
-            return self._masked_load(buffer, offset, lane, lanes, step, when, other, target)
-        if step == 1:
-            pointer = self._guarded(self.where(buffer, at_start(offset, lane)), when)
-            return self._chosen(self.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
-        if step == 0:
-            pointer = self._guarded(self.where(buffer, offset), when)
-            one = self.w.value(f"load {kind}, ptr {pointer}, align {align}")
-            return self._chosen(self.w.splat(one, kind, lanes), when, other, form)
-        total = "poison"
-        for i in range(lanes):
-            pointer = self._guarded(self.where(buffer, Substitution({lane: i})(offset)), when)
-            one = self.w.value(f"load {kind}, ptr {pointer}, align {align}")
-            total = self.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
-        return self._chosen(total, when, other, form)
-
-    def _masked_load(
-        self,
-        buffer: Value,
-        offset: Expr,
-        lane: Symbol,
-        lanes: int,
-        step: int | None,
-        when: Expr,
-        other: str,
-        target: Value,
-    ) -> str:
-        kind = element(target.type.dtype)
-        form, align = f"<{lanes} x {kind}>", target.type.dtype.numpy.itemsize
-        mask = self.w.lane_conditions(when, lane, lanes)
-        if step == 1:
-            pointer = self.where(buffer, at_start(offset, lane))
-            if kind in ("bfloat", "half"):  # as integers: LLVM does not take every width of these apart
-                plain, kind = form, "i16"
-                form = f"<{lanes} x i16>"
-                other = self.w.value(f"bitcast {plain} {other} to {form}")
-            else:
-                plain = form
-            name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
-            self.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
-            found = self.w.value(
-                f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})"
-            )
-            return found if form == plain else self.w.value(f"bitcast {form} {found} to {plain}")
-        total = other
-        for i in range(lanes):
-            bit = self.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
-            pointer = self.where(buffer, Substitution({lane: i})(offset))
-            safe = self.w.value(f"select i1 {bit}, ptr {pointer}, ptr {self.spare}")
-            one = self.w.value(f"load {kind}, ptr {safe}, align {align}")
-            full = self.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
-            total = self.w.value(f"select i1 {bit}, {form} {full}, {form} {total}")
-        return total
-
-    def _guarded(self, pointer: str, when: Expr | None) -> str:
-        """The pointer, or that of spare memory where the condition does not hold."""
-        if when is None:
-            return pointer
-        return self.w.value(f"select i1 {self.w.condition(when)}, ptr {pointer}, ptr {self.spare}")
-
-    def _chosen(self, value: str, when: Expr | None, other: str, form: str) -> str:
-        if when is None:
-            return value
-        return self.w.value(f"select i1 {self.w.condition(when)}, {form} {value}, {form} {other}")
-
-    def _splat(self, number: Any, target: Value) -> str:
-        kind, lanes = target.type.dtype, self.lanes(target)
-        if kind.name not in _KNOWN:
-            number = int(np.asarray(number).astype(kind.numpy).view(np.uint8))
-            kind = dtypes.u8
-        text = literal(number, kind)
-        if lanes is None:
-            return text
-        return f"<{', '.join([f'{element(kind)} {text}'] * lanes)}>" if number != 0 else "zeroinitializer"
+        memory.load(self, op)
 
     def _store(self, op: Op) -> None:
-        source, buffer = op.operands
-        offset, when = op.attrs["at"][0], op.attrs.get("when")
-        if self.is_tile(source):
-            row, inner = op.attrs["over"]
-            pointer = self.where(buffer, at_start(offset, row, inner))
-            stride = self._row_stride(offset, row, buffer)
-            self.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
-            self.w.line(f"call void @llvm.x86.tilestored64(i8 {self.tile(source)}, ptr {pointer}, i64 {stride})")
-            return
-        lanes, kind = self.lanes(source), element(source.type.dtype)
-        lane = op.attrs["over"][0] if op.attrs["over"] else None
-        align = source.type.dtype.numpy.itemsize
-        value = self.register(source)
-        if lane is None or lanes is None:
-            self.w.line(f"store {kind} {value}, ptr {self._guarded(self.where(buffer, offset), when)}, align {align}")
-            return
-        form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
-        masked = when is not None and lane in when.symbols
-        if step == 1 and not masked:
-            pointer = self._guarded(self.where(buffer, at_start(offset, lane)), when)
-            full = lanes * align
-            bypass = (
-                op.attrs.get("stream")
-                and buffer not in self.program.args  # arrays of callers lie at multiples of their element only
-                and when is None
-                and full in (16, 32, 64)
-                and _aligned(offset, lane, full // align)
-            )
-            hint = f"align {full}, !nontemporal !0" if bypass else f"align {align}"
-            self.w.line(f"store {form} {value}, ptr {pointer}, {hint}")
-            return
-        if step == 1:
-            assert when is not None
-            mask = self.w.lane_conditions(when, lane, lanes)
-            pointer = self.where(buffer, at_start(offset, lane))
-            if kind in ("bfloat", "half"):
-                value = self.w.value(f"bitcast {form} {value} to <{lanes} x i16>")
-                form, kind = f"<{lanes} x i16>", "i16"
-            if kind in ("i8", "i16"):
-                if lanes * align not in (16, 32, 64):
-                    self._store_lanes(buffer, offset, lane, lanes, when, form, kind, value, align)
-                    return
-                # LLVM joins a truncation with the store, and with one lane stores the element untruncated: kept apart
-                value = self.w.value(f'call {form} asm "", "=v,0"({form} {value})')
-            name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
-            self.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
-            self.w.line(f"call void {name}({form} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
-            return
-        self._store_lanes(buffer, offset, lane, lanes, when, form, kind, value, align)
-
-    def _store_lanes(
-        self,
-        buffer: Value,
-        offset: Expr,
-        lane: Symbol,
-        lanes: int,
-        when: Expr | None,
-        form: str,
-        kind: str,
-        value: str,
-        align: int,
-    ) -> None:
-        """Lane by lane."""
-        for i in range(lanes):
-            images = Substitution({lane: i})
-            one = self.w.value(f"extractelement {form} {value}, i64 {i}")
-            pointer = self._guarded(self.where(buffer, images(offset)), None if when is None else images(when))
-            self.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
+        memory.store(self, op)
 
     def _prefetch(self, op: Op) -> None:
-        self.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
-        pointer = self.where(op.operands[0], op.attrs["at"][0])
-        self.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
+        memory.prefetch(self, op)
 
     def _atomic(self, op: Op) -> None:
-        source, buffer = op.operands
-        kind = source.type.dtype
-        pointer = self._guarded(self.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
-        how = op.attrs["how"]
-        if kind.is_float:
-            word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
-        else:
-            word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
-        self.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {self.register(source)} monotonic")
+        memory.atomic(self, op)
 
     # -- arithmetic -------------------------------------------------------------------------------------------
 
@@ -403,7 +224,7 @@ class _Emitter:
             self.w.declare("void @llvm.x86.tilezero(i8 immarg)")
             self.w.line(f"call void @llvm.x86.tilezero(i8 {self.tile(value)})")
             return
-        self.registers[value] = self._splat(op.attrs["value"], value)
+        self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
     def _compute(self, op: Op) -> None:
         target = op.operands[0]
@@ -665,16 +486,3 @@ class _Emitter:
         w.close()
         w.label(done)
         self.registers |= names
-
-
-_KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
-
-
-def _suffix(kind: str) -> str:
-    return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)
-
-
-def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
-    """Whether the place of lane 0 is a multiple of so many elements."""
-    start = at_start(offset, lane)
-    return (start % elements) is as_expr(0)
