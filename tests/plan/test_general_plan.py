@@ -146,6 +146,20 @@ def test_constraints_that_fit_no_plan_are_left_aside_and_named():
     assert "the constraints' task of columns 5 fit no plan here, and are left aside" in run.explain()
 
 
+def test_what_a_machine_does_not_have_is_left_aside_and_named():
+    hardware = tkw.HardwareConstraint(threads_per_wave=64, mma_type=tkw.MMAType.F32_16x16x16_F16)
+    for kernel in (
+        product([hardware, tkw.WaveConstraint(M, 16)], tkl.f32),
+        scaled([hardware, tkw.WaveConstraint(M, 16)]),
+    ):
+        run = tilewright.compile(kernel, target="x86")
+        a, b = integers((20, 12)), integers((64, 12), 1)
+        found = run(a, b) if kernel.__name__ == "product" else run(a)
+        assert np.array_equal(found, a @ b.T if found.shape == (20, 64) else 2 * a.T)
+        assert "the constraint on waves of M is left aside: a workgroup is one worker here" in run.explain()
+        assert "F32_16x16x16_F16 is left aside" in run.explain()
+
+
 # -- chosen ---------------------------------------------------------------------------------------------------
 
 

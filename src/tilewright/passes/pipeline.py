@@ -30,7 +30,7 @@ from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined, recognise
-from tilewright.plan.fixed import FREE, Fixed, fixed_by
+from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, Form, LaneForm, LaneUnit, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.model import converting
@@ -117,7 +117,7 @@ def choose_plan(job: Job) -> None:
     else:
         size, ordered = numbers_of(job.sizes), is_ordered(job.program)
         found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
-    job.choice, job.plan = found, found.plan
+    job.choice, job.plan = replace(found, notes=(*found.notes, *_notes(job))), found.plan
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
@@ -131,7 +131,7 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
             job.widened = {x.name: x.dtype for x in (c.a, c.b)}
             c, found = wide, other
-    job.choice = found
+    job.choice = replace(found, notes=(*found.notes, *_notes(job)))
     if job.given is not None:
         whole = joined(c)
         atom = job.machine.multiply.get(job.given.atom or "")
@@ -145,6 +145,10 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         return False
     job.plan, job.form, job.contraction = found.best.plan, found.best.form, found.best.contraction
     return True
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    return () if job.program is None else left_aside(job.program, job.machine)
 
 
 def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
