@@ -30,6 +30,7 @@ from tilewright.targets.x86.machine import MACHINES
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from guarded import guarded
 
+on_avx512 = pytest.mark.skipif("avx512bw" not in cpu.features(), reason="needs AVX-512: plans of 16 lanes")
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 AMX = replace(MACHINES["x86.amx"], limits=replace(MACHINES["x86.amx"].limits, cores=2))
 SMALL = "g20mb1ic20ih5iw9oc20kh3kw3ph1pw1"
@@ -148,6 +149,7 @@ def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
 
 
 @on_x86
+@on_avx512
 @pytest.mark.parametrize("size", [14, 56, 112])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
 def test_sums_stay_in_registers_over_all_taps(dt, size):
@@ -268,6 +270,7 @@ EDITS = {
 
 
 @on_x86
+@on_avx512
 @pytest.mark.parametrize("dt", ["f32", "bf16"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_plan_changes_the_program_and_stays_exact(edit, dt):
