@@ -170,6 +170,7 @@ def test_the_loop_program_is_a_program(compiles: list[str]) -> None:
         assert exact(lowered, flat, params=sizes)
 
 
+@pytest.mark.skipif("avx512f" not in cpu.features(), reason="needs AVX-512: the program's atom")
 def test_limits_are_worked_out_before_the_loops() -> None:
     """No division and no minimum of run-time values in a loop over blocks or within it."""
     text = native(CONV).text("llvm")

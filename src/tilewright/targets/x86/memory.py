@@ -12,6 +12,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Value
 from tilewright.passes.places import at_start, linear_factor, linear_step
 from tilewright.targets.llvm_text import element, literal
+from tilewright.targets.x86 import cpu
 
 if TYPE_CHECKING:
     from tilewright.targets.x86.emit import _Emitter
@@ -176,8 +177,9 @@ def store(e: _Emitter, op: Op) -> None:
             if lanes * align not in (16, 32, 64):
                 _store_lanes(e, buffer, offset, lane, lanes, when, form, kind, value, align)
                 return
-            # LLVM joins a truncation with the store, and with one lane stores the element untruncated: kept apart
-            value = e.w.value(f'call {form} asm "", "=v,0"({form} {value})')
+            if "avx512f" in cpu.features():  # others have no such store: LLVM writes lane by lane
+                # It joins a truncation with the store, and with one lane stores the element whole: kept apart.
+                value = e.w.value(f'call {form} asm "", "=v,0"({form} {value})')
         name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
         e.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
         e.w.line(f"call void {name}({form} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
