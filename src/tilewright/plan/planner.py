@@ -18,7 +18,7 @@ from tilewright.plan.tiles import tile_forms
 from tilewright.plan.validate import cost_of, impossible, too_much, unfit
 from tilewright.plan.vectors import vector_forms
 
-CLEARLY = 1.25
+CLEARLY = 1.4
 """A plan that the model gives so many times the cycles of the best is refused; what lies below may be as good."""
 SHOWN = 2
 """Plans of each kind that `refused` names."""

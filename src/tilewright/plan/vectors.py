@@ -123,7 +123,8 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
     products = lines * of_a_line * per + TASK
     left = line % form.rows if len(c.rows) == 1 and row_tasks > 1 else 0
-    ragged = per * block(left) if left else 0.0  # the last task has these rows besides
+    ragged = per * block(left) if left else 0.0  # the last strip has these rows besides
+    ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))
     panel, strip = (
         form.columns * depth * each,
         operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch)),
