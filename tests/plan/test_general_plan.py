@@ -146,6 +146,15 @@ def test_constraints_that_fit_no_plan_are_left_aside_and_named():
     assert "the constraints' task of columns 5 fit no plan here, and are left aside" in run.explain()
 
 
+def test_a_loop_that_fits_no_plan_is_left_aside_and_named():
+    kernel = product([tkw.TilingConstraint(K, BK)], tkl.f32)
+    a, b = integers((20, 12)), integers((33, 12), 1)
+    for deep, fits in ((4, True), (12, True), (64, True), (5, False)):
+        run = tilewright.compile(kernel, {BK: deep}, target="x86")
+        assert np.array_equal(run(a, b), a @ b.T)
+        assert (f"loop of depth {deep} fits no plan here, and is left aside" not in run.explain()) == fits
+
+
 def test_what_a_machine_does_not_have_is_left_aside_and_named():
     hardware = tkw.HardwareConstraint(threads_per_wave=64, mma_type=tkw.MMAType.F32_16x16x16_F16)
     for kernel in (

@@ -67,13 +67,14 @@ class ContractionKernel:
 
     def pack(self, factor: Array) -> Array:
         """The columns' factor in the order in which it is read."""
-        c = self.contraction
         packed = empty(self.packed_shape, self.packed_dtype.numpy)
-        wide, before = self._wide(c.b.name, np.ascontiguousarray(factor))
-        if before is not None:
-            before()
-        self.packer.bind(wide.reshape(c.b.shape), packed)()
+        self.packing(np.ascontiguousarray(factor), packed)()
         return packed
+
+    def packing(self, factor: Array, packed: Array) -> Callable[[], None]:
+        """What packs the factor, contiguous, whenever it is called."""
+        wide, before = self._wide(self.contraction.b.name, factor)
+        return _after(before, self.packer.bind(wide.reshape(self.contraction.b.shape), packed))
 
     def bind(self, arrays: Mapping[str, Array], packed: Array | None = None) -> Callable[[], None]:
         """The kernel bound to arrays by argument name; a call launches it. All arrays are contiguous."""
@@ -85,14 +86,7 @@ class ContractionKernel:
         shaped = {o.name: _shaped(given[o.name], o.shape) for o in operands}
         names = [a.name or "" for a in self.main.main.args]
         launch: Callable[[], None] = self.main.bind(*[held if n == "packed_" else shaped[n] for n in names])
-        if before is None:
-            return launch
-
-        def both() -> None:
-            before()
-            launch()
-
-        return both
+        return _after(before, launch)
 
     def text(self, level: str = "block") -> str:
         """The kernel on a level: "plan", "host" (with all block programs), "block", "loop", "llvm" or "asm" of the main
@@ -108,6 +102,18 @@ class ContractionKernel:
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
         return self.choice.explain()
+
+
+def _after(before: Callable[[], None] | None, launch: Callable[[], None]) -> Callable[[], None]:
+    """Both, one after the other."""
+    if before is None:
+        return launch
+
+    def both() -> None:
+        before()
+        launch()
+
+    return both
 
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:

@@ -278,13 +278,13 @@ class CompiledContraction:
         written = {a.name or "" for a in outputs}
         c = self.kernel.contraction
         packed = empty(self.kernel.packed_shape, self.kernel.packed_dtype.numpy)
-        launch = self.kernel.bind(held, packed)
+        repack, launch = self.kernel.packing(held[c.b.name], packed), self.kernel.bind(held, packed)
 
         def run(logs: dict[str, Any] | None = None) -> None:
             for name, array in given.items():
                 if held[name] is not array and name not in written:
                     held[name][...] = array
-            packed[...] = self.kernel.pack(held[c.b.name])
+            repack()
             launch()
             for name in written:
                 if held[name] is not given[name]:

@@ -14,6 +14,7 @@ from tilewright.plan.forms import Form, LaneForm, LaneUnit, Step, TileForm, Vect
 from tilewright.plan.lanes import lane_forms, lane_unit, larger, why_no_lanes
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline
 from tilewright.plan.plan import Plan
+from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiles import tile_forms
 from tilewright.plan.validate import cost_of, impossible, too_much, unfit
 from tilewright.plan.vectors import vector_forms
@@ -111,8 +112,16 @@ def choose(
         notes.append(f"the constraints' {fixed} fit no plan here, and are left aside")
         found = list(_candidates(c, fit, machine, FREE))
     found.sort(key=lambda x: x.cost.cycles)
+    if found and not notes and not _follows(found[0], fixed):
+        notes.append(f"the constraints' loop of depth {fixed.depth} fits no plan here, and is left aside")
     bound = roofline(c, machine, units) if units else None
     return Choice(machine, tuple(found), tuple(refused), bound, tuple(notes))
+
+
+def _follows(best: Candidate, fixed: Fixed) -> bool:
+    """Whether a plan's loop of the depth goes as far as the constraints say; one of all the depth needs no loop."""
+    deep = best.contraction.extent(best.contraction.depth)
+    return fixed.depth is None or fixed.depth >= deep or any(s.size == fixed.depth for s in best.form.steps)
 
 
 def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
@@ -157,9 +166,11 @@ def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen:
             seen.add(kind)
-            plan = None if why.startswith("rows do not slide") else plan_of(c, other)
-            what = "x staged as lines" if plan is None else plan.differs(best.plan)
-            yield Refusal(what.replace("x staged", f"{c.a.name} staged"), why, plan)
+            if isinstance(other, TileForm) and other.stage == "lines" and halo_of(c) is None:
+                yield Refusal(f"{c.a.name} staged at task as lines", why)  # how long a line would be has no meaning
+                continue
+            plan = plan_of(c, other)
+            yield Refusal(plan.differs(best.plan), why, plan)
 
 
 def _larger(form: Form, c: Contraction, more: int) -> Iterator[Form]:
