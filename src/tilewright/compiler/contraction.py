@@ -9,7 +9,8 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
-from tilewright.passes.pipeline import Job, run
+from tilewright.passes.job import Job
+from tilewright.passes.pipeline import run
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.plan.planner import Choice

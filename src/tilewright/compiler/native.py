@@ -17,7 +17,8 @@ from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.passes.pipeline import Job, run
+from tilewright.passes.job import Job
+from tilewright.passes.pipeline import run
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.general import GeneralChoice

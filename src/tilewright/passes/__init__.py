@@ -2,7 +2,11 @@
 
 | file        | subject                                                                              |
 |-------------|--------------------------------------------------------------------------------------|
-| tile/       | tile to block, the general way: any logical program whose sizes are numbers          |
+| pipeline    | tile to block: the list of passes, run over one job                                   |
+| job         | what the passes know so far of a program                                             |
+| choosing    | the pass that chooses the plan                                                       |
+| contraction/| contractions to block programs: by tiles, vectors or lanes                           |
+| tile/       | tile to block, the general way: any program, operation by operation                  |
 | lower       | block to loop: the walk over a program, and what each operation becomes              |
 | places      | views as flat places: an offset and conditions, as expressions of coordinates        |
 | storage     | what a register tensor becomes: vectors, tiles or memory                             |

@@ -1,0 +1,62 @@
+"""The job that passes from tile to block work on: what is known so far of one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.dtypes import DType
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes.contraction.draft import Draft
+from tilewright.passes.contraction.packing import Packing
+from tilewright.passes.tile.general import Lowered
+from tilewright.plan.contraction import Contraction
+from tilewright.plan.forms import Form
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import Choice
+
+
+@dataclass
+class Job:
+    """What is known so far of a program that becomes block programs."""
+
+    machine: Machine
+    available: Callable[[MultiplyAtom], bool]
+    program: Program | None = None
+    sizes: Mapping[Symbol, int] = field(default_factory=dict)
+    shapes: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    free: Collection[Op] = ()
+    """Loops that give the same for every tile size."""
+    logs: bool = False
+    given: Plan | None = None
+    general_only: bool = False
+    workgroups: Mapping[Symbol, Expr] | None = None
+    """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
+    contraction: Contraction | None = None
+    why: str = ""
+    """Why it is no contraction that a plan fits."""
+    choice: Choice | GeneralChoice | None = None
+    plan: Plan | None = None
+    form: Form | None = None
+    widened: dict[str, DType] = field(default_factory=dict)
+    """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
+    packing: Packing | None = None
+    draft: Draft | None = None
+    lowered: Lowered | None = None
+
+    def text(self) -> tuple[str, str]:
+        """(kind, text) of what the job is now: the last thing that a pass made."""
+        if self.lowered is not None:
+            return "block", str(self.lowered.program)
+        if self.draft is not None:
+            return "block", str(self.draft)
+        if self.packing is not None:
+            return "pack", self.packing.text
+        if self.plan is not None and self.choice is not None:
+            return "plan", "\n".join([*self.plan.lines(), "", self.choice.explain(), ""])
+        if self.contraction is not None:
+            return "contraction", self.contraction.text()
+        return "tile", f"{self.program}{self.why}\n"
