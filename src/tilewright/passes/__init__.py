@@ -15,6 +15,7 @@
 | along       | reduce and scan                                                                      |
 | indirect    | gather, scatter, atomic                                                              |
 | control     | for, tasks, if, while; unrolling, peeling, channels of one role                      |
+| clone       | a body once more, with numbers put in                                                |
 | defer       | the end of a round, woven into the beginning of the next                             |
 | tabulate    | places that need division, decoded into tables                                       |
 """

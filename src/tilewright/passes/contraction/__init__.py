@@ -2,6 +2,7 @@
 
 | file    | subject                                                                                     |
 |---------|---------------------------------------------------------------------------------------------|
+| draft   | the block program that the passes fill in, part by part                                      |
 | text    | block text from digits: coordinates, conditions, the end of a block                          |
 | vectors | rows of numbers times vectors of columns, no copy of the rows                                |
 | lanes   | vectors along a digit that both factors and the result keep                                  |
