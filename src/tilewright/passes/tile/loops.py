@@ -22,14 +22,10 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Tile, common_parts, loads
+from tilewright.plan.general import CHOSEN, WHOLE
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
-
-WHOLE = 512
-"""The longest axis that a loop which may choose takes at once."""
-CHOSEN = 256
-"""The tile that it takes of a longer one."""
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
