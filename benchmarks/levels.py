@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.block.check import check
-from tilewright.block.distribution import _placement
+from tilewright.check.block import check
+from tilewright.check.distribution import _placement
 from tilewright.compiler.text import compile_text, machine_of
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block

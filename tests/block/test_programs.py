@@ -23,7 +23,7 @@ from block_checks import (
     sparse,
 )
 
-from tilewright.block.check import check
+from tilewright.check.block import check
 from tilewright.compiler.text import compile_text, machine_of
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block

@@ -8,7 +8,7 @@ import pytest
 from kernel_checks import GUARD, poisoned
 
 import tilewright
-from tilewright.block.check import check
+from tilewright.check.block import check
 from tilewright.compiler.native import Staged
 from tilewright.errors import AliasingWarning
 from tilewright.interpret.block.run import interpret

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.block.check import check
-from tilewright.block.check_loop import check_loop
+from tilewright.check.block import check
+from tilewright.check.loop import check_loop
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.interpret import loop as loop_interpreter
 from tilewright.interpret.block.run import HANDLERS, interpret

@@ -13,8 +13,8 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.distribution import placement
-from tilewright.block.places import Places
+from tilewright.check.distribution import placement
+from tilewright.check.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters

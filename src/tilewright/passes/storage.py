@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.algebra.expr import Expr, as_expr
-from tilewright.block.distribution import Placement
+from tilewright.check.distribution import Placement
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import MultiplyAtom, OpaqueOperand

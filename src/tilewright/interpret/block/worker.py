@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.block.distribution import placement
+from tilewright.check.distribution import placement
 from tilewright.errors import DeadlockFault, ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import AGENTS, Clock, Watch

@@ -15,6 +15,8 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum
 from tilewright.algebra.expr_use import Substitution
+from tilewright.codegen.formula import FormulaWriter
+from tilewright.codegen.text import Writer, element, literal, vector
 from tilewright.errors import ProgramError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir import dtypes
@@ -24,8 +26,6 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.targets.llvm_formula import FormulaWriter
-from tilewright.targets.llvm_text import Writer, element, literal, vector
 from tilewright.targets.x86 import memory
 
 LINE = 64

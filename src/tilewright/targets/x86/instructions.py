@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.codegen.text import element
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
-from tilewright.targets.llvm_text import element
 
 if TYPE_CHECKING:
     from tilewright.targets.x86.emit import _Emitter

@@ -14,7 +14,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 
 if TYPE_CHECKING:
-    from tilewright.targets.llvm_formula import FormulaWriter
+    from tilewright.codegen.formula import FormulaWriter
 
 
 @dataclass(frozen=True)

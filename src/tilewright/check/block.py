@@ -13,9 +13,9 @@ import numpy as np
 
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
-from tilewright.block.check_open import check_open
-from tilewright.block.distribution import Placement, operand_layout, placement
-from tilewright.block.places import Places
+from tilewright.check.distribution import Placement, operand_layout, placement
+from tilewright.check.places import Places
+from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, walk_block

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tilewright.algebra.expr import Const, Exact, Expr, FloorDiv, Mod, Symbol
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.inside import fails, holds, shown
+from tilewright.check.inside import fails, holds, shown
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.binding import open_parameters

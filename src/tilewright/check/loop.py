@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.block.check_open import check_divisors
+from tilewright.check.symbolic import check_divisors
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Op, Program

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.algebra.expr import Symbol
+from tilewright.codegen.small_floats import is_small, narrowed, widened
+from tilewright.codegen.text import Writer, element, literal
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import COMPARISONS, Formula
-from tilewright.targets.llvm_small_floats import is_small, narrowed, widened
-from tilewright.targets.llvm_text import Writer, element, literal
 
 Typed = tuple[str, DType | None]
 

@@ -1,0 +1,1 @@
+"""What a machine refuses of a block or loop program, and where a register tensor's elements lie."""

@@ -1,0 +1,1 @@
+"""Programs as LLVM text: formulas, small floats, vector mathematics; shared by all targets."""
