@@ -149,6 +149,14 @@ class CodeGenerationError(TilewrightError, RuntimeError):
     """Machine code could not be generated; the message says what LLVM said."""
 
 
+class CacheError(TilewrightError, OSError):
+    """A folder that the cache of compiled programs leaves alone; the message names it and the rule."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled programs is not used; the message names the file or folder and the rule."""
+
+
 class InterpreterOnlyWarning(UserWarning):
     """An operation that only an interpreter does; machine code leaves it out."""
 
