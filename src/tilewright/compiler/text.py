@@ -26,7 +26,9 @@ from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
+from tilewright.runtime.tensors import Form, as_array
 from tilewright.targets.registry import NATIVE, native_compiler
 from tilewright.targets.registry import machine as machine_named
 
@@ -159,8 +161,11 @@ class TextExecutable:
         `params` gives open parameters that no shape of the arguments tells.
         """
         arrays, made = self._arguments(args, params)
+        form, kinds = Form(args), {a.name: a.type.dtype for a in self.main.args}
+        for name in made:
+            form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
-        found = [arrays[name] for name in made]
+        found = [form.of(arrays[name]) for name in made]
         return found[0] if len(found) == 1 else tuple(found) or None
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
@@ -177,7 +182,9 @@ class TextExecutable:
         names = [a.name or "" for a in self.main.args]
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        arrays = dict(zip(names, (np.asarray(a) for a in args), strict=False))
+        given = [as_array(a, f"{self.name}: argument {name}") for a, name in zip(args, names, strict=False)]
+        arrays = dict(zip(names, given, strict=False))
+        self._check_written(arrays)
         made = [a for a in self.main.args if a.name not in arrays]
         for arg in made:
             if arg.type.role != "out":
@@ -190,6 +197,18 @@ class TextExecutable:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
         return arrays, [a.name or "" for a in made]
+
+    def _check_written(self, arrays: Mapping[str, Array]) -> None:
+        """Raises where what is written coincides with itself or with another argument."""
+        written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
+        for name in written:
+            require_own_memory(arrays[name], f"{self.name}: argument {name}")
+            for other, array in arrays.items():
+                if other != name and share_memory(arrays[name], array):
+                    raise ArgumentError(
+                        f"{self.name}: {name}, which is written, shares memory with {other}; "
+                        "give them memory of their own"
+                    )
 
     def _bound(self, arrays: dict[str, Array], params: Mapping[str, int] | None) -> Any:
         if params and not self._open:
