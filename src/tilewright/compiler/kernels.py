@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
@@ -49,8 +50,8 @@ def compile(
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
-    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
-    ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
+    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
+    to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
     `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
     or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
@@ -71,7 +72,9 @@ def compile(
         raise ArgumentError("plan=: this target has no plans; leave it out")
     try:
         program = _program_of(kernel)
-        program.bindings |= _bindings(symbols or {})
+        given = _bindings(symbols or {})
+        refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
+        program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
         _refuse_loose(program, known)

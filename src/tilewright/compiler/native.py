@@ -13,6 +13,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.host import host_of_one
 from tilewright.compiler.kernels import Executable
+from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
@@ -176,6 +177,7 @@ class NativeExecutable(Executable):
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
+        refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
         found = resolve(bindings)

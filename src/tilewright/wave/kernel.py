@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
@@ -61,6 +61,13 @@ class Kernel:
         verify(program)
         return program
 
+    @property
+    def mentioned(self) -> frozenset[Symbol]:
+        """The symbols that its Python text names, also where they mean nothing: vector widths, address spaces."""
+        found = {e for kind in self.annotations.values() for e in [getattr(kind, "space", None)]}
+        found |= set(_values(self.function))
+        return frozenset(e for e in found if isinstance(e, Symbol))
+
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
         annotations = self.annotations
         values: list[Value] = []
@@ -110,6 +117,22 @@ def _annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, An
         current = current.f_back
     names = dict(ChainMap(*around, function.__globals__))
     return found | {name: eval(text, names) for name, text in texts.items()}
+
+
+def _values(function: Callable[..., Any]) -> list[Any]:
+    """What the names in a function's text stand for, those in functions within it too."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names |= {*code.co_names, *code.co_freevars}
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+    reachable = {**function.__globals__, **around}
+    return [reachable[name] for name in names if name in reachable and isinstance(reachable[name], Symbol)]
+
+
+_EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
