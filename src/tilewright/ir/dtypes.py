@@ -149,4 +149,7 @@ def plain_number(x: Any) -> bool | int | float | None:
         x = x[()]
     if isinstance(x, np.generic):
         x = float(x) if isinstance(x, np.longdouble) else x.item()
-    return x if isinstance(x, bool | int | float) else None
+    for plain in (bool, int, float):
+        if isinstance(x, plain):
+            return plain(x)  # of the type itself: what is derived from it may print as something else
+    return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.algebra.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 from tilewright.errors import OutOfScope
+from tilewright.ir.attrs import plain_attrs
 from tilewright.ir.core import Op
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import TILE
@@ -16,7 +17,8 @@ from tilewright.lang.symbols import WORKGROUPS
 
 
 def _record(name: str, **attrs: Any) -> Op:
-    return Op(TILE.records[name], (), {k: v for k, v in attrs.items() if v is not None})
+    spec = TILE.records[name]
+    return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
 def _maybe(e: ExprLike | None) -> Expr | None:
