@@ -92,6 +92,9 @@ class Conv:
         self._packed: dict[Any, Array] = {}
         self._typical: tuple[int, ...] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": {}}  # copies pack for themselves
+
     def __call__(self, x: Any) -> Any:
         """The convolution of an image; a torch tensor where the image is one."""
         image, form = _array(x, "x", (self.weight.ndim,)), Form([x])

@@ -100,6 +100,9 @@ class ContractionKernel:
         """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
         return benchmark(self.bind(arrays), seconds)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ContractionKernel, (self.contraction, self.plan, self.target)
+
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
         return self.choice.explain()

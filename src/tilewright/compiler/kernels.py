@@ -115,6 +115,12 @@ def _executable(
     return NativeExecutable(program, known, target, plan, dynamic)
 
 
+def restored(program: Program, target: str | None, plan: Any, dynamic: tuple[str, ...]) -> Executable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    known = resolve(program.bindings)
+    return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
+
+
 def _program_of(kernel: Any) -> Program:
     if isinstance(kernel, Program):
         verify(kernel)
@@ -329,6 +335,9 @@ class Executable:
     def asm(self) -> str:
         """The program's text, by Wave's name for what it prints."""
         return self.text()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (self.program, None, None, ())
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on the executor>"

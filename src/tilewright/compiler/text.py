@@ -75,6 +75,11 @@ def compile_text(
         raise fault.with_traceback(None) from None
 
 
+def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
+    """An executable by what made it; machine code is compiled again, or found in the cache."""
+    return compile_text(text, target, params, workers=workers, seed=seed)
+
+
 def machine_of(program: Program) -> Machine | None:
     """The machine that a program's header names."""
     record = program.record("machine")
@@ -273,6 +278,10 @@ class TextExecutable:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
         known = parameters(self.programs[self.main.name])
         return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "\n".join(map(str, self.programs.values()))
+        return restored, (text, self.target, self._params, self.workers, self.seed)
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on {self.target}>"

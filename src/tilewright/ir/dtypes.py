@@ -25,6 +25,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
+
     @property
     def is_float(self) -> bool:
         """Whether it holds fractions."""

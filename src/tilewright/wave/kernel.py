@@ -10,10 +10,11 @@ from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
+from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
 from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location, of_function
+from tilewright.ir.pickling import found_by_name
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.lang.types import Memory, SymbolBind
@@ -30,7 +31,8 @@ class Kernel:
         self.function = function
         self.annotations = _annotations(function, frame)
         self.constraints = tuple(constraints)
-        self.__name__ = function.__name__
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
         self.__doc__ = function.__doc__
 
     def trace(self) -> Program:
@@ -99,6 +101,21 @@ class Kernel:
             "be called",
             author_location(),
         )
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> str:
+        """Its name: as a function, a kernel is found again in its module."""
+        if found_by_name(self) is not self:
+            raise NotPicklable(
+                f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
+                "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
+            )
+        return str(self.__qualname__)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
