@@ -268,6 +268,22 @@ def test_an_empty_folder_and_one_with_entries_alone_become_the_caches(folder: Pa
     assert (folder / "CACHEDIR.TAG").exists()
 
 
+def test_a_folder_that_is_marked_while_it_is_looked_at_is_the_caches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(mode=0o700)
+    looked = cache_folder._foreign
+
+    def late(place: Path) -> str | None:
+        monkeypatch.setattr(cache_folder, "_foreign", looked)
+        cache_folder.claim(place)  # another process is faster
+        return looked(place)
+
+    monkeypatch.setattr(cache_folder, "_foreign", late)
+    cache.store(cache.key_of("a"), DATA)
+    assert cache.load(cache.key_of("a")) == DATA
+
+
 def test_the_cache_is_made_for_its_user_alone(folder: Path) -> None:
     previous = os.umask(0)
     try:

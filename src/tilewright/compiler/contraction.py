@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.plan.contraction import Contraction
@@ -122,6 +123,8 @@ def _after(before: Callable[[], None] | None, launch: Callable[[], None]) -> Cal
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
     """An array as the program has it: digits that lie side by side may be one there, also where others are open."""
+    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+        raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     if all(isinstance(n, int) for n in shape):
         return array.reshape(shape)
     return array if array.ndim == len(shape) else array.reshape(*array.shape[:-2], -1)

@@ -74,7 +74,7 @@ def refusal(folder: Path) -> str | None:
     if _is_marked(folder):
         return None
     foreign = _foreign(folder)
-    if foreign is None:
+    if foreign is None or _is_marked(folder):  # another process may have marked it meanwhile
         return None
     return (
         f"{folder} holds what Tilewright did not write ({foreign}) and has no {MARKER} of Tilewright's: "

@@ -115,9 +115,9 @@ class Form:
             raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
 
     def of(self, array: Any) -> Any:
-        """The array in this form; memory is shared."""
+        """The array in this form, where it has one; memory is shared."""
         kind = from_numpy(array.dtype)
-        if self._torch is None or kind is None:
+        if self._torch is None or kind is None or _torch_dtype(self._torch, kind) is None:
             return array
         if kind.name not in _BY_BITS:
             return self._torch.from_numpy(array)
