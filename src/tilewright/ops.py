@@ -24,7 +24,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.dtypes import DType, dtype, from_numpy
+from tilewright.ir.dtypes import DType, dtype, from_numpy, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
@@ -84,10 +84,11 @@ class Conv:
         if any(n < 0 for ends in self.padding for n in ends):
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
         kind = _dtype(self.weight, "weight")
-        self.activation, self.groups = activation, groups
-        self.out = _out(out_dtype, kind)
-        if not isinstance(groups, int) or groups < 1 or filters % groups:
+        count = plain_number(groups)
+        if not isinstance(count, int) or count < 1 or filters % count:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
+        self.activation, self.groups = activation, count
+        self.out = _out(out_dtype, kind)
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
         self._typical: tuple[int, ...] = ()

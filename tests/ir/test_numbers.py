@@ -13,6 +13,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import as_expr, index
 from tilewright.ir.attrs import Range
+from tilewright.ir.binding import bind
 from tilewright.ir.block import BLOCK, parse_block
 from tilewright.ir.builder import ProgramBuilder
 from tilewright.ir.dtypes import f32, plain_number
@@ -112,6 +113,15 @@ def test_a_block_program_holds_plain_numbers() -> None:
     assert "fill %to 0.10000000149011612" in text
     assert "map %to = %row*1.4142135623730951" in text
     assert str(parse_block(text)) == text
+
+
+def test_parameters_and_options_take_integers_of_numpys() -> None:
+    text = "block zero(%y: out global f32 (M))\n  param M in 1..9\n{\n  fill %y 0\n}"
+    found = bind(parse_block(text), {"M": np.int64(3)})
+    assert found == bind(parse_block(text), {"M": 3})
+    x, w = np.ones((1, 5, 4), np.float32), np.ones((2, 3, 2), np.float32)
+    made = tilewright.conv1d(x, w, groups=np.int64(2), padding=np.int64(1), stride=np.int32(2))
+    assert made.tolist() == [[[4, 4], [6, 6], [4, 4]]]
 
 
 def test_what_is_no_number_is_none() -> None:
