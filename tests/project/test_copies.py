@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     **{f"pickle {n}": lambda x, n=n: pickle.loads(pickle.dumps(x, n)) for n in range(2, pickle.HIGHEST_PROTOCOL + 1)},
 }
+on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 way = pytest.mark.parametrize("again", WAYS.values(), ids=WAYS)
 
 
@@ -174,7 +176,7 @@ def test_a_copied_program_is_one_of_its_own() -> None:
 
 
 @way
-@pytest.mark.parametrize("target", ["executor", "x86"])
+@pytest.mark.parametrize("target", ["executor", pytest.param("x86", marks=on_x86)])
 def test_executables_do_the_same(again: Callable[[Any], Any], target: str) -> None:
     run = tilewright.compile(doubled, {"M": 2}, target=target)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -188,6 +190,7 @@ def test_executables_do_the_same(again: Callable[[Any], Any], target: str) -> No
             copied(np.ones((3, 3), np.float32))
 
 
+@on_x86
 @way
 def test_a_plan_and_open_sizes_stay_with_an_executable(again: Callable[[Any], Any]) -> None:
     a, b = np.ones((5, 8), np.float32), np.ones((8, 16), np.float32)
@@ -216,7 +219,7 @@ DOUBLE = """block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
 
 
 @way
-@pytest.mark.parametrize("target", ["interpreter", "x86"])
+@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
 def test_compiled_texts_do_the_same(again: Callable[[Any], Any], target: str) -> None:
     run = again(compile_text(DOUBLE, target, {"M": 2, "N": 3}, workers=1))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -224,6 +227,7 @@ def test_compiled_texts_do_the_same(again: Callable[[Any], Any], target: str) ->
     assert run.parameters() == compile_text(DOUBLE, target, {"M": 2, "N": 3}).parameters()
 
 
+@on_x86
 @way
 def test_layers_do_the_same(again: Callable[[Any], Any]) -> None:
     layer = tilewright.Conv1d(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
@@ -306,6 +310,7 @@ print("the same")
 """
 
 
+@on_x86
 def test_another_process_reads_what_was_meant(tmp_path: Path) -> None:
     (tmp_path / "kernels_of_mine.py").write_text(MODULE)
     paths = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from native_checks import on_x86
 from numpy.lib.stride_tricks import as_strided
 
 import tilewright
@@ -37,7 +38,7 @@ def shifted(x: f32_mn, y: f32_mn, by: tkl.i32):
     tkw.write(tkw.read(x) + tkw.cast(by, tkl.f32), y)
 
 
-@pytest.fixture(params=["executor", "x86"])
+@pytest.fixture(params=["executor", pytest.param("x86", marks=on_x86)])
 def shift(request: pytest.FixtureRequest) -> Any:
     return tilewright.compile(shifted, target=request.param)
 
@@ -82,7 +83,7 @@ def test_an_overlapping_output_is_refused(shift: Any, strides: tuple[int, int]) 
     assert b.tolist() == [2] * 8 + [0] * 8
 
 
-@pytest.mark.parametrize("target", ["interpreter", "x86"])
+@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
 def test_an_overlapping_output_of_a_text_is_refused(target: str) -> None:
     run = compile_text(DOUBLE, target)
     x, b = np.ones((2, 4), np.float32), np.zeros(8, np.float32)
@@ -95,6 +96,7 @@ def test_an_overlapping_output_of_a_text_is_refused(target: str) -> None:
     assert not b.any()
 
 
+@on_x86
 def test_an_overlapping_output_of_a_layer_is_refused() -> None:
     layer = tilewright.Conv2d(np.ones((3, 1, 1, 2), np.float32))
     x = np.ones((1, 2, 5, 2), np.float32)
@@ -114,6 +116,7 @@ def test_an_overlapping_output_of_a_layer_is_refused() -> None:
     assert (made == 2).all()
 
 
+@on_x86
 def test_masked_arrays_do_not_lose_their_mask(shift: Any) -> None:
     x = np.ma.masked_array(np.ones((2, 3), np.float32), np.eye(2, 3, dtype=bool))
     plain = np.ones((2, 3), np.float32)
@@ -246,6 +249,7 @@ def test_tensors_whose_memory_is_not_their_value_are_refused(
         compile_text(DOUBLE)(Tensor(np.ones((2, 4), np.float32), **marks))
 
 
+@on_x86
 def test_torch_in_torch_out_and_numpy_in_numpy_out(torch: Any, shift: Any) -> None:
     x = np.ones((2, 3), np.float32)
     assert type(shift(x, 1)) is np.ndarray
@@ -265,12 +269,14 @@ def test_torch_in_torch_out_and_numpy_in_numpy_out(torch: Any, shift: Any) -> No
         assert type(tilewright.Conv1d(Tensor(np.ones((1, 1, 3), np.float32)))(image)) is form
 
 
+@on_x86
 def test_a_result_that_torch_has_no_type_for_is_refused_before_it_is_computed(torch: Any) -> None:
     x = Tensor(np.ones((2, 3), np.float32))
     with pytest.raises(ArgumentError, match="the result holds f16, for which torch has no type; pass numpy arrays"):
         tilewright.matmul(x, Tensor(np.ones((3, 2), np.float32)), out_dtype="f16")
 
 
+@on_x86
 def test_real_torch_tensors_come_back_as_tensors() -> None:
     torch = pytest.importorskip("torch")
     run = tilewright.compile(shifted)
