@@ -6,6 +6,7 @@ builtin exception fits, from that too, so that `except ValueError` keeps working
 
 from __future__ import annotations
 
+from pickle import PicklingError
 from typing import Any
 
 
@@ -40,6 +41,10 @@ class ParseError(TilewrightError, ValueError):
         self.text = text
         self.position = position
         super().__init__(f"{what}\n  {text}\n  {' ' * position}^")
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.text, self.position)
 
 
 class ProgramError(TilewrightError, ValueError):
@@ -52,6 +57,9 @@ class ProgramError(TilewrightError, ValueError):
         self.what = what
         self.location = location
         super().__init__(what if location is None else f"{what}\n{location.pointing()}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.location)
 
 
 class ProblemError(TilewrightError, ValueError):
@@ -147,6 +155,18 @@ class NotWrittenFault(InterpreterFault):
 
 class CodeGenerationError(TilewrightError, RuntimeError):
     """Machine code could not be generated; the message says what LLVM said."""
+
+
+class NotPicklable(TilewrightError, PicklingError):
+    """What another process could not find again; the message names it and what to pickle instead."""
+
+
+class CacheError(TilewrightError, OSError):
+    """A folder that the cache of compiled programs leaves alone; the message names it and the rule."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled programs is not used; the message names the file or folder and the rule."""
 
 
 class InterpreterOnlyWarning(UserWarning):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.plan.contraction import Contraction
@@ -100,6 +101,9 @@ class ContractionKernel:
         """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
         return benchmark(self.bind(arrays), seconds)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ContractionKernel, (self.contraction, self.plan, self.target)
+
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
         return self.choice.explain()
@@ -119,6 +123,8 @@ def _after(before: Callable[[], None] | None, launch: Callable[[], None]) -> Cal
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
     """An array as the program has it: digits that lie side by side may be one there, also where others are open."""
+    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+        raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     if all(isinstance(n, int) for n in shape):
         return array.reshape(shape)
     return array if array.ndim == len(shape) else array.reshape(*array.shape[:-2], -1)

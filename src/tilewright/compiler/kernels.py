@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
@@ -50,8 +51,8 @@ def compile(
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
-    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
-    ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
+    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
+    to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
     `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
     read everywhere and called where it runs; `"executor"` runs the program in numpy, which is what it means. `plan`
     says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
@@ -73,7 +74,9 @@ def compile(
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
     try:
         program = _program_of(kernel)
-        program.bindings |= _bindings(symbols or {})
+        given = _bindings(symbols or {})
+        refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
+        program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
         _refuse_loose(program, known)
@@ -110,6 +113,12 @@ def _executable(
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
     return NativeExecutable(program, known, target, plan, dynamic)
+
+
+def restored(program: Program, target: str, plan: Any, dynamic: tuple[str, ...]) -> Executable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    known = resolve(program.bindings)
+    return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
 
 
 def _program_of(kernel: Any) -> Program:
@@ -326,6 +335,9 @@ class Executable:
     def asm(self) -> str:
         """The program's text, by Wave's name for what it prints."""
         return self.text()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (self.program, EXECUTOR, None, ())
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on the executor>"

@@ -12,7 +12,8 @@ from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.host import host_of_one
-from tilewright.compiler.kernels import Executable
+from tilewright.compiler.kernels import Executable, restored
+from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
@@ -175,6 +176,7 @@ class NativeExecutable(Executable):
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
+        refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
         found = resolve(bindings)
@@ -217,6 +219,10 @@ class NativeExecutable(Executable):
             found.bound(bound.values, self.outputs)(logs)
         self._finish_logs(bound, logs)
         return bound.finish()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_of = (self.program, self.target, self.plan, tuple(s.name for s in self.dynamic))
+        return restored, made_of, {"path": self.path}
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on {self.target}>"

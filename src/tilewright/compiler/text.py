@@ -27,7 +27,9 @@ from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
+from tilewright.runtime.tensors import Form, as_array
 from tilewright.targets.registry import CPU, check_target, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
@@ -74,6 +76,11 @@ def compile_text(
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
+
+
+def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
+    """An executable by what made it; machine code is compiled again, or found in the cache."""
+    return compile_text(text, target, params, workers=workers, seed=seed)
 
 
 def machine_of(program: Program) -> Machine | None:
@@ -162,8 +169,11 @@ class TextExecutable:
         `params` gives open parameters that no shape of the arguments tells.
         """
         arrays, made = self._arguments(args, params)
+        form, kinds = Form(args), {a.name: a.type.dtype for a in self.main.args}
+        for name in made:
+            form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
-        found = [arrays[name] for name in made]
+        found = [form.of(arrays[name]) for name in made]
         return found[0] if len(found) == 1 else tuple(found) or None
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
@@ -180,7 +190,9 @@ class TextExecutable:
         names = [a.name or "" for a in self.main.args]
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        arrays = dict(zip(names, (np.asarray(a) for a in args), strict=False))
+        given = [as_array(a, f"{self.name}: argument {name}") for a, name in zip(args, names, strict=False)]
+        arrays = dict(zip(names, given, strict=False))
+        self._check_written(arrays)
         made = [a for a in self.main.args if a.name not in arrays]
         for arg in made:
             if arg.type.role != "out":
@@ -193,6 +205,18 @@ class TextExecutable:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
         return arrays, [a.name or "" for a in made]
+
+    def _check_written(self, arrays: Mapping[str, Array]) -> None:
+        """Raises where what is written coincides with itself or with another argument."""
+        written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
+        for name in written:
+            require_own_memory(arrays[name], f"{self.name}: argument {name}")
+            for other, array in arrays.items():
+                if other != name and share_memory(arrays[name], array):
+                    raise ArgumentError(
+                        f"{self.name}: {name}, which is written, shares memory with {other}; "
+                        "give them memory of their own"
+                    )
 
     def _bound(self, arrays: dict[str, Array], params: Mapping[str, int] | None) -> Any:
         if params and not self._open:
@@ -257,6 +281,10 @@ class TextExecutable:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
         known = parameters(self.programs[self.main.name])
         return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "\n".join(map(str, self.programs.values()))
+        return restored, (text, self.target, self._params, self.workers, self.seed)
 
     def __repr__(self) -> str:
         return f"<executable {self.name} on {self.target}>"

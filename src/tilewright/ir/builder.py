@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import ProgramError
+from tilewright.ir.attrs import plain_attrs
 from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
@@ -48,7 +49,8 @@ class ProgramBuilder:
 
     def record(self, name: str, **attrs: Any) -> None:
         """A line of the header."""
-        self.records.append(Op(self.level.records[name], (), attrs))
+        spec = self.level.records[name]
+        self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs)))
 
     def op(self, name: str, *operands: Value, names: tuple[str, ...] = (), **attrs: Any) -> Any:
         """An operation at the end of the open block; gives its result, its results, or None."""
@@ -78,7 +80,8 @@ class ProgramBuilder:
         for key in attrs:
             if key not in spec.attrs:
                 raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}")
-        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if k in attrs}, (), blocks)
+        given = plain_attrs(spec.attrs, attrs)
+        op = Op(spec, operands, {k: given[k] for k in spec.attrs if k in given}, (), blocks)
         deferred = op.attrs.get("overlap") == "defer"  # its second block is still to come
         types = () if spec.result_types is None or deferred else spec.result_types(op)
         shown = [*names, *([None] * (len(types) - len(names)))]

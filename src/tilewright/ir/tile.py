@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir.attrs import plain_attrs
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value
 from tilewright.ir.parser import parse_program
 
@@ -467,7 +468,7 @@ class Builder:
     ) -> Op:
         """A new operation at the end of the open block; a ProgramError at its location if it makes no sense."""
         spec = self.level.ops[name]
-        op = Op(spec, operands, attrs or {}, (), blocks, loc)
+        op = Op(spec, operands, plain_attrs(spec.attrs, attrs) if attrs else {}, (), blocks, loc)
         try:
             if types is None:
                 types = () if spec.result_types is None else spec.result_types(op)
