@@ -20,7 +20,7 @@ from test_rowwise_kernels import (
     softmax_bound,
     softmax_in_float64,
 )
-from tile_checks import interpreted, native, on_x86, own_cache, run_native, same_bits
+from tile_checks import interpreted, native, no_atoms_today, on_x86, own_cache, run_native, same_bits
 from tile_fuzz import TileFuzz
 from wide_fuzz import WideFuzz
 
@@ -28,7 +28,7 @@ import tilewright
 from tilewright import kernels
 from tilewright.errors import ExecutionError
 
-pytestmark = on_x86
+pytestmark = [on_x86, no_atoms_today]
 __all__ = ["own_cache"]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tile_checks import native, on_x86, own_cache, three_ways
+from tile_checks import native, no_atoms_today, on_x86, own_cache, three_ways
 
 import tilewright
 import tilewright.lang as tkl
@@ -17,7 +17,7 @@ from tilewright.runtime.dump import Dump
 from tilewright.targets.x86.machine import MACHINES
 from tilewright.targets.x86.native import Kernel
 
-pytestmark = on_x86
+pytestmark = [on_x86, no_atoms_today]
 __all__ = ["own_cache"]
 
 M, N, K, B, S = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B, tkl.sym.S

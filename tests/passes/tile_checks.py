@@ -18,6 +18,9 @@ from tilewright.targets.x86 import cpu
 
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 
+no_atoms_today = pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost")
+"""For tests of the general path, which does products as plain loops, and says so."""
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):

@@ -46,6 +46,7 @@ def compile(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
+    require_atoms: bool = False,
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
@@ -55,6 +56,9 @@ def compile(
     or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
     for those of the first call.
+
+    Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
+    `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -69,6 +73,8 @@ def compile(
         raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
     if plan is not None and target not in NATIVE:
         raise ArgumentError("plan=: this target has no plans; leave it out")
+    if require_atoms and target not in NATIVE:
+        raise ArgumentError("require_atoms=: this target has no atoms; leave it out")
     try:
         program = _program_of(kernel)
         program.bindings |= _bindings(symbols or {})
@@ -80,7 +86,7 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
+        return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target), require_atoms)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
@@ -103,13 +109,18 @@ def _dynamic(
 
 
 def _executable(
-    program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any, dynamic: list[Symbol]
+    program: Program,
+    known: Mapping[Symbol, Expr],
+    target: str | None,
+    plan: Any,
+    dynamic: list[Symbol],
+    require_atoms: bool,
 ) -> Executable:
     if target not in NATIVE or target is None:
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known, target, plan, dynamic)
+    return NativeExecutable(program, known, target, plan, dynamic, require_atoms)
 
 
 def _program_of(kernel: Any) -> Program:
