@@ -25,9 +25,18 @@ PEERS = ("onednn",)
 Row = dict[str, Any]
 
 
+def _lists() -> list[str]:
+    from tilewright.problems import shape_lists
+
+    return list(shape_lists())
+
+
 def bench(
     problems: Annotated[
-        str, typer.Argument(metavar="SET", help="A file of problems, or the name of a list in the package.")
+        str,
+        typer.Argument(
+            metavar="SET", help="A file of problems, or the name of a list in the package.", autocompletion=_lists
+        ),
     ],
     against: Annotated[str, typer.Option(help="The other library: onednn, by way of PyTorch.")] = "onednn",
     dt: Annotated[

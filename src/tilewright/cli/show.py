@@ -24,7 +24,9 @@ def show(
     problem: Annotated[
         str, typer.Argument(metavar="PROBLEM", help="Such as mb1ic64ih56oc64oh56kh3ph1, or 128x64:64x96.")
     ],
-    level: Annotated[str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.")] = "block",
+    level: Annotated[
+        str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.", autocompletion=lambda: list(LEVELS))
+    ] = "block",
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
     plan: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
