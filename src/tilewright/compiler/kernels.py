@@ -32,6 +32,7 @@ from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.calls import arranged, signature_of
 from tilewright.targets.registry import NATIVE
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -282,9 +283,20 @@ def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set
 
 
 class Executable:
-    """A compiled kernel: call it with arguments in the order of the kernel's signature.
+    """A compiled kernel: call it with the kernel's arguments, by position or by name.
 
-    Outputs are filled in place; outputs left out are made and returned.
+    Outputs are filled in place; outputs left out are made and returned. `out=` gives the output (a tuple of them, where
+    there are several), and is returned. Threads may call an executable at the same time; they take turns.
+
+    >>> import inspect, numpy as np, tilewright
+    >>> run = tilewright.compile(tilewright.kernels.gemm("nt", "f32"))
+    >>> print(inspect.signature(run))
+    (a: 'f32[M, K]', b: 'f32[N, K]', c: 'f32[M, N]' = None, *, out=None, debug_logs=None)
+    >>> result = np.empty((1, 1), np.float32)
+    >>> run(b=np.full((1, 2), 3, np.float32), a=np.ones((1, 2), np.float32), out=result) is result
+    True
+    >>> result
+    array([[6.]], dtype=float32)
     """
 
     def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
@@ -293,6 +305,8 @@ class Executable:
         self.outputs = tuple(
             a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
         )
+        types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
+        self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
 
     @property
     def name(self) -> str:
@@ -305,14 +319,20 @@ class Executable:
             raise ArgumentError(f"level={level!r}: the executor has the level 'tile' only")
         return program_text(self.program)
 
-    def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **options: Any) -> Any:
+    def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
-        if options:
-            raise ArgumentError(f"{self.name}() has no option {', '.join(options)}")
         try:
-            return self._run(args, debug_logs)
+            made = self._run(self._arranged(args, named), debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
+        return named.get("out") if made is None else made
+
+    def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position."""
+        if not named:
+            return args
+        names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
+        return arranged(self.name, names, outputs, args, named)
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args)

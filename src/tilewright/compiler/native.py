@@ -166,9 +166,9 @@ class NativeExecutable(Executable):
         why = f"no single contraction: {self.why}" if self.why else ""
         return "\n".join(filter(None, [self._last.choice.explain(), why]))
 
-    def benchmark(self, *args: Any, seconds: float = 0.2) -> dict[str, float]:
+    def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
         """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
-        return benchmark(self.bind(*args), seconds)
+        return benchmark(self.bind(*args, **named), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
         """The program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
@@ -210,12 +210,12 @@ class NativeExecutable(Executable):
     def _measures(self) -> list[Expr | None]:
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
-    def bind(self, *args: Any) -> Callable[[], None]:
+    def bind(self, *args: Any, **named: Any) -> Callable[[], None]:
         """The kernel bound to all its arguments, outputs too: a call of the result runs it on what they hold by then.
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, args)
+        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named))
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:

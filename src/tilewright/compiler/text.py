@@ -25,6 +25,7 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.runtime.calls import arranged, signature_of
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.targets.registry import NATIVE, native_compiler
@@ -102,6 +103,12 @@ class TextExecutable:
         for op in self.main.walk():
             if op.name == "launch":
                 self._check_launch(op)
+        types = {a.name or "": str(a.type) for a in self.main.args}
+        self.__signature__ = signature_of(types, self._outputs, ["params"])
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     def _check_launch(self, op: Op) -> None:
         launched = self.programs.get(op.attrs["program"])
@@ -153,31 +160,37 @@ class TextExecutable:
         found: bytes = self._kernel.object
         return found
 
-    def __call__(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept.
 
-        `params` gives open parameters that no shape of the arguments tells.
+        `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
+        as `out=`, which is returned.
         """
-        arrays, made = self._arguments(args, params)
+        arrays, made = self._arguments(args, params, named)
         self._bound(arrays, params)()
         found = [arrays[name] for name in made]
-        return found[0] if len(found) == 1 else tuple(found) or None
+        return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
-    def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """The program bound to arrays: what is done once is done now; a call of the result launches it.
 
         `params` gives open parameters that no shape of the arguments tells.
         """
-        arrays, made = self._arguments(args, params)
+        arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
         return self._bound(arrays, params)
 
-    def _arguments(self, args: tuple[Any, ...], params: Mapping[str, int] | None) -> tuple[dict[str, Array], list[str]]:
+    def _arguments(
+        self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], list[str]]:
         names = [a.name or "" for a in self.main.args]
+        if named:
+            args = arranged(self.name, names, self._outputs, args, named)
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        arrays = dict(zip(names, (np.asarray(a) for a in args), strict=False))
+        given = zip(names, args, strict=False)
+        arrays = {n: np.asarray(a) for n, a in given if a is not None or n not in self._outputs}
         made = [a for a in self.main.args if a.name not in arrays]
         for arg in made:
             if arg.type.role != "out":
