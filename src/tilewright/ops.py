@@ -23,7 +23,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.dtypes import DType, dtype, from_numpy
+from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
@@ -65,7 +65,7 @@ class Conv:
         dilation: PerAxis = 1,
         groups: int = 1,
         activation: str | None = None,
-        out_dtype: str | None = None,
+        out_dtype: DTypeLike | None = None,
         dynamic: str | None = None,
     ):
         if dynamic not in (None, "batch", "image"):
@@ -216,7 +216,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
     return Conv3d(w, bias, **options)(x)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Array:
+def matmul(
+    a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: DTypeLike | None = None
+) -> Array:
     """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
@@ -338,11 +340,11 @@ def _dtype(array: Array, name: str) -> DType:
     return found
 
 
-def _out(name: str | None, kind: DType) -> DType:
+def _out(given: DTypeLike | None, kind: DType) -> DType:
     try:
-        return kind if name is None else dtype(name)
+        return kind if given is None else element_type(given)
     except ProgramError as fault:
-        raise ArgumentError(f"out_dtype={name!r}: {fault}") from None
+        raise ArgumentError(f"out_dtype={given!r}: {fault}") from None
 
 
 def _by(extents: Any) -> str:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from kernel_checks import small_integers
-from tile_checks import native, on_x86, own_cache, parses_back
+from tile_checks import native, no_atoms_today, on_x86, own_cache, parses_back
 
 import tilewright
 from tilewright import kernels
 from tilewright.kernels.conv import conv2d
 from tilewright.wave.templates.conv import get_igemm_conv2d
 
-pytestmark = on_x86
+pytestmark = [on_x86, no_atoms_today]
 __all__ = ["own_cache"]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.softmax import lowest
 
 B, H, M, N, D, E = tkl.sym.B, tkl.sym.H, tkl.sym.M, tkl.sym.N, tkl.sym.D, tkl.sym.E
@@ -18,8 +17,8 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 def attention(
     tile: int,
-    dtype: DType | str = "f16",
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike = "f16",
+    out_dtype: DTypeLike | None = None,
     *,
     causal: bool = False,
     first_query: int = 0,

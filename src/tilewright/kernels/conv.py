@@ -13,8 +13,7 @@ from typing import Any
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
 
 N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
@@ -31,8 +30,8 @@ Padding = str | int | Sequence[int | Sequence[int]]
 
 def conv(
     filter_size: Sequence[int],
-    dtype: DType | str = "f32",
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike = "f32",
+    out_dtype: DTypeLike | None = None,
     *,
     stride: PerAxis = 1,
     padding: Padding = 0,
@@ -135,7 +134,7 @@ def conv(
 
 
 def conv2d(
-    filter_size: tuple[int, int], dtype: DType | str = "f32", out_dtype: DType | str | None = None, **options: Any
+    filter_size: tuple[int, int], dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None, **options: Any
 ) -> tuple[tkw.Kernel, dict[Any, Any]]:
     """`conv` over height and width.
 

@@ -9,8 +9,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 N, H, W, C, P, Q = tkl.sym.N, tkl.sym.H, tkl.sym.W, tkl.sym.C, tkl.sym.P, tkl.sym.Q
 R, S, M, K = tkl.sym.R, tkl.sym.S, tkl.sym.M, tkl.sym.K
@@ -20,7 +19,7 @@ LAYOUTS = {"nhwc": (N, H, W, C), "nchw": (N, C, H, W)}
 
 def im2col(
     filter_size: tuple[int, int],
-    dtype: DType | str = "f16",
+    dtype: DTypeLike = "f16",
     layout: str = "nhwc",
     *,
     stride: tuple[int, int] = (1, 1),

@@ -7,14 +7,13 @@ from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def running_sum(dtype: DType | str = "f32", out_dtype: DType | str | None = None) -> tkw.Kernel:
+def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
     """y[m, n] = the sum of x[m, j] over j <= n, carried in f32 or i32 (f64, i64 for f64, i64) and rounded at the end.
 
     >>> import numpy as np, tilewright
@@ -33,7 +32,7 @@ def running_sum(dtype: DType | str = "f32", out_dtype: DType | str | None = None
 
 
 def tiled_running_sum(
-    tile: int, dtype: DType | str = "f32", out_dtype: DType | str | None = None
+    tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None
 ) -> tuple[tkw.Kernel, dict[Any, Any]]:
     """What `running_sum` computes, in tiles of `tile` columns, each written as soon as it is known.
 

@@ -9,8 +9,7 @@ import numpy as np
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DType, DTypeLike, element_type
 
 M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -25,7 +24,7 @@ def lowest(of_data: DType) -> float:
     return float(np.finfo(of_data.numpy).min)
 
 
-def softmax(dtype: DType | str = "f32") -> tkw.Kernel:
+def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y[m, n] = exp(x[m, n]) / the sum over j of exp(x[m, j]), computed in f32 (f64 for f64).
 
     The row's maximum is subtracted first, so that nothing overflows.
@@ -46,7 +45,7 @@ def softmax(dtype: DType | str = "f32") -> tkw.Kernel:
     return softmax
 
 
-def online_softmax(tile: int, dtype: DType | str = "f32") -> tuple[tkw.Kernel, dict[Any, Any]]:
+def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tuple[tkw.Kernel, dict[Any, Any]]:
     """What `softmax` computes; maximum and sum of each row are found in one walk over tiles of `tile` columns.
 
     The sum so far is kept relative to the maximum so far: when the maximum grows, the sum shrinks. The tile size is

@@ -9,13 +9,12 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def transpose(axes: Sequence[int] = (1, 0), dtype: DType | str = "f32") -> tkw.Kernel:
+def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y = x with its dimensions in the order `axes`, as numpy's transpose has it.
 
     >>> import numpy as np, tilewright

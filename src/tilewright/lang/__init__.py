@@ -8,6 +8,7 @@ Memory[M, K, f16]
 
 from tilewright.ir.dtypes import (
     DType,
+    DTypeLike,
     bf16,
     f4e2m1fn,
     f6e2m3fn,
@@ -44,6 +45,7 @@ __all__ = [
     "SHARED_ADDRESS_SPACE",
     "AddressSpace",
     "DType",
+    "DTypeLike",
     "DataType",
     "IndexExpr",
     "IndexMapping",

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
 from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
@@ -70,8 +70,7 @@ class Kernel:
             if isinstance(kind, Memory):
                 value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
-            elif isinstance(kind, DType | SymbolBind):
-                dtype = kind if isinstance(kind, DType) else kind.dtype
+            elif (dtype := kind.dtype if isinstance(kind, SymbolBind) else as_element_type(kind)) is not None:
                 value = Value(TileType(dtype), name)
                 arguments.append(Tile(value))
             else:
