@@ -47,6 +47,8 @@ class Conv:
 
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
+    >>> layer
+    Conv(weight f32[2, 2, 3], bias, padding=((1, 0),))
     >>> layer(np.ones((1, 2, 3), np.float32))
     array([[[3., 4.],
             [6., 7.]]], dtype=float32)
@@ -89,6 +91,16 @@ class Conv:
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
         self._typical: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        kinds = {"stride": 1, "dilation": 1, "padding": (0, 0)}
+        options = {n: getattr(self, n) for n, usual in kinds.items() if any(x != usual for x in getattr(self, n))}
+        options |= {} if self.groups == 1 else {"groups": self.groups}
+        options |= {n: v for n, v in (("activation", self.activation), ("dynamic", self.dynamic)) if v is not None}
+        kind = _dtype(self.weight, "weight")
+        options |= {} if self.out is kind else {"out_dtype": self.out}
+        parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
+        return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def __call__(self, x: Any) -> Array:
         """The convolution of an image."""

@@ -39,7 +39,7 @@ def test_names_are_ours_before_numpys():
 
 @pytest.mark.parametrize("given", ["float33", "", None, 3, float, np.complex64, np.dtype("U3"), [], np.zeros(2)])
 def test_what_is_no_element_type(given):
-    with pytest.raises(ProgramError, match="there is no element type .*; there are "):
+    with pytest.raises(ProgramError, match=r"there is no element type .*; there are "):
         element_type(given)
 
 

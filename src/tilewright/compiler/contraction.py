@@ -96,6 +96,11 @@ class ContractionKernel:
             return "\n".join(self.plan.lines()) + "\n"
         return host_text(self) if level == "host" else self.main.text(level)
 
+    def __repr__(self) -> str:
+        c = self.contraction
+        given = ", ".join(f"{o.name}: {o.dtype}[{', '.join(map(str, o.shape))}]" for o in (c.a, c.b, *c.extras, c.out))
+        return f"<kernel {c.name}({given}) by {self.form.atom.name} on {self.target}>"
+
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
         return benchmark(self.bind(arrays), seconds)

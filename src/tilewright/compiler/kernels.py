@@ -359,4 +359,8 @@ class Executable:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"<executable {self.name} on the executor>"
+        return self._shown("the executor")
+
+    def _shown(self, where: str) -> str:
+        given = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
+        return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in given)}) on {where}>"

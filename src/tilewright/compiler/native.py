@@ -236,7 +236,7 @@ class NativeExecutable(Executable):
         return bound.finish()
 
     def __repr__(self) -> str:
-        return f"<executable {self.name} on {self.target}>"
+        return self._shown(self.target)
 
 
 class Compiled:

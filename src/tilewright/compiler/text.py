@@ -269,7 +269,8 @@ class TextExecutable:
         return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
 
     def __repr__(self) -> str:
-        return f"<executable {self.name} on {self.target}>"
+        given = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
+        return f"<executable {self.name}({given}) on {self.target}>"
 
 
 def _shown(action: Any) -> Any:
