@@ -5,6 +5,7 @@ Targets: the executor, which runs the tile program in numpy and defines what it 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, signature_of
 from tilewright.targets.registry import NATIVE
 
+_LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 TARGETS = ("executor", *NATIVE)
 
@@ -78,6 +80,7 @@ def compile(
         raise ArgumentError("require_atoms=: this target has no atoms; leave it out")
     try:
         program = _program_of(kernel)
+        _LOG.debug("%s: compile for %s", program.name, target or "the executor")
         program.bindings |= _bindings(symbols or {})
         known = resolve(program.bindings)
         refuse_threads(program)

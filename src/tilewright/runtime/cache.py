@@ -7,6 +7,7 @@ leave only whole entries. A damaged one counts as not there, and is replaced.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from tilewright.runtime import environment
 
+_LOG = logging.getLogger("tilewright.cache")
 _MARK = b"tilewright-1\n"
 _UNFINISHED = ".new-"
 _ABANDONED_S = 3600.0
@@ -52,6 +54,7 @@ def load(key: str) -> bytes | None:
         return None
     with suppress(OSError):
         os.utime(path)  # what is used stays longest
+    _LOG.debug("%s: found, %d bytes", key[:12], len(payload))
     return payload
 
 
@@ -74,6 +77,7 @@ def store(key: str, payload: bytes) -> None:
             raise
     except OSError:
         return
+    _LOG.debug("%s: stored, %d bytes", key[:12], len(payload))
     _tidy(folder, len(payload))
 
 
