@@ -31,6 +31,7 @@ from tilewright.plan.contraction import recognise
 from tilewright.plan.opening import opened
 from tilewright.runtime.arguments import as_array
 from tilewright.runtime.arrays import empty
+from tilewright.wave import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -286,7 +287,7 @@ def _conv(
     activation: str | None,
 ) -> ContractionKernel:
     f, *taps, c = weight
-    made, symbols = conv_kernel(
+    made = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -299,7 +300,7 @@ def _conv(
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    return _planned(made, symbols, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
+    return _planned(made, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
 
 
 @lru_cache(maxsize=512)
@@ -307,15 +308,13 @@ def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activat
     count, m, k, n = sizes
     made = gemm_kernel("nn", *dtypes, batched=count > 1, bias=bias, activation=activation)
     batch = {"B": count} if count > 1 else {}
-    return _planned(made, {}, {**batch, "M": m, "K": k, "N": n})
+    return _planned(made, {**batch, "M": m, "K": k, "N": n})
 
 
-def _planned(
-    kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int], typical: dict[str, int] | None = None
-) -> ContractionKernel:
+def _planned(kernel: Kernel, sizes: dict[str, int], typical: dict[str, int] | None = None) -> ContractionKernel:
     """The kernel's contraction for these sizes, planned and compiled; those with a typical size are open."""
     program = kernel.trace()
-    known: dict[Any, Any] = dict(symbols)
+    known: dict[Any, Any] = dict(program.bindings)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items()}
     bound = resolve(known)

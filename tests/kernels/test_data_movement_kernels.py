@@ -64,7 +64,7 @@ def test_im2col_times_the_filters_is_a_convolution():
     rng = np.random.default_rng(2)
     x, w = small_integers(rng, (2, 6, 5, 3), "f16"), small_integers(rng, (3, 2, 3, 4), "f16")
     made = kernels.im2col((3, 2), stride=(2, 1), padding=(1, 0))
-    columns = tilewright.compile(*made, strict=True)(x)
+    columns = tilewright.compile(made, strict=True)(x)
     result = tilewright.compile(kernels.gemm("nn"), strict=True)(columns, w.reshape(18, 4)).reshape(2, 3, 4, 4)
     conv, symbols = get_igemm_conv2d("nhwc_hwcf", 2, 6, 5, 3, 3, 2, 4, (2, 1), padding=(1, 0))
     same(result, tilewright.compile(conv, symbols)(x, w))

@@ -67,7 +67,7 @@ def test_a_first_tile_of_hidden_elements_does_not_spoil_the_row(tile):
 
 
 def test_the_tile_of_the_online_kernel_is_part_of_its_meaning():
-    kernel, _ = kernels.online_softmax(4)
+    kernel = kernels.online_softmax(4)
     kernel.constraints = ()
     with pytest.raises(MissingTiling, match="TilingConstraint"):
         tilewright.compile(kernel)

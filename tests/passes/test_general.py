@@ -66,7 +66,7 @@ def test_im2col(image, size, stride, padding, dilation, layout):
     x = small_integers(np.random.default_rng(3), image, "f16", 100)
     given = x if layout == "nhwc" else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     made = kernels.im2col(size, "f16", layout, stride=stride, padding=padding, dilation=dilation)
-    wanted = tilewright.compile(*made)(given)
+    wanted = tilewright.compile(made)(given)
     same_bits(made, (given,), wanted.shape, "f16")
 
 

@@ -66,9 +66,8 @@ def test_no_kernel_is_left_out():
 @pytest.mark.parametrize("path", ["general", "best"])
 @pytest.mark.parametrize(("made", "args", "rough"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_kernels(made, args, rough, path):
-    kernel, symbols = made if isinstance(made, tuple) else (made, {})
     results = []
-    for run in (tilewright.compile(kernel, symbols), native(made, path)):
+    for run in (tilewright.compile(made), native(made, path)):
         mine = [a.copy() for a in args]
         found = run(*mine)
         results.append([*mine, *([] if found is None else [found])])

@@ -90,15 +90,14 @@ class Workload:
         from tilewright.algebra.expr import Symbol
         from tilewright.compiler.kernels import resolve
 
-        kernel, symbols, sizes = self._kernel()
+        kernel, sizes = self._kernel()
         program = kernel.trace()
         named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
-        named |= {s.name: s for s in symbols}
-        known = {**symbols, **{named[name]: value for name, value in sizes.items()}}
+        known = {**program.bindings, **{named[name]: value for name, value in sizes.items()}}
         return program, {s: int(e) for s, e in resolve(known).items()}
 
-    def _kernel(self) -> tuple[Any, dict[Any, Any], dict[str, int]]:
-        """(kernel, symbols it binds, sizes by name)."""
+    def _kernel(self) -> tuple[Any, dict[str, int]]:
+        """(kernel, sizes by name)."""
         left, right, result = (_NAMES.get(name, name) for name in self.types)
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
@@ -111,14 +110,14 @@ class Workload:
             batch, m = self._batches
             has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
             sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
-            return gemm("nn", left, result, batched=has), {}, sizes
+            return gemm("nn", left, result, batched=has), sizes
         from tilewright.kernels.conv import IMAGE, conv
 
         ends = list(zip(p.p, p.p_right, strict=True))
-        kernel, symbols = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
+        kernel = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
         sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
         sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
-        return kernel, symbols, sizes
+        return kernel, sizes
 
     @property
     def _batches(self) -> tuple[list[tuple[int, int, int]], int]:

@@ -24,7 +24,7 @@ def attention(
     first_query: int = 0,
     bias: bool = False,
     scale: float | None = None,
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+) -> tkw.Kernel:
     """out[b, h, m] = the mean of all v[b, h, n], weighted by softmax over n of scale * <q[b, h, m], k[b, h, n]>.
 
     Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], with `bias` an f32 bias[B, H, M, N] that is added to the
@@ -35,10 +35,10 @@ def attention(
     which are rounded to the data's type before they meet v, as matrix units ask.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = attention(2, "f32", causal=True)
+    >>> kernel = attention(2, "f32", causal=True)
     >>> q, k = np.zeros((1, 1, 3, 1), np.float32), np.zeros((1, 1, 3, 1), np.float32)
     >>> v = np.array([1, 2, 6], np.float32).reshape(1, 1, 3, 1)
-    >>> tilewright.compile(kernel, symbols, strict=True)(q, k, v).ravel()
+    >>> tilewright.compile(kernel, strict=True)(q, k, v).ravel()
     array([1. , 1.5, 3. ], dtype=float32)
     """
     of_data = element_type(dtype)
@@ -80,10 +80,10 @@ def attention(
         ) -> None:
             attend(q, k, v, bias, out)
 
-        return attention_with_bias, {BLOCK_N: tile}
+        return attention_with_bias.bound({BLOCK_N: tile})
 
     @tkw.wave(tiling)
     def attention(q: Queries, k: Keys, v: Values, out: Out) -> None:
         attend(q, k, v, None, out)
 
-    return attention, {BLOCK_N: tile}
+    return attention.bound({BLOCK_N: tile})

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
-from typing import Any
-
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import Expr
@@ -25,16 +23,16 @@ def im2col(
     stride: tuple[int, int] = (1, 1),
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+) -> tkw.Kernel:
     """columns[(n, p, q), (r, s, c)] = x[n, p*stride + r*dilation - padding, q*... + s*... - ..., c], 0 outside x.
 
     A row for each output pixel, a column for each tap and channel; the last named index is the fastest. Pairs are
     for height and width. The image's sizes come with the argument.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = im2col((1, 3), "i8", padding=(0, 1))
+    >>> kernel = im2col((1, 3), "i8", padding=(0, 1))
     >>> x = np.array([5, 6, 7], np.int8).reshape(1, 1, 3, 1)
-    >>> tilewright.compile(kernel, symbols, strict=True)(x)
+    >>> tilewright.compile(kernel, strict=True)(x)
     array([[0, 5, 6],
            [5, 6, 7],
            [6, 7, 0]], dtype=int8)
@@ -74,4 +72,4 @@ def im2col(
         M: N * P * Q,
         K: R * S * C,
     }
-    return im2col, symbols
+    return im2col.bound(symbols)

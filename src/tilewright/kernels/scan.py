@@ -31,16 +31,14 @@ def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) ->
     return running_sum
 
 
-def tiled_running_sum(
-    tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+def tiled_running_sum(tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
     """What `running_sum` computes, in tiles of `tile` columns, each written as soon as it is known.
 
     The sum of all tiles before is carried from one to the next; the tile size need not divide the row.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = tiled_running_sum(2, "i8", "i32")
-    >>> tilewright.compile(kernel, symbols, strict=True)(np.array([[100, 100, -1]], np.int8))
+    >>> kernel = tiled_running_sum(2, "i8", "i32")
+    >>> tilewright.compile(kernel, strict=True)(np.array([[100, 100, -1]], np.int8))
     array([[100, 200, 199]], dtype=int32)
     """
     of_data = element_type(dtype)
@@ -55,4 +53,4 @@ def tiled_running_sum(
             tkw.write(tkw.cast(tkw.cumsum(values, before, dim=N), of_result), y)
             return tkw.sum(values, before, dim=N)
 
-    return tiled_running_sum, {BLOCK_N: tile}
+    return tiled_running_sum.bound({BLOCK_N: tile})

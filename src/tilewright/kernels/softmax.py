@@ -45,15 +45,15 @@ def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
     return softmax
 
 
-def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tuple[tkw.Kernel, dict[Any, Any]]:
+def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
     """What `softmax` computes; maximum and sum of each row are found in one walk over tiles of `tile` columns.
 
     The sum so far is kept relative to the maximum so far: when the maximum grows, the sum shrinks. The tile size is
     part of the meaning, because it decides how sums are rounded; it need not divide the row.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = online_softmax(2)
-    >>> tilewright.compile(kernel, symbols, strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
+    >>> kernel = online_softmax(2)
+    >>> tilewright.compile(kernel, strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
     array([[0.125, 0.25 , 0.625]], dtype=float32)
     """
     of_data = element_type(dtype)
@@ -72,4 +72,4 @@ def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tuple[tkw.Kernel, dic
         weights = tkw.exp(tkw.cast(tkw.read(x), of_sums) - highest)
         tkw.write(tkw.cast(weights / total, of_data), y)
 
-    return online_softmax, {BLOCK_N: tile}
+    return online_softmax.bound({BLOCK_N: tile})

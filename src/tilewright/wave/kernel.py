@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import FrameType
 from typing import Any
 
@@ -28,10 +29,18 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
+        self.symbols: dict[Expr, Expr] = {}
+        """Symbols that the kernel binds itself; `compile` may bind them otherwise."""
         self.annotations = _annotations(function, frame)
         self.constraints = tuple(constraints)
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
+
+    def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
+        """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
+        made = copy(self)
+        made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
+        return made
 
     def trace(self) -> Program:
         """The tile program, traced anew: verified, and the same each time."""
@@ -47,7 +56,7 @@ class Kernel:
             values, arguments = self._arguments(trace)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        bindings: dict[Expr, Any] = {}
+        bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
