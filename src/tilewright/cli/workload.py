@@ -34,6 +34,7 @@ from tilewright.runtime.arrays import placed
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.machine import Machine
     from tilewright.plan.contraction import Contraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -152,14 +153,13 @@ class Workload:
         """The kernel's machine code, for the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
-        if plan is not None and plan.startswith("@"):
-            try:
-                plan = Path(plan[1:]).read_text()
-            except OSError as fault:
-                raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
-        if plan is not None and not plan.strip():
-            raise ArgumentError("the plan is empty: `show --level plan` prints one")
-        return ContractionKernel(self.contraction, plan)
+        return ContractionKernel(self.contraction, _plan_text(plan))
+
+    def planned(self, machine: Machine, plan: str | None = None) -> ContractionKernel:
+        """The kernel as a machine would do it, without machine code."""
+        from tilewright.compiler.contraction import ContractionKernel
+
+        return ContractionKernel(self.contraction, _plan_text(plan), machine=machine)
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
         """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""
@@ -231,6 +231,18 @@ class Checks:
         exact = f"all {self.count} elements are equal" if not self.wrong else f"{self.wrong} of {self.count} differ"
         real = f"the largest error is {self.share:.2g} of its bound"
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
+
+
+def _plan_text(plan: str | None) -> str | None:
+    """The plan that --plan gives: its text, or @ and the file that holds it."""
+    if plan is not None and plan.startswith("@"):
+        try:
+            plan = Path(plan[1:]).read_text()
+        except OSError as fault:
+            raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
+    if plan is not None and not plan.strip():
+        raise ArgumentError("the plan is empty: `show --level plan` prints one")
+    return plan
 
 
 def known_target(target: str) -> None:

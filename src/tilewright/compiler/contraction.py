@@ -9,7 +9,9 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.lower import lower
 from tilewright.passes.pipeline import run
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.plan import Plan, parse_plan
@@ -23,12 +25,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ContractionKernel:
-    """A contraction for one set of sizes: its plan, its block programs and their machine code."""
+    """A contraction for one set of sizes: its plan, its block programs and their machine code.
 
-    def __init__(self, contraction: Contraction, plan: str | Plan | None = None, target: str = "x86"):
-        here = native(target)
+    With a `machine` it is planned for that one, whatever this CPU is, and has no machine code: its target is the
+    interpreter.
+    """
+
+    def __init__(
+        self,
+        contraction: Contraction,
+        plan: str | Plan | None = None,
+        target: str = "x86",
+        machine: Machine | None = None,
+    ):
         given = parse_plan(plan) if isinstance(plan, str) else plan
-        job = Job(here.machine(), here.has, given=given, contraction=contraction)
+        if machine is None:
+            here = native(target)
+            job = Job(here.machine(), here.has, given=given, contraction=contraction)
+        else:
+            job, target = Job(machine, lambda _: True, given=given, contraction=contraction), "interpreter"
         self._compile(run(job, Dump.of(contraction.name).write), target)
 
     @classmethod
@@ -45,6 +60,7 @@ class ContractionKernel:
         assert job.form is not None
         assert job.packing is not None
         self.target, self.choice, self.plan, self.form = target, job.choice, job.plan, job.form
+        self.machine, self._available = job.machine, job.available
         self.contraction = c = job.contraction
         self.packed_shape, self.packed_dtype = job.packing.shape, job.packing.dtype
         self.widened: dict[str, TextExecutable] = {}
@@ -94,6 +110,8 @@ class ContractionKernel:
         program."""
         if level == "plan":
             return "\n".join(self.plan.lines()) + "\n"
+        if level == "loop":
+            return str(lower(self.main.main, self.machine, self._available).program)
         return host_text(self) if level == "host" else self.main.text(level)
 
     def __repr__(self) -> str:
