@@ -1,6 +1,5 @@
 """Attention, forward: the softmax over the keys is computed online, so that no matrix of all scores is ever held."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any
@@ -44,10 +43,10 @@ def attention(
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
     of_result = of_data if out_dtype is None else element_type(out_dtype)
-    Queries = tkl.Memory[B, H, M, D, GLOBAL, of_data]
-    Keys = tkl.Memory[B, H, N, D, GLOBAL, of_data]
-    Values = tkl.Memory[B, H, N, E, GLOBAL, of_data]
-    Out = tkl.Memory[B, H, M, E, GLOBAL, of_result]
+    Queries: Any = tkl.Memory[B, H, M, D, GLOBAL, of_data]
+    Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
+    Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
+    Out: Any = tkl.Memory[B, H, M, E, GLOBAL, of_result]
 
     def attend(q: Any, k: Any, v: Any, bias: Any, out: Any) -> None:
         factor = tkw.rsqrt(tkw.scalar(D, of_sums)) if scale is None else scale

@@ -2,7 +2,6 @@
 with a bias and an activation at the end.
 """
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """Functions of one element: activations as parts of other kernels, and kernels that apply them to a matrix."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from math import sqrt

@@ -1,6 +1,5 @@
 """Places that data decide: gather and scatter of rows, and a histogram by atomic addition."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl

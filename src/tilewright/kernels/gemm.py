@@ -1,6 +1,5 @@
 """Matrix products: any transposes, batches, output types, with a bias and an activation at the end."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """im2col: the matrix whose product with the filters is a convolution."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl

@@ -1,6 +1,5 @@
 """Normalisation of each row: layer norm and RMS norm."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl

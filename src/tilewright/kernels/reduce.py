@@ -1,6 +1,5 @@
 """Reductions of a matrix along its rows or columns."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl

@@ -1,6 +1,5 @@
 """Running sums of each row: on whole rows, and tile by tile with what came before carried along."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any

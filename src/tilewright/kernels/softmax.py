@@ -1,6 +1,5 @@
 """Softmax of each row: on whole rows, and online, one tile of the row after another."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any

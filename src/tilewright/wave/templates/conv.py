@@ -109,9 +109,9 @@ def get_igemm_conv2d(
 
     @tkw.wave(constraints)
     def conv(
-        x: tkl.Memory[(*x_dims, ADDRESS_SPACE, of_input)],  # type: ignore[valid-type]
-        we: tkl.Memory[(*w_dims, ADDRESS_SPACE, of_input)],  # type: ignore[valid-type]
-        out: tkl.Memory[(*y_dims, tkl.GLOBAL_ADDRESS_SPACE, of_output)],  # type: ignore[valid-type]
+        x: tkl.Memory[(*x_dims, ADDRESS_SPACE, of_input)],
+        we: tkl.Memory[(*w_dims, ADDRESS_SPACE, of_input)],
+        out: tkl.Memory[(*y_dims, tkl.GLOBAL_ADDRESS_SPACE, of_output)],
     ) -> None:
         c_reg = tkl.Register[M, NF, accumulator](0)
 
