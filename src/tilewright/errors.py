@@ -105,6 +105,10 @@ class OutOfScope(ProgramError, NotImplementedError):
     """A name of Wave's that Tilewright deliberately does not offer."""
 
 
+class NoAtoms(ProgramError):
+    """A product that must run on the machine's multiplication atoms, by `require_atoms`, and does not."""
+
+
 class ArgumentError(TilewrightError, TypeError):
     """An argument of a kernel call that does not fit: the message names it, its value and what is allowed."""
 
@@ -119,6 +123,10 @@ class NarrowingWarning(UserWarning):
 
 class AliasingWarning(UserWarning):
     """A kernel argument that is read and written through different accesses."""
+
+
+class FastPathLost(UserWarning):
+    """A product that runs as plain loops although the machine has a multiplication atom for its types."""
 
 
 class IgnoredOptionWarning(UserWarning):

@@ -24,7 +24,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.dtypes import DType, dtype, from_numpy, plain_number
+from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
@@ -33,6 +33,7 @@ from tilewright.plan.opening import opened
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.tensors import Form, as_array
+from tilewright.wave import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,6 +50,8 @@ class Conv:
 
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
+    >>> layer
+    Conv(weight f32[2, 2, 3], bias, padding=((1, 0),))
     >>> layer(np.ones((1, 2, 3), np.float32))
     array([[[3., 4.],
             [6., 7.]]], dtype=float32)
@@ -67,7 +70,7 @@ class Conv:
         dilation: PerAxis = 1,
         groups: int = 1,
         activation: str | None = None,
-        out_dtype: str | None = None,
+        out_dtype: DTypeLike | None = None,
         dynamic: str | None = None,
     ):
         if dynamic not in (None, "batch", "image"):
@@ -95,6 +98,16 @@ class Conv:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_packed": {}}  # copies pack for themselves
+
+    def __repr__(self) -> str:
+        kinds = {"stride": 1, "dilation": 1, "padding": (0, 0)}
+        options = {n: getattr(self, n) for n, usual in kinds.items() if any(x != usual for x in getattr(self, n))}
+        options |= {} if self.groups == 1 else {"groups": self.groups}
+        options |= {n: v for n, v in (("activation", self.activation), ("dynamic", self.dynamic)) if v is not None}
+        kind = _dtype(self.weight, "weight")
+        options |= {} if self.out is kind else {"out_dtype": self.out}
+        parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
+        return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
 
     def __call__(self, x: Any) -> Any:
         """The convolution of an image; a torch tensor where the image is one."""
@@ -233,7 +246,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     return Conv3d(w, bias, **options)(x)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Any:
+def matmul(
+    a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: DTypeLike | None = None
+) -> Any:
     """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
@@ -290,7 +305,7 @@ def _conv(
     activation: str | None,
 ) -> ContractionKernel:
     f, *taps, c = weight
-    made, symbols = conv_kernel(
+    made = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -303,7 +318,7 @@ def _conv(
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    return _planned(made, symbols, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
+    return _planned(made, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
 
 
 @lru_cache(maxsize=512)
@@ -311,15 +326,13 @@ def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activat
     count, m, k, n = sizes
     made = gemm_kernel("nn", *dtypes, batched=count > 1, bias=bias, activation=activation)
     batch = {"B": count} if count > 1 else {}
-    return _planned(made, {}, {**batch, "M": m, "K": k, "N": n})
+    return _planned(made, {**batch, "M": m, "K": k, "N": n})
 
 
-def _planned(
-    kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int], typical: dict[str, int] | None = None
-) -> ContractionKernel:
+def _planned(kernel: Kernel, sizes: dict[str, int], typical: dict[str, int] | None = None) -> ContractionKernel:
     """The kernel's contraction for these sizes, planned and compiled; those with a typical size are open."""
     program = kernel.trace()
-    known: dict[Any, Any] = dict(symbols)
+    known: dict[Any, Any] = dict(program.bindings)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items()}
     bound = resolve(known)
@@ -372,11 +385,11 @@ def _dtype(array: Array, name: str) -> DType:
     return found
 
 
-def _out(name: str | None, kind: DType) -> DType:
+def _out(given: DTypeLike | None, kind: DType) -> DType:
     try:
-        return kind if name is None else dtype(name)
+        return kind if given is None else element_type(given)
     except ProgramError as fault:
-        raise ArgumentError(f"out_dtype={name!r}: {fault}") from None
+        raise ArgumentError(f"out_dtype={given!r}: {fault}") from None
 
 
 def _by(extents: Any) -> str:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -333,3 +334,29 @@ def test_has_division_of_chosen_symbols():
     a, Q = index("a", 10), extent("Q")
     assert has_division(a % 3 + 1)
     assert not has_division(a + Q // 3, over=[a])
+
+
+def test_threads_that_make_the_same_expression_get_the_same_object():
+    """Of expressions that six threads made at once, some were two objects, which no rule takes for equal."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for r in range(12):
+            found = [[] for _ in range(6)]
+            start = threading.Barrier(6)
+
+            def work(n, r=r, found=found, start=start):
+                start.wait()
+                found[n] += [
+                    symbol(f"s{r}_{i}", 0, i + 5) * 3 + i * 7919 + symbol(f"t{r}_{i}", 0) // 3 for i in range(150)
+                ]
+                nodes.forget_unused()
+
+            threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert all(a is b for a, *rest in zip(*found, strict=True) for b in rest)
+    finally:
+        sys.setswitchinterval(before)

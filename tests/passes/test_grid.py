@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from grid_fuzz import GridFuzz
-from tile_checks import interpreted, own_cache, three_ways
+from tile_checks import interpreted, no_atoms_today, own_cache, three_ways
 
 import tilewright
 import tilewright.lang as tkl
@@ -20,6 +20,7 @@ from tilewright.lang.global_symbols import (
     WORKGROUP_2,
 )
 
+pytestmark = no_atoms_today
 __all__ = ["own_cache"]
 M, N, K, S = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.S
 

@@ -32,6 +32,7 @@ ORDER = [
     {"compiler"},
     {"problems", "kernels"},
     {"ops", "cli", "compat", "tune", "torch", "explore"},
+    {"__main__"},
 ]
 
 

@@ -26,6 +26,7 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.runtime.calls import arranged, signature_of
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
@@ -112,6 +113,12 @@ class TextExecutable:
         for op in self.main.walk():
             if op.name == "launch":
                 self._check_launch(op)
+        types = {a.name or "": str(a.type) for a in self.main.args}
+        self.__signature__ = signature_of(types, self._outputs, ["params"])
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     def _check_launch(self, op: Op) -> None:
         launched = self.programs.get(op.attrs["program"])
@@ -163,35 +170,44 @@ class TextExecutable:
         found: bytes = self._kernel.object
         return found
 
-    def __call__(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept.
 
-        `params` gives open parameters that no shape of the arguments tells.
+        `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
+        as `out=`, which is returned.
         """
-        arrays, made = self._arguments(args, params)
-        form, kinds = Form(args), {a.name: a.type.dtype for a in self.main.args}
+        arrays, made = self._arguments(args, params, named)
+        form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
         for name in made:
             form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
         found = [form.of(arrays[name]) for name in made]
-        return found[0] if len(found) == 1 else tuple(found) or None
+        return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
-    def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """The program bound to arrays: what is done once is done now; a call of the result launches it.
 
         `params` gives open parameters that no shape of the arguments tells.
         """
-        arrays, made = self._arguments(args, params)
+        arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
         return self._bound(arrays, params)
 
-    def _arguments(self, args: tuple[Any, ...], params: Mapping[str, int] | None) -> tuple[dict[str, Array], list[str]]:
+    def _arguments(
+        self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], list[str]]:
         names = [a.name or "" for a in self.main.args]
+        if named:
+            args = arranged(self.name, names, self._outputs, args, named)
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        given = [as_array(a, f"{self.name}: argument {name}") for a, name in zip(args, names, strict=False)]
-        arrays = dict(zip(names, given, strict=False))
+        given = {
+            name: as_array(a, f"{self.name}: argument {name}")
+            for a, name in zip(args, names, strict=False)
+            if a is not None or name not in self._outputs
+        }
+        arrays: dict[str, Array] = dict(given)
         self._check_written(arrays)
         made = [a for a in self.main.args if a.name not in arrays]
         for arg in made:
@@ -287,7 +303,8 @@ class TextExecutable:
         return restored, (text, self.target, self._params, self.workers, self.seed)
 
     def __repr__(self) -> str:
-        return f"<executable {self.name} on {self.target}>"
+        given = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
+        return f"<executable {self.name}({given}) on {self.target}>"
 
 
 def _shown(action: Any) -> Any:

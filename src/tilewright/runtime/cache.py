@@ -9,6 +9,7 @@ compiled as if there were no cache.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from contextlib import suppress
@@ -27,6 +28,7 @@ from tilewright.runtime.cache_folder import (
     warn_once,
 )
 
+_LOG = logging.getLogger("tilewright.cache")
 _MARK = b"tilewright-1\n"
 _ABANDONED_S = 3600.0
 """An unfinished entry of this age belongs to a process that was killed."""
@@ -68,6 +70,7 @@ def load(key: str) -> bytes | None:
         return None
     with suppress(OSError):
         os.utime(path)  # what is used stays longest
+    _LOG.debug("%s: found, %d bytes", key[:12], len(payload))
     return payload
 
 
@@ -87,6 +90,7 @@ def store(key: str, payload: bytes) -> None:
         replace_file(place / key, _MARK + hashlib.sha256(payload).digest() + payload)
     except OSError:
         return
+    _LOG.debug("%s: stored, %d bytes", key[:12], len(payload))
     _tidy(folder, len(payload))
 
 

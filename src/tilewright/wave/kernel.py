@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
 from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.pickling import found_by_name
 from tilewright.ir.tile import TILE
@@ -29,11 +30,19 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
+        self.symbols: dict[Expr, Expr] = {}
+        """Symbols that the kernel binds itself; `compile` may bind them otherwise."""
         self.annotations = _annotations(function, frame)
         self.constraints = tuple(constraints)
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__ = function.__module__
         self.__doc__ = function.__doc__
+
+    def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
+        """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
+        made = copy(self)
+        made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
+        return made
 
     def trace(self) -> Program:
         """The tile program, traced anew: verified, and the same each time."""
@@ -49,7 +58,7 @@ class Kernel:
             values, arguments = self._arguments(trace)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        bindings: dict[Expr, Any] = {}
+        bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
@@ -79,8 +88,7 @@ class Kernel:
             if isinstance(kind, Memory):
                 value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
-            elif isinstance(kind, DType | SymbolBind):
-                dtype = kind if isinstance(kind, DType) else kind.dtype
+            elif (dtype := kind.dtype if isinstance(kind, SymbolBind) else as_element_type(kind)) is not None:
                 value = Value(TileType(dtype), name)
                 arguments.append(Tile(value))
             else:
