@@ -188,7 +188,7 @@ def constant(agent: Agent, op: Op) -> Steps | None:
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
     name = f"%{op.results[0].name or 'constant'}"
-    buffer = Buffer(name, data, "constant", True, agent.worker.ops)
+    buffer = Buffer(name, data, "constant", True)
     agent.handles[op.results[0]] = Tensor.whole(buffer, op.results[0].type)
     return None
 

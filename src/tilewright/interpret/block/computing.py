@@ -124,7 +124,7 @@ def _whole(agent: Agent, op: Op, source: Any) -> Steps:
         return load(source, tuple(np.indices(source.shape)), op, agent.clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
-        parts = yield from agent.meet(op, (values, known))
+        parts = yield from agent.exchange(op, (values, known))
         values, known = values.copy(), known.copy()
         for other, has in parts:
             values[has] = other[has]

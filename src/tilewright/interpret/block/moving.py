@@ -181,7 +181,7 @@ def _start(agent: Agent, op: Op) -> Steps:
     source.check(op)
     target.check(op)
     worker = agent.worker
-    clock = worker.copy_clock(agent)
+    clock = agent.clock.fork()
     otherwise = op.attrs.get("otherwise")
     at = grid(source.shape)
 
@@ -190,7 +190,7 @@ def _start(agent: Agent, op: Op) -> Steps:
 
     held, keeping = target.hold, source.hold
     target = _bare(target)
-    copying = Copying(finish, op, clock.agent)
+    copying = Copying(finish, op, clock)
     worker.copies.append(copying)
     if held is not None:
         held.fill.landing.append(copying)
@@ -289,8 +289,7 @@ def atomic(agent: Agent, op: Op) -> Steps:
     memory.check(op)
     bottom, flat, _ = memory.locate(places, op)
     flat = np.broadcast_to(np.asarray(flat), values[mask].shape).reshape(-1)
-    how = {"add": np.add, "min": np.minimum, "max": np.maximum}[op.attrs["how"]]
-    bottom.buffer.combine(flat, values[mask].reshape(-1), how, agent.clock, op)
+    bottom.buffer.combine(flat, values[mask].reshape(-1), op.attrs["how"], agent.clock, op)
 
 
 def _leaves_out(agent: Agent, op: Op) -> bool:
@@ -320,7 +319,7 @@ def debug_log(agent: Agent, op: Op) -> Steps:
     yield None
     source = agent.handles[op.operands[0]]
     if isinstance(source, Registers):
-        parts = yield from agent.meet(op, source.table(op))
+        parts = yield from agent.exchange(op, source.table(op))
         values = np.zeros(int(np.prod(source.shape, dtype=np.int64)), source.data.dtype)
         for found, known in parts:
             values[known] = found[known]

@@ -1,0 +1,363 @@
+"""Races are found whatever the distance, the number of workers and the schedule; right programs are not reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from block_checks import Case, attention, conv_amx, conv_avx512, conv_hopper, gemm
+from race_programs import PLANTS, reported, run
+from random_programs import random_block_program
+from random_roles import random_role_program
+from test_random import results
+
+from tilewright import errors
+from tilewright.compiler.text import compile_text
+from tilewright.interpret.block.accesses import EVERYONE, READ, WRITE, Sharing, Watch
+from tilewright.interpret.block.clocks import SLOTS, Clocks
+from tilewright.ir.block import parse_block
+
+DISTANCES = (1, 2, 31, 32, 63, 90, 93, 94, 95, 188, 300)
+
+
+def seen(text: str, *arguments: Any, workers: int, seed: int) -> type[Exception] | None:
+    """The kind of report that a program brings; None: none."""
+    try:
+        compile_text(text, workers=workers, seed=seed)(*(a.copy() for a in arguments))
+    except errors.InterpreterFault as fault:
+        return type(fault)
+    return None
+
+
+# -- planted races ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_planted_races_are_found_at_every_distance_with_any_workers(name: str) -> None:
+    for turn, distance in enumerate(DISTANCES):
+        for workers, seed in ((1, turn), (1 + turn % 8, 1), (8 - turn % 8, 40 + turn)):
+            assert reported(PLANTS[name](distance, True), workers, seed), (distance, workers, seed)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_twins_of_planted_races_are_not_reported_under_twenty_schedules(name: str) -> None:
+    for seed in range(20):
+        outputs = run(PLANTS[name](1 + 2 * seed, False), 1 + seed % 8, seed)
+        assert all((found == 1).all() for found in outputs)
+    for distance in (94, 300):
+        run(PLANTS[name](distance, False), 3, distance)
+
+
+def test_two_stores_94_copies_apart_shared_a_slot_of_the_clocks() -> None:
+    assert all(reported(PLANTS["stores"](94, True), 1, seed) for seed in range(5))
+
+
+# -- tasks --------------------------------------------------------------------------------------------------
+
+TWO_LOOPS = """block f(%x: in global i32 (6), %y: inout global i32 (6), %z: out global i32 (6)) {
+  tasks t in 0..6 FIRST {
+    %a = view %x (i 1) -> [t]
+    %b = view %y (i 1) -> [t]
+    copy %a -> %b
+  }
+  tasks u in 0..6 SECOND {
+    %c = view %y (i 1) -> [WHERE]
+    %d = view %z (i 1) -> [u]
+    copy %c -> %d
+  }
+}"""
+X = np.arange(6, dtype=np.int32)
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_a_loop_of_tasks_reads_what_another_task_of_the_loop_before_wrote(workers: int) -> None:
+    text = TWO_LOOPS.replace("FIRST", "").replace("SECOND", "")
+    for seed in range(3):
+        for where in ("5 - u", "(u + 1)%6", "(u + 2)%6", "(u + 4)%6"):
+            found = seen(text.replace("WHERE", where), X, 0 * X, workers=workers, seed=seed)
+            assert found is errors.RaceFault, where
+        assert seen(text.replace("WHERE", "u"), X, 0 * X, workers=workers, seed=seed) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ("strided", "strided", True),
+        ("contiguous", "contiguous", True),
+        ("strided", "contiguous", False),
+        ("dynamic", "dynamic", False),
+        ("dynamic", "strided", False),
+    ],
+)
+def test_tasks_of_two_loops_are_one_workers_only_where_they_are_shared_out_alike(
+    first: str, second: str, together: bool
+) -> None:
+    text = TWO_LOOPS.replace("FIRST", f"schedule {first}").replace("SECOND", f"schedule {second}").replace("WHERE", "u")
+    for workers in (1, 2, 4, 7):
+        for seed in range(4):
+            found = seen(text, X, 0 * X, workers=workers, seed=seed)
+            assert found is (None if together else errors.RaceFault), (workers, seed)
+
+
+def test_contiguous_loops_of_different_lengths_are_shared_out_differently() -> None:
+    text = """block f(%y: inout global i32 (6), %z: out global i32 (3)) {
+  tasks t in 0..6 schedule contiguous {
+    %a = view %y (i 1) -> [t]
+    fill %a 1
+  }
+  tasks u in 0..3 schedule contiguous {
+    %c = view %y (i 1) -> [u]
+    %d = view %z (i 1) -> [u]
+    copy %c -> %d
+  }
+}"""
+    for workers in (1, 2, 3):
+        assert seen(text, X, workers=workers, seed=0) is errors.RaceFault
+        assert seen(text.replace("contiguous", "strided"), X, workers=workers, seed=0) is None
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_what_stands_outside_of_tasks_is_done_by_every_worker(workers: int) -> None:
+    text = """block f(%x: in global i32 (6), %y: inout global i32 (6), %n: inout global i32 (1)) {
+  OUTSIDE
+  tasks t in 0..6 {
+    %b = view %y (i 1) -> [t]
+    %a = view %x (i 1) -> [t]
+    copy %a -> %b
+  }
+}"""
+    one = np.zeros(1, np.int32)
+    for outside, fault in (
+        ("", None),
+        ("%o = alloc shared i32 (1)\n  fill %o 1\n  atomic add %o (i 1), %n -> [0]", None),
+        ("%s = alloc shared i32 (1)\n  copy %n -> %s", None),
+        ("fill %n 1", errors.RaceFault),
+        ("%s = alloc shared i32 (6)\n  copy %y -> %s", errors.RaceFault),
+    ):
+        assert seen(text.replace("OUTSIDE", outside), X, 0 * X, one, workers=workers, seed=3) is fault, outside
+
+
+def test_roles_do_the_same_task_together_also_where_tasks_are_dynamic() -> None:
+    """The roles of a workgroup share each deal of tasks; a second loop is another deal."""
+    text = """block f(%x: in global i32 (6, 4), %y: inout global i32 (6, 4), %z: out global i32 (6, 4))
+{
+  %s = alloc shared i32 (2, 4)
+  %ring = channel %s stages 2 from one to two
+  role one waves 1 {
+    tasks t in 0..6 schedule dynamic {
+      %row = view %x (i 4) -> [t, i]
+      %to = view %y (i 4) -> [t, i]
+      copy %row -> %to
+      %free = acquire %ring
+      copy %row -> %free
+      commit %ring
+    }
+  }
+  role two waves 2 {
+    tasks t in 0..6 schedule dynamic {
+      %full = wait %ring
+      %row = view %y (i 4) -> [t, i]
+      %out = view %z (i 4) -> [t, i]
+      copy %row -> %out
+      release %ring
+    }
+  }
+}"""
+    x = np.arange(24, dtype=np.int32).reshape(6, 4)
+    for workers in (1, 2, 3, 5):
+        for seed in range(4):
+            z = compile_text(text, workers=workers, seed=seed)(x, 0 * x)
+            assert np.array_equal(z, x)
+            assert (
+                seen(text.replace("view %y (i 4) -> [t, i]\n      %out", "view %y (i 4) -> [5 - t, i]\n      %out"),
+                     x, 0 * x, workers=workers, seed=seed)
+                is errors.RaceFault
+            )  # fmt: skip
+
+
+# -- memory of a task ---------------------------------------------------------------------------------------
+
+PER_TASK = """block f(%x: in global i32 (8, 8), %y: out global i32 (8, 8))
+  waves 4
+{
+  OUTSIDE
+  tasks t in 0..8 OVERLAP {
+    INSIDE
+    %row = view %x (i 8) -> [t, i]
+    copy %row -> %s
+    barrier
+    %turned = view %s (i 8) -> [7 - i]
+    %v = alloc register i32 (8) by (4,2):(2,1)
+    copy %turned -> %v
+  } finally {
+    %to = view %y (i 8) -> [t, i]
+    copy %v -> %to
+    LAST
+  }
+}"""
+ROWS = np.arange(64, dtype=np.int32).reshape(8, 8)
+
+
+@pytest.mark.parametrize("overlap", ["", "overlap defer", "overlap pingpong"])
+def test_the_next_task_takes_the_memory_of_a_task_when_all_waves_are_through_with_it(overlap: str) -> None:
+    text = PER_TASK.replace("OVERLAP", overlap).replace("LAST", "")
+    if overlap == "overlap pingpong":
+        text = text.replace("(4,2):(2,1)", "(2,4):(4,1)")
+    inside = text.replace("OUTSIDE", "").replace("INSIDE", "%s = alloc shared i32 (8)")
+    for workers, seed in ((1, 0), (1, 1), (2, 2), (3, 3)):
+        y = compile_text(inside, workers=workers, seed=seed)(ROWS)
+        assert np.array_equal(y, ROWS[:, ::-1])
+    outside = text.replace("OUTSIDE", "%s = alloc shared i32 (8)").replace("INSIDE", "")
+    for seed in range(4 if overlap != "overlap pingpong" else 0):  # there, the turns order the bodies
+        assert seen(outside, ROWS, workers=1, seed=seed) in (errors.RaceFault, errors.UninitialisedFault)
+
+
+def test_memory_of_a_task_that_a_deferred_end_still_uses_races_with_the_next_body() -> None:
+    text = PER_TASK.replace("OVERLAP", "overlap defer").replace("OUTSIDE", "")
+    text = text.replace("INSIDE", "%s = alloc shared i32 (8)")
+    assert seen(text.replace("LAST", ""), ROWS, workers=1, seed=0) is None
+    shared = text.replace("LAST", "copy %s -> %to")
+    assert seen(shared.replace("copy %v -> %to", ""), ROWS, workers=1, seed=0) is errors.RaceFault
+
+
+@pytest.mark.parametrize("overlap", ["", "overlap defer", "overlap pingpong"])
+def test_memory_that_only_the_ends_of_tasks_use_goes_from_end_to_end(overlap: str) -> None:
+    last = """%s = alloc shared i32 (8)
+    copy %v -> %s
+    barrier
+    %turned = view %s (i 8) -> [7 - i]
+    copy %turned -> %to"""
+    text = PER_TASK.replace("OVERLAP", overlap).replace("OUTSIDE", "").replace("copy %v -> %to", "")
+    head, _, tail = text.partition("    INSIDE\n")
+    tail = tail[tail.index("    %v = alloc") :].replace("copy %turned -> %v", "copy %row -> %v")
+    text = head + "    %row = view %x (i 8) -> [t, i]\n" + tail.replace("LAST", last)
+    if overlap == "overlap pingpong":
+        text = text.replace("(4,2):(2,1)", "(2,4):(4,1)")
+    for workers, seed in ((1, 0), (1, 1), (2, 2), (3, 3)):
+        y = compile_text(text, workers=workers, seed=seed)(ROWS)
+        assert np.array_equal(y, ROWS[:, ::-1])
+    assert seen(text.replace("    barrier\n", ""), ROWS, workers=1, seed=0) in (
+        errors.RaceFault,
+        errors.UninitialisedFault,
+    )
+
+
+# -- loops whose ends are deferred -----------------------------------------------------------------------------
+
+
+def test_the_ends_of_two_deferred_loops_shared_a_slot_of_the_clocks() -> None:
+    """The end of an inner loop, and the end of the outer loop beside it, write one element."""
+    text = """block f(%x: in global i32 (4), %y: out global i32 (8))
+{
+  %s = alloc shared i32 (8)
+  for i in 0..3 overlap defer {
+    for j in 0..2 overlap defer {
+    } finally {
+      %a = view %s (k 4) -> [k]
+      copy %x -> %a
+    }
+  } finally {
+    %b = view %s (k 4) -> [WHERE]
+    copy %x -> %b
+  }
+  copy %s -> %y
+}"""
+    x = np.arange(4, dtype=np.int32)
+    for seed in range(20):
+        assert seen(text.replace("WHERE", "k"), x, workers=1, seed=seed) is errors.RaceFault
+        assert np.array_equal(compile_text(text.replace("WHERE", "k + 4"), seed=seed)(x), np.tile(x, 2))
+
+
+# -- right programs -------------------------------------------------------------------------------------------
+
+CASES: dict[str, Case] = {
+    "gemm": gemm(M=160, N=128, K=128, BN=64, STAGES=2),
+    "ping-pong": gemm("gemm_hopper_pingpong", M=192, N=128, K=128, BN=64, STAGES=2),
+    "conv": conv_hopper(N=1, H=9, W=9, STAGES=2),
+    "halo": conv_hopper(halo=True, N=3, H=5, W=7, C=64, XSTAGES=2, WSTAGES=2),
+    "attention": attention(B=2, T=64, U=128),
+    "amx": conv_amx(H=6, W=5, C=64, F=64, STRIP=3),
+    "avx512": conv_avx512(H=5, W=6),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_examples_are_not_reported(name: str) -> None:
+    for seed in range(5):
+        CASES[name].run(workers=1 + seed % 4, seed=100 + seed)
+
+
+def test_random_programs_are_not_reported_under_twenty_schedules() -> None:
+    for number in range(4):
+        for text, arrays, expected in (random_block_program(number, 2), random_role_program(number)):
+            for seed in range(20):
+                found = results(text, arrays, expected, 1 + seed % 8, seed)
+                assert all(np.array_equal(found[k], v) for k, v in expected.items()), (number, seed)
+
+
+# -- clocks -------------------------------------------------------------------------------------------------
+
+
+def test_slots_are_used_again_only_when_everybody_knows() -> None:
+    clocks = Clocks()
+    wave, deaf = clocks.begin(), clocks.begin()
+    for _ in range(10 * SLOTS):
+        copy = wave.fork()
+        copy.end()
+        assert not wave.knows(copy.stamp)
+        wave.meet(copy.known)
+        assert wave.knows(copy.stamp)
+        assert not deaf.knows(copy.stamp)
+    assert len(wave.known) > 10 * SLOTS
+    deaf.meet(wave.now())
+    before = len(wave.known)
+    for _ in range(10 * before):
+        copy = wave.fork()
+        copy.end()
+        wave.meet(copy.known)
+        deaf.meet(wave.now())
+    assert len(wave.known) == before
+
+
+def test_a_slot_that_is_used_again_does_not_know_what_comes_in_it_later() -> None:
+    op = parse_block("block f(%x: out global f32 (1)) { fill %x 0 }").body.ops[0]
+    clocks, watch = Clocks(), Watch(1)
+    wave = clocks.begin()
+    stamps = []
+    place = np.zeros(1, np.int64)
+    for _ in range(5 * SLOTS):
+        copy = wave.fork()
+        assert watch.note(WRITE, place, copy, op) is None
+        stamps.append(copy.stamp)
+        copy.end()
+        wave.meet(copy.known)
+    assert len(set(stamps)) == len(stamps)
+    assert len({slot for slot, _ in stamps}) < SLOTS
+    one, two = wave.fork(), wave.fork()
+    assert watch.note(WRITE, place, one, op) is None
+    assert watch.note(READ, place, two, op) == (0, op)
+
+
+def test_reads_that_nothing_orders_are_all_remembered() -> None:
+    op = parse_block("block f(%x: out global f32 (1)) { fill %x 0 }").body.ops[0]
+    clocks, watch = Clocks(), Watch(4)
+    waves = [clocks.begin() for _ in range(5)]
+    for wave in waves:
+        assert watch.note(READ, np.arange(4), wave, op) is None
+    assert len(watch.layers[READ]) == 5
+    for left_out in range(1, 5):
+        writer = clocks.begin()
+        for place, wave in enumerate(waves):
+            if place != left_out:
+                writer.learn(wave.stamp)
+        assert watch.note(WRITE, np.arange(1, 2), writer, op) == (1, op)
+
+
+def test_tasks_that_touch_an_element_are_remembered_across_loops() -> None:
+    sharing, place = Sharing(1), np.zeros(1, np.int64)
+    assert sharing.note(READ, place, 3) is None
+    assert sharing.note(READ, place, 5) is None
+    assert sharing.note(READ, place, 3) is None
+    assert sharing.note(WRITE, place, 3) == (0, READ)
+    assert Sharing(1).note(WRITE, place, EVERYONE) == (0, WRITE)
