@@ -269,6 +269,109 @@ def test_the_ends_of_two_deferred_loops_shared_a_slot_of_the_clocks() -> None:
         assert np.array_equal(compile_text(text.replace("WHERE", "k + 4"), seed=seed)(x), np.tile(x, 2))
 
 
+# -- operations that read and write one piece of memory ---------------------------------------------------------
+
+
+IN_PLACE = """block f(%x: in global i32 (5, 8), %y: out global i32 (5, 8))
+  waves 4
+{
+  tasks t in 0..1 {
+    %s = alloc shared i32 (5, 8)
+    copy %x -> %s
+    barrier
+    OPERATION
+    BARRIER
+    copy %s -> %y
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "wanted"),
+    [
+        ("scan %s -> %s along 0 with sum", lambda x: np.cumsum(x, 0)),
+        ("scan %s -> %s along 1 with max exclusive", None),
+        ("%r = view %s (i 5) -> [i, 0]\n    reduce %s -> %r along 1 with sum", None),
+        ("%r = view %s (i 5) -> [4 - i, 7]\n    reduce %s -> %r along 1 with sum accumulate", None),
+    ],
+)
+def test_scans_and_reductions_in_place_race_neither_with_themselves_nor_hide_a_race(
+    operation: str, wanted: Any
+) -> None:
+    x = (np.arange(40, dtype=np.int32) * 7 % 11).reshape(5, 8)
+    text = IN_PLACE.replace("OPERATION", operation)
+    alone = text.replace("waves 4", "waves 1").replace("BARRIER", "")
+    expected = compile_text(alone)(x) if wanted is None else wanted(x)
+    for seed in range(20):
+        assert np.array_equal(compile_text(text.replace("BARRIER", "barrier"), seed=seed)(x), expected)
+        assert seen(text.replace("BARRIER", ""), x, workers=1, seed=seed) is errors.RaceFault
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fill %s 0", "map %s = %s + 1"),
+        ("copy %x -> %s", "copy %s -> %y"),
+        ("copy %x -> %s", "scatter %s (i 8, j 4), %y -> [i, j]"),
+        ("map %s = %x + 1", "gather %y (i 8, j 4), %s -> [i, j]"),
+        (
+            "copy %x -> %s",
+            "%r = alloc shared i32 (8)\n  reduce %s -> %r along 1 with sum\n  broadcast %r -> %y along 1",
+        ),
+    ],
+)
+def test_which_wave_does_which_element_of_memory_is_not_said(first: str, second: str) -> None:
+    """Two operations on memory were shared out alike, so that each wave seemed to meet only its own elements."""
+    text = f"""block f(%x: in global i32 (8, 4), %y: out global i32 (8, 4))
+  waves 2
+{{
+  %s = alloc shared i32 (8, 4)
+  {first}
+  BARRIER
+  {second.replace(chr(10) + "  broadcast", chr(10) + "  barrier" + chr(10) + "  broadcast")}
+  barrier
+  copy %s -> %y
+}}"""
+    if "%y" in second:
+        text = text.replace("  barrier\n  copy %s -> %y\n}", "}")
+    x = np.ones((8, 4), np.int32)
+    for seed in range(20):
+        assert seen(text.replace("BARRIER", "barrier"), x, workers=1, seed=seed) is None
+        found = seen(text.replace("BARRIER", ""), x, workers=1, seed=seed)
+        assert found in (errors.RaceFault, errors.UninitialisedFault)
+
+
+def test_a_reduction_that_is_not_in_place_orders_nothing() -> None:
+    """Waves that have done it may still be followed by others: its source may not be overwritten without a barrier."""
+    text = IN_PLACE.replace("OPERATION", "%r = alloc shared i32 (8)\n    reduce %s -> %r along 0 with sum\n    AGAIN")
+    x = np.ones((5, 8), np.int32)
+    for again, fault in (("barrier\n    fill %s 0", None), ("fill %s 0", errors.RaceFault)):
+        for seed in range(5):
+            found = seen(text.replace("AGAIN", again).replace("BARRIER", "barrier"), x, workers=1, seed=seed)
+            assert found is fault, again
+
+
+def test_an_exchange_of_registers_orders_no_memory() -> None:
+    text = """block f(%x: in global i32 (8), %y: out global i32 (8))
+  waves 4
+{
+  %s = alloc shared i32 (8)
+  %v = alloc register i32 (8) by (4,2):(2,1)
+  %u = alloc register i32 (8) by (4,2):(1,4)
+  copy %x -> %v
+  copy %v -> %s
+  convert_layout %v -> %u
+  barrier
+  %turned = view %s (i 8) -> [7 - i]
+  copy %turned -> %y
+}"""
+    x = np.arange(8, dtype=np.int32)
+    for seed in range(8):
+        assert np.array_equal(compile_text(text, seed=seed)(x), x[::-1])
+        found = seen(text.replace("  barrier\n", ""), x, workers=1, seed=seed)
+        assert found in (errors.RaceFault, errors.UninitialisedFault)
+
+
 # -- right programs -------------------------------------------------------------------------------------------
 
 CASES: dict[str, Case] = {

@@ -4,6 +4,9 @@ Waves, their deferred ends and asynchronous copies are the *actors* of a worker.
 of every other one, the last step that is ordered before it: by a channel, a barrier, or because it started the other.
 What an actor did is ordered before another's action if that one knows the step in which it was done.
 
+Which wave does which part of a collective operation on memory is not said. So a part is an actor of its own: its wave
+tells others of it when they meet, and learns there, as they do, that all parts are done.
+
 A clock is a vector with a slot for each actor. An actor that has ended gives its slot up when everybody who can still
 act knows its last step; the next one in that slot counts on from there. So a slot and a step name one actor for good,
 a slot is never taken from an actor that somebody has still to hear of, and a program may make any number of copies.
@@ -11,6 +14,8 @@ a slot is never taken from an actor that somebody has still to hear of, and a pr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,26 +34,46 @@ Stamp = tuple[int, int]
 class Clock:
     """What one actor knows, and the task it is at (see `Sharing`)."""
 
-    __slots__ = ("_last_access", "clocks", "known", "slot", "task")
+    __slots__ = ("_last_access", "clocks", "known", "parts", "slot", "task")
 
     def __init__(self, clocks: Clocks, slot: int, known: Array, task: int):
         self.clocks, self.slot, self.known, self.task = clocks, slot, known, task
+        self.parts: list[Stamp] = []  # parts of collective operations that it has done and does not know
         self._last_access: tuple[Op | None, int, int] = (None, 0, 0)
 
     def now(self) -> Array:
         """What the actor knows, to leave where others find it; what it does from here on is not part of that."""
         found = self.known.copy()
+        for slot, step in self.parts:
+            found[slot] = step
         self.known[self.slot] += 1
         return found
 
     def meet(self, other: Array) -> None:
         """Everything that was known there is ordered before what comes now."""
-        part = self.known[: len(other)]
-        np.maximum(part, other, out=part)
+        mine = self.known[: len(other)]
+        np.maximum(mine, other, out=mine)
+        if self.parts:
+            self.parts = [part for part in self.parts if not self.knows(part)]
 
     def fork(self) -> Clock:
         """The clock of a new actor, which this one starts."""
-        return self.clocks.begin(self.task, self.now())
+        found = self.clocks.begin(self.task, self.known)
+        self.known[self.slot] += 1
+        return found
+
+    def join(self, other: Clock) -> None:
+        """The other, which this one started, has ended."""
+        self.meet(other.known)
+        self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
+
+    @contextmanager
+    def part(self) -> Iterator[Clock]:
+        """The clock of a part of a collective operation on memory, which is done within."""
+        part = self.fork()
+        yield part
+        part.end()
+        self.parts.append(part.stamp)
 
     def end(self) -> None:
         """The actor does nothing more."""

@@ -70,6 +70,7 @@ def _rounds(agent: Agent, op: Op, rounds: Iterable[dict[str, int]], meets: tuple
 def _defer(agent: Agent, op: Op, meets: bool) -> Agent:
     """The end of a round as an agent of its own: it runs beside the next round, on a copy of the registers."""
     late = Agent(agent.worker, agent.group, agent.wave, agent.role, agent.clock.fork())
+    late.clock.parts = list(agent.clock.parts)
     late.values, late.deals = dict(agent.values), agent.deals
     late.handles = {v: h.snapshot() if hasattr(h, "snapshot") else h for v, h in agent.handles.items()}
     late.steps = _to_the_end(late, op, meets)
@@ -86,7 +87,7 @@ def _to_the_end(late: Agent, op: Op, meets: bool) -> Steps:
 
 def _join(agent: Agent, late: Agent, op: Op) -> Steps:
     yield Waiting(lambda: late.steps is None, lambda: "waits for the deferred end of the round before", op)
-    agent.clock.meet(late.clock.known)
+    agent.clock.join(late.clock)
 
 
 def while_(agent: Agent, op: Op) -> Steps:

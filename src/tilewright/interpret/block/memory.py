@@ -200,6 +200,17 @@ class View:
         return bottom, places, inside
 
 
+def overlapping(one: Tensor | View, other: Tensor | View, op: Op) -> bool:
+    """Whether two tensors have an element of memory in common."""
+    places = []
+    for memory in (one, other):
+        bottom, found, inside = memory.locate(grid(memory.shape), op)
+        full, mask = spread(found, inside, memory.shape)
+        places.append((bottom.buffer.data, full[mask]))
+    (data, mine), (also, others) = places
+    return np.may_share_memory(data, also) and bool(np.isin(mine, others).any())
+
+
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
     """The coordinates of every element, as arrays that broadcast to the shape."""
     return tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,10 @@ class Agent:
             steps = handlers[op.name](self, op)
             if steps is not None:
                 yield from steps
+
+    def part(self) -> AbstractContextManager[Clock]:
+        """The clock under which the wave does its part of a collective operation on memory."""
+        return nullcontext(self.clock) if self.group.waves == 1 else self.clock.part()
 
     def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
         """Waits for the other waves of the group at (a part of) an operation; gives what each brought, by wave.
