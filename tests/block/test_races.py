@@ -17,6 +17,7 @@ from tilewright.compiler.text import compile_text
 from tilewright.interpret.block.accesses import EVERYONE, READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import SLOTS, Clocks
 from tilewright.ir.block import parse_block
+from tilewright.targets.registry import NATIVE
 
 DISTANCES = (1, 2, 31, 32, 63, 90, 93, 94, 95, 188, 300)
 
@@ -269,6 +270,75 @@ def test_the_ends_of_two_deferred_loops_shared_a_slot_of_the_clocks() -> None:
         assert np.array_equal(compile_text(text.replace("WHERE", "k + 4"), seed=seed)(x), np.tile(x, 2))
 
 
+SIDES = """block f(%x: in global i32 (12, 4), %y: out global i32 (6, 4), %z: out global i32 (6, 4))
+{
+  %s = alloc shared i32 (4, 4)
+  %ring = channel %s stages 4 from bring to take
+  role bring waves 1 {
+    for k in 0..12 {
+      %free = acquire %ring
+      %row = view %x (i 4) -> [k, i]
+      copy %row -> %free
+      commit %ring
+    }
+  }
+  role take waves WAVES {
+    %o = alloc shared i32 (2, 4)
+    %out = channel %o stages 2 from take to take
+    tasks t in 0..6 overlap HOW {
+      %full = wait %ring
+      %to = view %y (i 4) -> [t, i]
+      copy %full -> %to
+      BODY
+    } finally {
+      END
+    }
+  }
+}"""
+AGAIN = """%more = wait %ring
+      %also = view %z (i 4) -> [t, i]
+      copy %more -> %also
+      release %ring"""
+OUT = """%room = acquire %out
+      fill %room 1
+      commit %out
+      %ready = wait %out
+      %also = view %z (i 4) -> [t, i]
+      copy %ready -> %also
+      release %out"""
+
+
+@pytest.mark.parametrize(
+    ("how", "waves", "body", "end", "fault"),
+    [
+        ("none", 2, "release %ring", AGAIN, None),
+        ("defer", 1, "release %ring", AGAIN, errors.RaceFault),  # the end and the next body take each other's fills
+        ("defer", 1, f"{AGAIN}", "release %ring", errors.RaceFault),
+        ("defer", 2, f"release %ring\n{AGAIN}", "", None),
+        ("defer", 2, "release %ring\n%x1 = wait %ring\nrelease %ring", OUT, None),
+        ("pingpong", 2, f"release %ring\n{AGAIN}", "", None),
+        ("pingpong", 2, "release %ring\n%x1 = wait %ring\nrelease %ring", OUT, errors.RaceFault),
+    ],
+)
+def test_actors_that_nothing_orders_do_not_share_one_side_of_a_channel(
+    how: str, waves: int, body: str, end: str, fault: Any
+) -> None:
+    text = SIDES.replace("HOW", how).replace("WAVES", str(waves)).replace("BODY", body).replace("END", end)
+    x = np.arange(48, dtype=np.int32).reshape(12, 4)
+    for seed in range(20):
+        assert seen(text, x, workers=1, seed=seed) is fault
+
+
+def test_a_deferred_end_releases_what_the_body_waited_for() -> None:
+    text = SIDES.replace("HOW", "defer").replace("WAVES", "2").replace("0..12", "0..6").replace("12, 4", "6, 4")
+    text = text.replace("BODY", "").replace("%z: out global i32 (6, 4)", "%z: inout global i32 (6, 4)")
+    x = np.arange(24, dtype=np.int32).reshape(6, 4)
+    for seed in range(10):
+        y = np.zeros_like(x)
+        compile_text(text.replace("END", "release %ring"), workers=1, seed=seed)(x, y, x.copy())
+        assert np.array_equal(y, x)
+
+
 # -- operations that read and write one piece of memory ---------------------------------------------------------
 
 
@@ -307,6 +377,68 @@ def test_scans_and_reductions_in_place_race_neither_with_themselves_nor_hide_a_r
         assert seen(text.replace("BARRIER", ""), x, workers=1, seed=seed) is errors.RaceFault
 
 
+@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("map %s = %s*2", None),
+        ("%v = view %s (i 8) -> [7 - i]\n  copy %v -> %s", errors.RaceFault),
+        ("%v = view %s (i 8) -> [(i + 1)%8]\n  map %s = %s + %v", errors.RaceFault),
+        ("%v = view %s (i 4) -> [i]\n  %w = view %s (i 4) -> [i + 4]\n  copy %v -> %w", None),
+        ("%v = view %s (i 4) -> [i]\n  %w = view %s (i 4) -> [i + 2]\n  copy %v -> %w", errors.RaceFault),
+        ("%v = view %s () -> [0]\n  broadcast %v -> %s along 0", errors.RaceFault),
+        ("gather %s (i 8), %s -> [i]", None),
+        ("gather %s (i 8), %s -> [(i + 3)%8]", errors.RaceFault),
+        ("scatter %s (i 8), %s -> [i//2]", errors.RaceFault),
+        ("%v = view %s (i 4) -> [i]\n  atomic add %v (i 4), %s -> [i + 4]", None),
+        ("%v = view %s (i 4) -> [i]\n  atomic add %v (i 4), %s -> [i + 1]", errors.RaceFault),
+    ],
+)
+def test_an_operation_that_writes_what_it_reads_for_another_element_is_a_race(
+    operation: str, fault: Any, waves: int
+) -> None:
+    """One wave read everything before it wrote; machine code goes element by element."""
+    text = f"""block f(%x: in global i32 (8), %y: out global i32 (8))
+  waves {waves}
+{{
+  %s = alloc shared i32 (8)
+  copy %x -> %s
+  barrier
+  {operation}
+  barrier
+  copy %s -> %y
+}}"""
+    for seed in range(6):
+        assert seen(text, np.arange(8, dtype=np.int32), workers=1, seed=seed) is fault
+
+
+@pytest.mark.parametrize("rows", [4, 67])
+@pytest.mark.parametrize(
+    ("goal", "operation"),
+    [
+        ("(i ROWS) -> [i, 2]", "reduce %x -> %r along 1 with sum"),
+        ("(i ROWS) -> [ROWS - 1 - i, 0]", "reduce %x -> %r along 1 with sum accumulate"),
+        ("(i 5) -> [ROWS - 1, i]", "reduce %x -> %r along 0 with max"),
+        ("(i ROWS, j 5) -> [i, j]", "scan %x -> %r along 0 with sum"),
+        ("(i ROWS, j 5) -> [ROWS - 1 - i, j]", "scan %x -> %r along 0 with sum"),
+        ("(i ROWS, j 5) -> [i, 4 - j]", "scan %x -> %r along 1 with sum exclusive"),
+    ],
+)
+def test_machine_code_has_read_a_source_before_it_writes_into_it(goal: str, operation: str, rows: int) -> None:
+    text = f"""block f(%x: inout global i32 (ROWS, 5))
+{{
+  tasks t in 0..1 {{
+    %r = view %x {goal}
+    {operation}
+  }}
+}}""".replace("ROWS", str(rows))
+    x = (np.arange(5 * rows, dtype=np.int32) * 7 % 11).reshape(rows, 5)
+    wanted, found = x.copy(), x.copy()
+    compile_text(text)(wanted)
+    compile_text(text, NATIVE[0])(found)
+    assert np.array_equal(found, wanted)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -314,10 +446,7 @@ def test_scans_and_reductions_in_place_race_neither_with_themselves_nor_hide_a_r
         ("copy %x -> %s", "copy %s -> %y"),
         ("copy %x -> %s", "scatter %s (i 8, j 4), %y -> [i, j]"),
         ("map %s = %x + 1", "gather %y (i 8, j 4), %s -> [i, j]"),
-        (
-            "copy %x -> %s",
-            "%r = alloc shared i32 (8)\n  reduce %s -> %r along 1 with sum\n  broadcast %r -> %y along 1",
-        ),
+        ("%r = alloc shared i32 (8)\n  reduce %x -> %r along 1 with sum", "broadcast %r -> %y along 1"),
     ],
 )
 def test_which_wave_does_which_element_of_memory_is_not_said(first: str, second: str) -> None:
@@ -328,7 +457,7 @@ def test_which_wave_does_which_element_of_memory_is_not_said(first: str, second:
   %s = alloc shared i32 (8, 4)
   {first}
   BARRIER
-  {second.replace(chr(10) + "  broadcast", chr(10) + "  barrier" + chr(10) + "  broadcast")}
+  {second}
   barrier
   copy %s -> %y
 }}"""
@@ -369,6 +498,74 @@ def test_an_exchange_of_registers_orders_no_memory() -> None:
     for seed in range(8):
         assert np.array_equal(compile_text(text, seed=seed)(x), x[::-1])
         found = seen(text.replace("  barrier\n", ""), x, workers=1, seed=seed)
+        assert found in (errors.RaceFault, errors.UninitialisedFault)
+
+
+# -- atomic operations ------------------------------------------------------------------------------------------
+
+
+def test_atomics_of_one_kind_go_together_and_others_do_not() -> None:
+    text = """block f(%x: in global i32 (4), %n: inout global i32 (1))
+{
+  tasks t in 0..4 {
+    %a = view %x (i 1) -> [t]
+    if (t%2 == 0) {
+      atomic add %a (i 1), %n -> [0]
+    } else {
+      atomic HOW %a (i 1), %n -> [0]
+    }
+  }
+}"""
+    x, n = np.arange(4, dtype=np.int32), np.zeros(1, np.int32)
+    for workers in (1, 2, 3):
+        for seed in range(3):
+            assert seen(text.replace("HOW", "add"), x, n, workers=workers, seed=seed) is None
+            assert seen(text.replace("HOW", "max"), x, n, workers=workers, seed=seed) is errors.RaceFault
+
+
+def test_atomics_of_loop_programs_race_with_reads_and_with_other_kinds() -> None:
+    """They went past the detector."""
+    text = """loop f(%x: in global i32 (4), %n: inout global i32 (1), %y: out global i32 (4))
+{
+  %v = alloc vector i32 ()
+  tasks t in 0..4 {
+    load %v () = %x[t]
+    store %v () -> %y[t]
+    atomic add %v -> %n[0]
+    AFTER
+  }
+}"""
+    x, n = np.arange(4, dtype=np.int32), np.zeros(1, np.int32)
+    for after, fault in (
+        ("", None),
+        ("atomic add %v -> %n[0]", None),
+        ("atomic min %v -> %n[0]", errors.RaceFault),
+        ("load %v () = %n[0]", errors.RaceFault),
+        ("fetch i in 0..9 = %n[0]", errors.RaceFault),
+        ("atomic add %v -> %n[1]", errors.OutOfBoundsFault),
+    ):
+        for workers, seed in ((1, 0), (2, 1), (3, 2)):
+            assert seen(text.replace("AFTER", after), x, n, workers=workers, seed=seed) is fault, after
+
+
+def test_waves_of_loop_programs_race() -> None:
+    text = """loop f(%x: in global i32 (8), %y: out global i32 (2, 4))
+{
+  %s = alloc shared i32 (8)
+  role both waves 2 (w 2) {
+    %v = alloc vector i32 (4)
+    load %v (l 4) = %x[4*w + l]
+    store %v (l 4) -> %s[4*w + l]
+    BARRIER
+    load %v (l 4) = %s[7 - 4*w - l]
+    store %v (l 4) -> %y[4*w + l]
+  }
+}"""
+    x = np.arange(8, dtype=np.int32)
+    for seed in range(10):
+        y = compile_text(text.replace("BARRIER", "barrier"), seed=seed)(x)
+        assert np.array_equal(y.reshape(-1), x[::-1])
+        found = seen(text.replace("BARRIER", ""), x, workers=1, seed=seed)
         assert found in (errors.RaceFault, errors.UninitialisedFault)
 
 

@@ -30,6 +30,9 @@ SLOTS = 32
 Stamp = tuple[int, int]
 """A slot and a step: one moment of one actor."""
 
+BEGINNING: Stamp = (0, 0)
+"""A moment before everything."""
+
 
 class Clock:
     """What one actor knows, and the task it is at (see `Sharing`)."""

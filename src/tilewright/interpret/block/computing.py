@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.errors import ProgramError
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
-from tilewright.interpret.block.memory import at_line, overlapping
+from tilewright.interpret.block.memory import at_line, overlapping, require_apart
 from tilewright.interpret.block.moving import idle, load, part, share, store
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
@@ -109,6 +109,10 @@ def map_(agent: Agent, op: Op) -> Steps:
 
     names = {s.name: c for s, c in zip(op.attrs.get("over", ()), at, strict=False)}
     to = op.operands[0].type.dtype
+    if not isinstance(target, Registers):
+        for source in sources[1:]:
+            if not isinstance(source, Registers):
+                require_apart(target, at, source, at, op)
     with part(agent, *sources) as clock:
         values = compute(op.attrs["formula"], leaf, to, {**agent.values, **names})
         if isinstance(target, Registers):
@@ -276,6 +280,7 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     at = share(agent, target.shape)
     inner = at[:along] + at[along + 1 :]
     shape = np.broadcast_shapes(*(np.shape(c) for c in at))
+    require_apart(target, at, source, inner, op)
     with part(agent, target) as clock:
         store(target, at, np.broadcast_to(load(source, inner, op, clock), shape), op, clock)
 

@@ -228,7 +228,7 @@ def acquire(agent: Agent, op: Op) -> Steps:
     """Takes the next fill, when its stage is free."""
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "producer")
-    number = found.next_of("producer", agent)
+    number = found.next_of(op, agent)
     yield Waiting(lambda: found.may_acquire(number), lambda: _not_free(found, number), op)
     fill = found.fill(number)
     if number >= found.stages:
@@ -236,9 +236,9 @@ def acquire(agent: Agent, op: Op) -> Steps:
             agent.clock.meet(known)
     if not fill.acquired:
         found.forget(number, agent)
-    fill.acquired[agent.wave] = op
+    fill.acquired[agent.wave] = op, agent.clock.stamp
     fill.producers = agent.group.waves
-    found.take("producer", agent)
+    found.take(op, agent)
     _hand_out(agent, op, found, fill, "producer")
 
 
@@ -265,7 +265,7 @@ def commit(agent: Agent, op: Op) -> Steps:
     yield None
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "producer")
-    fill = next((f for f in found.fills if agent.wave in f.acquired and agent.wave not in f.committed), None)
+    fill = found.given_back(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was acquired that could be committed", op.loc)
     fill.committed.add(agent.wave)
@@ -276,7 +276,7 @@ def wait(agent: Agent, op: Op) -> Steps:
     """Takes the next fill, when it is full."""
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "consumer")
-    number = found.next_of("consumer", agent)
+    number = found.next_of(op, agent)
     if number >= found.stages and not found.fill(number - found.stages).full:
         raise ProtocolFault(
             f"{at_line(op)} waits for fill {number} of %{found.name} while fill {number - found.stages} of that stage "
@@ -287,9 +287,9 @@ def wait(agent: Agent, op: Op) -> Steps:
     yield Waiting(lambda: fill.full, lambda: _not_full(found, fill), op)
     for known in fill.knows:
         agent.clock.meet(known)
-    fill.waited[agent.wave] = op
+    fill.waited[agent.wave] = op, agent.clock.stamp
     fill.consumers = agent.group.waves
-    found.take("consumer", agent)
+    found.take(op, agent)
     _hand_out(agent, op, found, fill, "consumer")
 
 
@@ -303,7 +303,7 @@ def release(agent: Agent, op: Op) -> Steps:
     yield None
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "consumer")
-    fill = next((f for f in found.fills if agent.wave in f.waited and agent.wave not in f.released), None)
+    fill = found.given_back(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was waited for that could be released", op.loc)
     fill.released.add(agent.wave)

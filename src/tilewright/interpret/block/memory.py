@@ -200,15 +200,49 @@ class View:
         return bottom, places, inside
 
 
+def one_memory(one: Tensor | View, other: Tensor | View) -> bool:
+    """Whether two tensors lie in one piece of memory."""
+    while isinstance(one, View):
+        one = one.base
+    while isinstance(other, View):
+        other = other.base
+    return np.may_share_memory(one.buffer.data, other.buffer.data)
+
+
 def overlapping(one: Tensor | View, other: Tensor | View, op: Op) -> bool:
     """Whether two tensors have an element of memory in common."""
-    places = []
-    for memory in (one, other):
-        bottom, found, inside = memory.locate(grid(memory.shape), op)
-        full, mask = spread(found, inside, memory.shape)
-        places.append((bottom.buffer.data, full[mask]))
-    (data, mine), (also, others) = places
-    return np.may_share_memory(data, also) and bool(np.isin(mine, others).any())
+    if not one_memory(one, other):
+        return False
+    (_, mine, inside), (_, others, there) = (m.locate(grid(m.shape), op) for m in (one, other))
+    mine, inside = spread(mine, inside, one.shape)
+    others, there = spread(others, there, other.shape)
+    return bool(np.isin(mine[inside], others[there]).any())
+
+
+def require_apart(
+    target: Tensor | View, to: tuple[Any, ...], source: Tensor | View, at: tuple[Any, ...], op: Op
+) -> None:
+    """That an operation, element by element, writes no element that it reads for another one.
+
+    `to` and `at` are the elements' coordinates in the target and in the source.
+    """
+    if not one_memory(target, source):
+        return
+    shape = np.broadcast_shapes(*(np.shape(c) for c in (*to, *at)))
+    bottom, written, there = target.locate(to, op)
+    written, there = spread(written, there, shape)
+    _, read, here = source.locate(at, op)
+    read, here = spread(read, here, shape)
+    number = np.arange(read.size).reshape(shape)
+    writer = np.full(bottom.buffer.data.size, -1)
+    writer[written[there]] = number[there]
+    bad = here & (writer[read] >= 0) & (writer[read] != number)
+    if bad.any():
+        raise RaceFault(
+            f"{at_line(op)} writes element {int(read[bad][0])} of {bottom.buffer.name}, which it reads for another "
+            "element: in which order elements are done is not said; copy them elsewhere first",
+            op.loc,
+        )
 
 
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Tensor, View, at_line, grid, spread
+from tilewright.interpret.block.memory import Tensor, View, at_line, grid, require_apart, spread
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
@@ -167,6 +167,7 @@ def _copy(agent: Agent, op: Op) -> Steps:
     elif not idle(agent, source.shape):
         at = share(agent, source.shape)
         with agent.part() as clock:
+            require_apart(target, at, source, at, op)
             store(target, at, load(source, at, op, clock, otherwise), op, clock)
 
 
@@ -273,6 +274,8 @@ def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, cloc
     form = tile.data.dtype if isinstance(tile, Registers) else op.operands[0].type.dtype.numpy
     values = np.full(shape, op.attrs.get("otherwise", 0), form)
     chosen_places = tuple(np.broadcast_to(c, shape)[mask] for c in places)
+    if not isinstance(tile, Registers):
+        require_apart(tile, tuple(np.broadcast_to(c, shape)[mask] for c in at), memory, chosen_places, op)
     values[mask] = load(memory, chosen_places, op, clock)
     if isinstance(tile, Registers):
         tile.write(tile.mine, values)
@@ -288,6 +291,7 @@ def scatter(agent: Agent, op: Op) -> Steps:
     with part(agent, agent.handles[op.operands[0]]) as clock:
         at, values = _tile(agent, op, clock)
         places, mask = _targets(agent, op, at, values, clock)
+        _require_apart(agent, op, at, places, mask)
         store(agent.handles[op.operands[1]], places, values[mask], op, clock, in_order=True)
 
 
@@ -299,11 +303,18 @@ def atomic(agent: Agent, op: Op) -> Steps:
     with part(agent, agent.handles[op.operands[0]]) as clock:
         at, values = _tile(agent, op, clock)
         places, mask = _targets(agent, op, at, values, clock)
+        _require_apart(agent, op, at, places, mask)
         memory = agent.handles[op.operands[1]]
         memory.check(op)
         bottom, flat, inside = memory.locate(places, op)
         flat, there = spread(flat, inside, values[mask].shape)
         bottom.buffer.combine(flat[there], values[mask][there], op.attrs["how"], clock, op)
+
+
+def _require_apart(agent: Agent, op: Op, at: tuple[Any, ...], places: tuple[Array, ...], mask: Array) -> None:
+    tile, memory = (agent.handles[v] for v in op.operands[:2])
+    if not isinstance(tile, Registers):
+        require_apart(memory, places, tile, tuple(np.broadcast_to(c, mask.shape)[mask] for c in at), op)
 
 
 def _leaves_out(agent: Agent, op: Op) -> bool:
