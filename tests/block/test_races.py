@@ -214,6 +214,16 @@ def test_the_next_task_takes_the_memory_of_a_task_when_all_waves_are_through_wit
         assert seen(outside, ROWS, workers=1, seed=seed) in (errors.RaceFault, errors.UninitialisedFault)
 
 
+@pytest.mark.parametrize("overlap", ["", "overlap defer"])
+def test_machine_code_agrees_on_the_memory_of_a_task(overlap: str) -> None:
+    text = PER_TASK.replace("OVERLAP", overlap).replace("LAST", "").replace("OUTSIDE", "")
+    text = text.replace("INSIDE", "%s = alloc shared i32 (8)")
+    for workers in (1, 2, 3):
+        y = np.zeros_like(ROWS)
+        compile_text(text, NATIVE[0], workers=workers)(ROWS, y)
+        assert np.array_equal(y, ROWS[:, ::-1])
+
+
 def test_memory_of_a_task_that_a_deferred_end_still_uses_races_with_the_next_body() -> None:
     text = PER_TASK.replace("OVERLAP", "overlap defer").replace("OUTSIDE", "")
     text = text.replace("INSIDE", "%s = alloc shared i32 (8)")

@@ -51,7 +51,7 @@ class _Walk:
         half = len(op.operands) // 2
         self.goals = [low.handles[v] for v in op.operands[half:]]
         self.targets = [in_memory(low, g) for g in self.goals]
-        self.sources = [self._kept(in_memory(low, low.handles[v])) for v in op.operands[:half]]
+        self.sources = [self._kept(v) for v in op.operands[:half]]
         self.along = op.attrs["along"]
         shape = self.sources[0].extents
         self.length = shape[self.along]
@@ -59,14 +59,15 @@ class _Walk:
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
-    def _kept(self, source: Memory | MemoryView) -> Memory | MemoryView:
+    def _kept(self, value: Value) -> Memory | MemoryView:
         """A source as it was before anything is written: a copy of it, where a target lies in the same memory.
 
         A scan of a tensor onto itself reads each element right before it writes it, and needs none.
         """
-        low = self.low
-        for target in self.targets:
-            if target.root.buffer is source.root.buffer and not (self.op.name == "scan" and target is source):
+        low, source = self.low, in_memory(self.low, self.low.handles[value])
+        for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):
+            same = low.chain.root(goal) is low.chain.root(value) or target.root.buffer is source.root.buffer
+            if same and not (self.op.name == "scan" and goal is value):
                 made = low.scratch(source.dtype, source.extents, "before")
                 run(low, Job(made.shape, made.dtype, made.at, Formula.operand(1), {1: source.at}, {1: made.dtype}))
                 return made
