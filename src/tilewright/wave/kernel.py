@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
-from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
+from tilewright.ir.core import MemoryType, Program, TileType, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.tile import TILE
@@ -41,8 +41,6 @@ class Kernel:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
         trace = Tracer(iterators)
-        body = Block()
-        trace.open(body)
         with trace, building():
             values, arguments = self._arguments(trace)
             self.function(*arguments)
@@ -51,6 +49,7 @@ class Kernel:
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
+        (body,) = trace.builder.blocks
         program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(
