@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -16,6 +15,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
+from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
 from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
@@ -28,7 +28,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
-        self.annotations = _annotations(function, frame)
+        self.annotations = evaluated_annotations(function, frame)
         self.constraints = tuple(constraints)
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
@@ -94,21 +94,6 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
-
-
-def _annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
-    """The argument types; as text (from __future__ import annotations) they are evaluated where they stand."""
-    found = dict(function.__annotations__)
-    texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "return"}
-    if not texts:
-        return found
-    around: list[dict[str, Any]] = []
-    current: FrameType | None = frame
-    while current is not None:  # types may be built from variables of the functions around, which are still running
-        around.append(current.f_locals)
-        current = current.f_back
-    names = dict(ChainMap(*around, function.__globals__))
-    return found | {name: eval(text, names) for name, text in texts.items()}
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
