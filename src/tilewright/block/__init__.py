@@ -14,13 +14,13 @@ finds wrong, points there. docs/block.md is the tutorial.
 | mma        | `Mma`: an atom and an arrangement of waves; `blockwise_copy`                 |
 | partition  | `partition`: a tile dealt out to threads                                     |
 | control    | `tasks`, `steps`, `if_`, `role`, `ring`, `barrier`, `let`                    |
+| integers   | `cdiv`, `min`, `max` of sizes and loop variables                             |
 | tracing    | the program as it grows                                                      |
 | names      | what the author calls things                                                 |
 | pictures   | who holds which element, and which bank it lies in                           |
 """
 
 from tilewright.algebra import Layout, Swizzle
-from tilewright.algebra import ceildiv as cdiv
 from tilewright.block.computing import map, reduce, scan
 from tilewright.block.control import (
     barrier,
@@ -65,6 +65,7 @@ from tilewright.block.formulas import (
     sqrt,
     tanh,
 )
+from tilewright.block.integers import cdiv, max, min
 from tilewright.block.kernel import In, InOut, Kernel, Let, Out, Size, kernel
 from tilewright.block.mma import Mma, blockwise_copy
 from tilewright.block.moving import (

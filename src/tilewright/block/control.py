@@ -12,15 +12,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_text import parse_expr
 from tilewright.block.names import author_names, made_up
 from tilewright.block.tensor import Tensor, tensor_of
-from tilewright.block.tracing import Frame, number, trace
-from tilewright.errors import ArgumentError, ProgramError, PythonControlFlow
+from tilewright.block.tracing import Frame, number, only_value, trace
+from tilewright.errors import ArgumentError, ParseError, ProgramError, PythonControlFlow
 from tilewright.ir.attrs import Range
 from tilewright.ir.location import author_location
 
@@ -56,7 +58,8 @@ class Loop:
         self.started = True
         symbols = tuple(r.symbol for r in self.frame.attrs["ranges"])
         self.here.enter(self.frame, symbols)
-        return symbols[0] if len(symbols) == 1 else symbols
+        found = tuple(only_value(s) for s in symbols)
+        return found[0] if len(found) == 1 else found
 
 
 def _limits(found: Any, name: str) -> tuple[Expr, Expr, int]:
@@ -151,14 +154,22 @@ def let(value: Any) -> Symbol:
     return found
 
 
-def require(condition: Any, why: str = "") -> None:
-    """What must hold of the kernel's parameters: checked now, or, on sizes that are open, by the header's `require`."""
+def require(condition: str) -> None:
+    """What must hold of the kernel's parameters: `tb.require("K % BK == 0")`.
+
+    It is checked now where it is about numbers; on sizes that are open, by the header's `require`, at the call.
+    """
     here, loc = trace("require"), author_location()
-    if isinstance(condition, Expr) and not condition.is_constant:
-        here.builder.record("require", {"that": condition}, loc)
-    elif not int(condition):
-        where = "" if loc is None else f" ({loc})"
-        raise ArgumentError(f"params: the kernel requires {why or 'what does not hold'}{where}")
+    known = {n: as_expr(v) for n, v in here.parameters.items() if isinstance(v, int | Expr) and not isinstance(v, bool)}
+    try:
+        that = parse_expr(condition, known)
+    except ParseError as fault:
+        raise ProgramError(f"require: {fault}", loc) from None
+    if not isinstance(that, Const):
+        here.builder.record("require", {"that": that}, loc)
+    elif not that.value:
+        given = ", ".join(f"{n} = {e}" for n, e in known.items() if re.search(rf"\b{n}\b", condition))
+        raise ArgumentError(f"params: the kernel requires {condition}; here {given}")
 
 
 # -- rings ------------------------------------------------------------------------------------------------

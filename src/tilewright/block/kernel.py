@@ -27,13 +27,21 @@ from tilewright.targets.registry import machine as machine_named
 
 
 class Argument:
-    """A tensor in global memory that a kernel takes. Sizes and strides are integers, or texts such as "M", "N*P*Q"."""
+    """A tensor in global memory that a kernel takes.
+
+    Its element type is one, or the name of one ("f16"), or that of a parameter which says it ("T"). Sizes and strides
+    are integers, or texts such as "M", "N*P*Q".
+    """
 
     role = ""
 
     def __init__(self, kind: str | DType, *dims: Any, strides: Sequence[Any] | None = None):
-        self.dtype = kind if isinstance(kind, DType) else dtype(kind)
-        self.dims, self.strides = dims, strides
+        self.kind, self.dims, self.strides = kind, dims, strides
+
+    def dtype(self, values: Mapping[str, Any]) -> DType:
+        """Its element type, for these parameters."""
+        named = values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind
+        return named if isinstance(named, DType) else dtype(named)
 
 
 class In(Argument):
@@ -97,7 +105,7 @@ class Kernel:
             machine = None if self.machine is None else machine_named(self.machine)
         except UnknownName as fault:
             raise ProgramError(str(fault), of_function(self.function)) from None
-        with Trace(machine, opened) as trace, building():
+        with Trace(machine, values) as trace, building():
             if self.machine is not None:
                 trace.builder.record("machine", {"name": self.machine})
             if opened:
@@ -192,7 +200,7 @@ class Kernel:
                         f"{name}: {len(kind.strides)} strides for {len(shape)} dimensions", of_function(self.function)
                     )
                 strides = tuple(number(self._sized(d, values), f"{name}: a stride") for d in kind.strides)
-            type_ = TensorType("global", kind.dtype, shape, strides, role=kind.role)
+            type_ = TensorType("global", kind.dtype(values), shape, strides, role=kind.role)
             found.append(Tensor(trace.builder.argument(name, type_)))
         return found
 

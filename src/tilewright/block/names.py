@@ -15,7 +15,8 @@ from typing import Any
 
 from tilewright.ir.location import Location
 
-_End = tuple[int, int]
+_Place = tuple[int, int]
+_Names = dict[_Place, tuple[str, ...]]
 
 
 def author_names(location: Location | None) -> tuple[str, ...]:
@@ -30,8 +31,11 @@ def author_names(location: Location | None) -> tuple[str, ...]:
     place = location.instruction // 2
     if place >= len(positions):
         return ()
-    _, line, _, column = positions[place]
-    return _assigned(location.code).get((line, column), ()) if line is not None and column is not None else ()
+    first, last, begin, end = positions[place]
+    if first is None or last is None or begin is None or end is None:
+        return ()
+    starts, ends = _assigned(location.code)
+    return starts.get((first, begin)) or ends.get((last, end), ())
 
 
 def argument_names(function: Any, count: int) -> tuple[str, ...]:
@@ -54,8 +58,11 @@ def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None
 
 
 @lru_cache(maxsize=512)
-def _assigned(code: CodeType) -> dict[_End, tuple[str, ...]]:
-    """Names by the end of the expression whose value they are given."""
+def _assigned(code: CodeType) -> tuple[_Names, _Names]:
+    """Names by the start of the `with` that binds them, and by the end of the expression whose value they are given.
+
+    Some versions of Python say that a `with` is entered at its expression, some at the whole statement.
+    """
     first, last = code.co_firstlineno, _last_line(code)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]
     source = "".join(lines)
@@ -65,13 +72,17 @@ def _assigned(code: CodeType) -> dict[_End, tuple[str, ...]]:
     try:
         tree = ast.parse(source)
     except SyntaxError:  # part of a line only, such as a lambda
-        return {}
-    found: dict[_End, tuple[str, ...]] = {}
-    for target, value in _pairs(tree):
-        names = _names(target)
-        if names and value.end_lineno is not None and value.end_col_offset is not None:
-            found[value.end_lineno + first - 1 - above, value.end_col_offset] = names
-    return found
+        return {}, {}
+    starts: _Names = {}
+    ends: _Names = {}
+    for node in ast.walk(tree):
+        for target, value in _pairs(node):
+            names = _names(target)
+            if names and value.end_lineno is not None and value.end_col_offset is not None:
+                ends[value.end_lineno + first - 1 - above, value.end_col_offset] = names
+                if isinstance(node, ast.With) and len(node.items) == 1:
+                    starts[node.lineno + first - 1 - above, node.col_offset] = names
+    return starts, ends
 
 
 def _last_line(code: CodeType) -> int:
@@ -79,20 +90,19 @@ def _last_line(code: CodeType) -> int:
     return max([own, *(_last_line(c) for c in code.co_consts if isinstance(c, CodeType))])
 
 
-def _pairs(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Every target with the expression whose value it is given."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[target], value=value):
-                yield from _split(target, value)
-            case ast.NamedExpr(target=target, value=value) | ast.For(target=target, iter=value):
-                yield target, value
-            case ast.With(items=items):
-                for item in items:
-                    if item.optional_vars is not None:
-                        yield item.optional_vars, item.context_expr
-            case _:
-                pass
+def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Every target of a statement with the expression whose value it is given."""
+    match node:
+        case ast.Assign(targets=[target], value=value):
+            yield from _split(target, value)
+        case ast.NamedExpr(target=target, value=value) | ast.For(target=target, iter=value):
+            yield target, value
+        case ast.With(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    yield item.optional_vars, item.context_expr
+        case _:
+            pass
 
 
 def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:

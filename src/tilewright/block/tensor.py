@@ -16,7 +16,7 @@ from tilewright.algebra import ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
 from tilewright.block.formulas import Element, Elementwise
 from tilewright.block.names import argument_names, made_up
-from tilewright.block.tracing import number, trace
+from tilewright.block.tracing import number, only_value, trace
 from tilewright.errors import DimensionMismatch, ProgramError, PythonControlFlow
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, dtype
@@ -84,7 +84,7 @@ class Tensor(Elementwise):
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
         here = trace("view")
         over = here.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
-        coordinates = at(*over)
+        coordinates = at(*map(only_value, over))
         coordinates = tuple(coordinates) if isinstance(coordinates, tuple | list) else (coordinates,)
         if len(coordinates) != len(self.type.shape):
             raise DimensionMismatch(

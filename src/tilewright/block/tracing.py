@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.block.names import author_names
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range, axis, kind_of
@@ -37,12 +37,12 @@ class Frame:
 class Trace:
     """The program as it grows: the builder, the frames that are open, the symbols that have a meaning here."""
 
-    def __init__(self, machine: Machine | None, parameters: Iterable[Symbol]):
+    def __init__(self, machine: Machine | None, parameters: Mapping[str, Any]):
         self.builder = Builder(BLOCK)
-        self.machine = machine
+        self.machine, self.parameters = machine, parameters
         self.frames: list[Frame] = []
         self.counts: dict[str, int] = {}
-        self.known: list[set[Symbol]] = [set(parameters)]
+        self.known: list[set[Symbol]] = [{v for v in parameters.values() if isinstance(v, Symbol)}]
 
     def __enter__(self) -> Trace:
         self._token = _current.set(self)
@@ -185,6 +185,12 @@ def trace(what: str) -> Trace:
     if found is None:
         raise ProgramError(f"{what} only has a meaning inside a kernel, under @tb.kernel", author_location(2))
     return found
+
+
+def only_value(s: Symbol) -> Expr:
+    """The symbol, or its value where it has only one, as binding a program's parameters would leave it."""
+    one = s.lo == s.hi and isinstance(s.lower, Const) and isinstance(s.upper, Const)
+    return as_expr(int(s.lo)) if one else s
 
 
 def number(x: Any, what: str) -> Expr:
