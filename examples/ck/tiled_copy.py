@@ -12,10 +12,10 @@ from tilewright.block import Layout, cdiv
 AnySize = tb.Size(1, 65536)
 
 
-@tb.kernel("cdna3", waves=1)
-def tiled_copy(x: tb.In("i32", 4, "N"), y: tb.Out("i32", 4, "N"), *, N: AnySize, BN=64):
+@tb.kernel("cdna3", waves=4)
+def tiled_copy(x: tb.In("i32", 4, "N"), y: tb.Out("i32", 4, "N"), *, N: AnySize, BN=256):
     x, y = x.pad(4, BN), y.pad(4, BN)
-    owners = tb.partition((4, BN), Layout((1, 64), (64, 1)), "block", vector=0)
+    owners = tb.partition((4, BN), Layout((1, 256), (256, 1)), "block", vector=0)
     for t in tb.tasks(cdiv(N, BN)):
         tile = tb.shared("i32", Layout((4, BN), (1, 4)))
         mine = tb.registers("i32", (4, BN), owners)
@@ -33,6 +33,6 @@ def check(n: int, **options) -> None:
 
 
 if __name__ == "__main__":
-    for n in (1, 64, 300):
+    for n in (1, 256, 900):
         check(n, target="interpreter")
     print("tiled_copy: exact")
