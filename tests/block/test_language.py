@@ -571,3 +571,35 @@ def test_plans_are_for_tile_kernels():
         tilewright.compile(staged, plan="anything")
     with pytest.raises(ArgumentError, match="for block kernels"):
         tilewright.compile("tile x() {}", seed=1)
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_say_who_holds_what():
+    picture = staged.draw("a")
+    assert picture.title == "%a: register f32 (4, 64) by ((64,2),(2,1)):((4,2),(1,4))"
+    assert picture.shape == (4, 64)
+    assert ">T127<" in picture._repr_svg_()
+    assert staged.draw("mfma.32x32x8.f16.a").shape == (32, 8)
+
+
+def test_pictures_of_views_show_where_their_elements_lie():
+    @tb.kernel()
+    def views(x: tb.In("f32", 8, 8)):
+        s = tb.shared("f32", (2, 8, 8), swizzle=(3, 0, 3))
+        for t in tb.tasks(2):
+            part = s.view((4, 8), lambda i, j: (t, j, 2 * i))
+
+    layout = views.draw("part").layout
+    swizzle = tb.Swizzle(3, 0, 3)
+    assert [[layout(i, j) for j in range(8)] for i in range(4)] == [
+        [swizzle(8 * j + 2 * i) for j in range(8)] for i in range(4)
+    ]
+    assert views.draw("s").element_bytes == 4
+    assert views.draw("x").element_bytes is None
+
+
+def test_what_cannot_be_drawn_is_named():
+    with pytest.raises(ProgramError, match="staged has no tensor q; it has x, y, tile, a, b, x_part, y_part"):
+        staged.draw("q")

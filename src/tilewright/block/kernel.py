@@ -11,18 +11,19 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_text import parse_expr
+from tilewright.block.pictures import TensorPicture, operand_picture, picture_in
 from tilewright.block.tensor import Tensor
 from tilewright.block.tracing import Trace, number
 from tilewright.errors import ArgumentError, ParseError, ProgramError
 from tilewright.ir.attrs import attr_text
-from tilewright.ir.binding import allowed
+from tilewright.ir.binding import allowed, bind
 from tilewright.ir.core import Program, building
 from tilewright.ir.dtypes import DType, dtype
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
-from tilewright.machine import UnknownName
+from tilewright.machine import Machine, UnknownName
 from tilewright.targets.registry import machine as machine_named
 
 
@@ -101,11 +102,7 @@ class Kernel:
         """The block program for these parameters, traced anew and verified; open sizes stay open."""
         values = self._values({**(params or {}), **named})
         opened = [v for v in values.values() if isinstance(v, Symbol)]
-        try:
-            machine = None if self.machine is None else machine_named(self.machine)
-        except UnknownName as fault:
-            raise ProgramError(str(fault), of_function(self.function)) from None
-        with Trace(machine, values) as trace, building():
+        with Trace(self._machine(), values) as trace, building():
             if self.machine is not None:
                 trace.builder.record("machine", {"name": self.machine})
             if opened:
@@ -129,7 +126,24 @@ class Kernel:
                 found[name] = None if parameter.default is parameter.empty else parameter.default
         return found
 
+    def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
+        """The picture of a tensor, by the author's name: who holds which element, or in which bank it lies.
+
+        Or of an atom's operand, `kernel.draw("mfma.32x32x8.f16.a")`. A notebook shows what comes back.
+        """
+        machine = self._machine()
+        atom, _, operand = tensor.rpartition(".")
+        if machine is not None and atom in machine.multiply and operand in ("a", "b", "c"):
+            return operand_picture(tensor, getattr(machine.multiply[atom], operand))
+        return picture_in(bind(self.trace(params, **named)), tensor, machine)
+
     # -- parameters and arguments ---------------------------------------------------------------------
+
+    def _machine(self) -> Machine | None:
+        try:
+            return None if self.machine is None else machine_named(self.machine)
+        except UnknownName as fault:
+            raise ProgramError(str(fault), of_function(self.function)) from None
 
     def _keywords(self) -> dict[str, inspect.Parameter]:
         signature = inspect.signature(self.function).parameters

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.algebra import ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
@@ -22,9 +22,6 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, dtype
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import RegisterType, TensorType
-
-if TYPE_CHECKING:
-    from tilewright.block.pictures import TensorPicture
 
 
 @dataclass(frozen=True)
@@ -272,12 +269,6 @@ class Tensor(Elementwise):
         from tilewright.block.moving import fetched
 
         return fetched(self, coordinates)
-
-    def draw(self) -> TensorPicture:
-        """Its picture: shared memory with its banks, registers with the threads that hold them."""
-        from tilewright.block.pictures import picture_of
-
-        return picture_of(self.value, trace("draw").machine)
 
     def __iter__(self) -> Any:
         raise PythonControlFlow(
