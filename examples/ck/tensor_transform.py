@@ -1,6 +1,6 @@
 """One tensor seen through four layouts: what CK's tensor transform prints, as a program that stores what it sees.
 
-A layout is a function from coordinates to an offset, so a view through it is the layout called with the coordinates.
+A layout is a function from coordinates to an offset: `through` sees a tensor by it, and it may be called by hand.
 """
 
 import numpy as np
@@ -17,11 +17,11 @@ BOTH, DEEP = parse_layout("((2,2),(2,4)):((1,4),(2,8))"), parse_layout("(((2,2),
 def tensor_transform(x: tb.In("i32", 32), flat: tb.Out("i32", 4, 8), split: tb.Out("i32", 4, 8),
                      both: tb.Out("i32", 4, 8), deep: tb.Out("i32", 32), upper: tb.Out("i32", 2, 8)):  # fmt: skip
     for _ in tb.tasks(1):
-        tb.copy(x.view((4, 8), lambda h, w: FLAT(h, w)), flat)
-        tb.copy(x.view((4, 8), lambda h, w: SPLIT(h, w)), split)
-        tb.copy(x.view((4, 8), lambda h, w: BOTH(h, w)), both)
+        tb.copy(x.through(FLAT), flat)
+        tb.copy(x.through(SPLIT), split)
+        tb.copy(x.through(BOTH), both)
         tb.copy(x.view((32,), lambda i: DEEP(i)), deep)
-        tb.copy(x.view((4, 8), lambda h, w: SPLIT(h, w))[1:3, :], upper)  # a slice of a view is a view
+        tb.copy(x.through(SPLIT)[1:3, :], upper)  # a slice of a view is a view
 
 
 def check(**options) -> None:

@@ -126,6 +126,38 @@ def test_views_are_written_out():
     ]
 
 
+def test_a_tensor_is_seen_through_a_nested_layout_with_open_sizes():
+    @tb.kernel()
+    def columns(x: tb.In("f32", "(H*W)*C"), y: tb.Out("f32", "(H - 2)*(W - 1)", "C*6"), *, H: tb.Size(3, 99), W=5, C=2):
+        taps = x.through(((W - 1, H - 2), (C, 2, 3)), ((C, W * C), (1, C, W * C)))
+        for m in tb.tasks((H - 2) * (W - 1)):
+            tb.copy(taps[m, :], y[m, :])
+
+    taps, *_ = [line for line in body(columns) if "= view" in line]
+    assert taps.startswith("%taps = view %x (i 4*H - 8, j 12) -> [")
+    x = np.arange(7 * 5 * 2, dtype=np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(x.reshape(7, 5, 2), (3, 2), (0, 1))  # (5, 4, 2, 3, 2)
+    wanted = windows.transpose(0, 1, 3, 4, 2).reshape(20, 12)
+    assert (tilewright.compile(columns, {"H": 7}, target="interpreter")(x) == wanted).all()
+    assert (
+        tilewright.compile(columns, target="interpreter").bind(x, found := np.zeros_like(wanted), params={"H": 7})()
+        is None
+    )
+    assert (found == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [(((2, 2), 4), ((1, 2), (4, 8))), ((4, 8), (1,)), ((4, (2, 4)), (2, 1)), ((4, 8), None)]
+)
+def test_layouts_whose_strides_do_not_fit_are_refused(shape, strides):
+    @tb.kernel()
+    def wrong(x: tb.In("f32", 32)):
+        x.through(shape, strides)
+
+    with pytest.raises(DimensionMismatch, match="differ"):
+        wrong.trace()
+
+
 def test_padded_shapes_are_rounded_up():
     @tb.kernel()
     def padded(x: tb.In("f32", "M", 67), *, M: tb.Size(1, 1000)):

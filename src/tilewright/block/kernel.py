@@ -215,7 +215,7 @@ class Kernel:
                     )
                 strides = tuple(number(self._sized(d, values), f"{name}: a stride") for d in kind.strides)
             type_ = TensorType("global", kind.dtype(values), shape, strides, role=kind.role)
-            found.append(Tensor(trace.builder.argument(name, type_)))
+            found.append(Tensor(trace.argument(name, type_)))
         return found
 
     def __call__(self, *args: Any, **options: Any) -> Any:

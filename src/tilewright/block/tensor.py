@@ -12,7 +12,7 @@ from math import inf
 from types import EllipsisType
 from typing import Any
 
-from tilewright.algebra import ceildiv
+from tilewright.algebra import Layout, ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
 from tilewright.block.formulas import Element, Elementwise
 from tilewright.block.names import argument_names, made_up
@@ -235,6 +235,35 @@ class Tensor(Elementwise):
 
         return self._view([extents[o] for o in order], at)
 
+    def through(self, shape: Any, strides: Any = None) -> Tensor:
+        """A tensor of one dimension, seen through a layout: element (m, k) lies at offset layout(m, k); one `view`.
+
+        The layout is a `Layout`, or a nested shape and strides, both of which may hold sizes that are symbols. Within
+        a mode the first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`.
+        """
+        if len(self.type.shape) != 1:
+            raise DimensionMismatch(
+                f"through: {self.type} has {len(self.type.shape)} dimensions; a layout's offset is a place in one",
+                author_location(),
+            )
+        if isinstance(shape, Layout) and strides is None:
+            shape, strides = shape.shape, shape.stride
+        modes, steps = (x if isinstance(x, tuple) else (x,) for x in (shape, strides))
+        if strides is None or not _congruent(modes, steps):
+            raise DimensionMismatch(f"through: the shape {shape} and the strides {strides} differ", author_location())
+        extents = [_product(_leaves(mode)) for mode in modes]
+
+        def at(*coordinates: Any) -> Any:
+            offset: Any = ZERO
+            for coordinate, mode, step in zip(coordinates, modes, steps, strict=True):
+                *faster, slowest = zip(_leaves(mode), _leaves(step), strict=True)
+                for size, stride in faster:
+                    offset, coordinate = offset + coordinate % size * stride, coordinate // size
+                offset = offset + coordinate * slowest[1]
+            return offset
+
+        return self._view(extents, at)
+
     def permute(self, *dims: int) -> Tensor:
         """Dimensions in another order; one `view`."""
         if sorted(dims) != list(range(len(self.type.shape))):
@@ -287,6 +316,18 @@ def tensor_of(x: Any, what: str) -> Value:
     if isinstance(x, Tensor):
         return x.value
     raise ProgramError(f"{what} takes a tensor, not {x!r}", author_location(2))
+
+
+def _leaves(x: Any) -> list[Any]:
+    """The entries of a nested tuple, in order."""
+    return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, tuple) else [x]
+
+
+def _congruent(a: Any, b: Any) -> bool:
+    """Whether two nested tuples have the same profile."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) > 0 and all(map(_congruent, a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
 def _product(sizes: Any) -> Any:

@@ -16,6 +16,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.location import Location, author_location
+from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 
 _current: ContextVar[Trace | None] = ContextVar("block_trace", default=None)
@@ -77,6 +78,10 @@ class Trace:
             else:
                 value.name = self._unique(fallback if len(op.results) == 1 else f"{fallback}{i}")
         return op
+
+    def argument(self, name: str, kind: TensorType) -> Value:
+        """A further argument of the program."""
+        return self.builder.argument(self._unique(name), kind)
 
     def _unique(self, name: str) -> str:
         count = self.counts[name] = self.counts.get(name, 0) + 1
