@@ -221,8 +221,8 @@ def test_places_that_are_data():
 
 
 def test_a_traced_program_prints_and_reads_back():
-    for program in (everything.trace(),):
-        assert parse_block(str(program)) == program
+    program = everything.trace()
+    assert parse_block(str(program)) == program
 
 
 def test_loop_variables_with_one_value_are_numbers_as_after_binding():
@@ -312,9 +312,24 @@ def test_partition_is_local_partition_for_every_element_of_every_thread():
             assert turned(0, 1) - turned(0, 0) == step * (1 if mode == "block" else counts[vector])
 
 
-def test_an_uneven_partition_is_refused():
-    with pytest.raises(LayoutError, match="dimension 0 has 6 elements, which 4 threads do not share evenly"):
-        tb.partition((6, 8), Layout((4, 4)))
+@pytest.mark.parametrize(
+    ("extents", "threads", "options", "said"),
+    [
+        ((6, 8), Layout((4, 4)), {}, "dimension 0 has 6 elements, which 4 threads do not share evenly; pad it to 8"),
+        ((8, 9), Layout((4, 4)), {"mode": "cyclic"}, "dimension 1 has 9 elements"),
+        ((8, 8), Layout((4, 4), (4, 4)), {}, "does not number its 16 threads"),
+        ((8, 8), Layout((4, 4), (2, 8)), {}, "does not number its 16 threads"),
+        ((2, 2, 2), Layout((2, 2, 2), (1, 1, 5)), {}, "does not number its 8 threads"),
+        ((8, 8), Layout(16), {}, "has 1 modes; the tile (8, 8) has 2"),
+        ((8, 8), Layout((4, 4)), {"mode": "turns"}, "partition mode 'turns'"),
+        ((8, 8), Layout((4, 4)), {"vector": 2}, "vector=2, but the tile (8, 8) has 2 dimensions"),
+    ],
+)
+def test_partitions_in_which_an_element_has_no_single_owner_are_refused(extents, threads, options, said):
+    with pytest.raises(LayoutError) as found:
+        tb.partition(extents, threads, **options)
+    assert said in str(found.value)
+    assert shown(found.value)[1] == "tb.partition(extents, threads, **options)"
 
 
 # -- running -------------------------------------------------------------------------------------------------------

@@ -68,7 +68,9 @@ def test_every_program_is_there_in_python():
 def test_python_and_text_are_one_program(name, case):
     params = PARAMETERS[name][case]
     text = inlined(bind(parse_block(source(name)), params))
-    traced = inlined(bind(kernel(name).trace(params)))
+    program = kernel(name).trace(params)
+    assert parse_block(str(program)) == program
+    traced = inlined(bind(program))
     assert traced == text, f"{traced}\n\n{text}"
 
 

@@ -89,10 +89,7 @@ def blockwise_copy(
     `tb.copy(it, target)`, both `by` the atom in which a lane moves that many elements; without `vector`, by none.
     """
     extents = tuple(target.shape)
-    try:
-        owners = partition(extents, threads, "block", None if vector is None else vector[0])
-    except LayoutError as fault:
-        raise ProgramError(f"blockwise_copy: {fault}", author_location()) from None
+    owners = partition(extents, threads, "block", None if vector is None else vector[0])
     staged = registers(target.dtype, extents, owners, fallback="staged")
     copy(source, staged, otherwise=otherwise, by=_lane_atom(source, staged, vector))
     copy(staged, target, by=_lane_atom(staged, target, vector))

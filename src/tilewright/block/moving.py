@@ -173,4 +173,7 @@ def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
 
 
 def _dtype(kind: str | DType) -> DType:
-    return kind if isinstance(kind, DType) else dtype(kind)
+    try:
+        return kind if isinstance(kind, DType) else dtype(kind)
+    except ProgramError as fault:
+        raise type(fault)(fault.what, author_location(2)) from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.algebra import Layout, composition, make_layout, rank, right_inverse, size, zipped_divide
-from tilewright.errors import LayoutError
+from tilewright.errors import BadPartition
+from tilewright.ir.location import author_location
 
 
 def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vector: int | None = None) -> Layout:
@@ -23,27 +24,13 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
     >>> partition((6, 8), Layout((4, 4)))
     Traceback (most recent call last):
         ...
-    tilewright.errors.LayoutError: partition: dimension 0 has 6 elements, which 4 threads do not share evenly; pad it to
-    8, or choose other threads
+    tilewright.errors.BadPartition: partition: dimension 0 has 6 elements, which 4 threads do not share evenly; pad it
+    to 8, or choose other threads
+    ...
     """
-    if mode not in ("block", "cyclic"):
-        raise LayoutError(f'partition mode {mode!r}: "block" or "cyclic"')
     whole = tuple(int(e) for e in extents)
-    if rank(threads) != len(whole):
-        raise LayoutError(
-            f"partition: {threads} has {rank(threads)} modes, the tile {whole} has {len(whole)} dimensions"
-        )
-    counts = tuple(size(threads, m) for m in range(len(whole)))
-    for dim, (extent, count) in enumerate(zip(whole, counts, strict=True)):
-        if extent % count:
-            raise LayoutError(
-                f"partition: dimension {dim} has {extent} elements, which {count} threads do not share evenly; pad it "
-                f"to {-(-extent // count) * count}, or choose other threads"
-            )
-    if size(threads) != threads.cosize():
-        raise LayoutError(f"partition: {threads} does not number its {size(threads)} threads from 0 on, each once")
-    if vector is not None and not 0 <= vector < len(whole):
-        raise LayoutError(f"partition: vector={vector}, but the tile {whole} has {len(whole)} dimensions, from 0")
+    counts = tuple(size(threads, m) for m in range(rank(threads)))
+    _require(whole, threads, counts, mode, vector)
     per = tuple(extent // count for extent, count in zip(whole, counts, strict=True))
     inner, outer = zipped_divide(Layout(whole), per if mode == "block" else counts)
     owned, owners = (inner, outer) if mode == "block" else (outer, inner)
@@ -51,3 +38,28 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
         owned = make_layout([owned[vector], *(owned[d] for d in range(len(whole)) if d != vector)])
     found: Layout = make_layout(composition(owners, right_inverse(threads)), owned)
     return found
+
+
+def _require(whole: tuple[int, ...], threads: Layout, counts: tuple[int, ...], mode: str, vector: int | None) -> None:
+    """Raises unless each element has exactly one owner."""
+    if mode not in ("block", "cyclic"):
+        raise BadPartition(f'partition mode {mode!r}: "block" or "cyclic"', author_location())
+    if len(counts) != len(whole):
+        raise BadPartition(
+            f"partition: {threads} has {len(counts)} modes; the tile {whole} has {len(whole)}", author_location()
+        )
+    for dim, (extent, count) in enumerate(zip(whole, counts, strict=True)):
+        if extent % count:
+            raise BadPartition(
+                f"partition: dimension {dim} has {extent} elements, which {count} threads do not share evenly; pad it "
+                f"to {-(-extent // count) * count}, or choose other threads",
+                author_location(),
+            )
+    if size(right_inverse(threads)) != size(threads):
+        raise BadPartition(
+            f"partition: {threads} does not number its {size(threads)} threads from 0 on, each once", author_location()
+        )
+    if vector is not None and not 0 <= vector < len(whole):
+        raise BadPartition(
+            f"partition: vector={vector}, but the tile {whole} has {len(whole)} dimensions, from 0", author_location()
+        )
