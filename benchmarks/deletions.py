@@ -1,7 +1,8 @@
-"""Every single deletion of a barrier, wait, commit or release in the twelve block programs written in Python.
+"""Every single deletion of a barrier, wait, commit or release in the twelve block programs written in Python, and every
+buffer of shared memory with one row less.
 
-Each must be refused or reported, at a line of the author's; those that change nothing are listed as harmless, and for
-each of them `HARMLESS` says why. `python benchmarks/deletions.py [NAME ...]` prints a row for each deletion.
+Each must be refused or reported, at a line of the author's; deletions that change nothing are listed as harmless, and
+for each of them `HARMLESS` says why. `python benchmarks/deletions.py [NAME ...]` prints a row for each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tilewright.compiler.text import TextExecutable  # noqa: E402
 from tilewright.errors import ProgramError  # noqa: E402
 from tilewright.ir.binding import rebuilt  # noqa: E402
 from tilewright.ir.core import Block, Op, Program  # noqa: E402
+from tilewright.ir.tensors import TensorType  # noqa: E402
 
 DELETED = ("barrier", "wait", "commit", "release")
 SCHEDULES = ((1, 0), (1, 1), (2, 2), (2, 3), (3, 4))
@@ -111,6 +113,24 @@ def deletions(subject: Subject, schedules: tuple[tuple[int, int], ...] = SCHEDUL
         yield Outcome(_line(gone), gone.name, _fault(program, subject, schedules))
 
 
+def shortenings(subject: Subject, schedules: tuple[tuple[int, int], ...] = SCHEDULES) -> Iterator[Outcome]:
+    """What becomes of each buffer of shared memory that has one row less."""
+    whole = subject.kernel.trace(subject.params)
+    for place, op in enumerate(whole.walk()):
+        kind = op.attrs.get("type")
+        if op.name != "alloc" or not isinstance(kind, TensorType):
+            continue
+        row = max(len(kind.shape) - 2, 0)
+        shape = tuple(size - int(dim == row) for dim, size in enumerate(kind.shape))
+        program = rebuilt(whole, {})
+        short = list(program.walk())[place]
+        short.attrs["type"] = TensorType(kind.space, kind.dtype, shape, kind.strides, kind.swizzle)
+        try:
+            yield Outcome(_line(op), "one row less", _fault(rebuilt(program, {}), subject, schedules))
+        except ProgramError as fault:  # the shapes do not fit any more
+            yield Outcome(_line(op), "one row less", fault)
+
+
 def _line(op: Op) -> str:
     return "?" if op.loc is None else f"{op.loc}: {op.loc.text.strip()}"
 
@@ -134,14 +154,14 @@ def main() -> None:
     for name, subject in subjects().items():
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
-        found = list(deletions(subject))
-        print(f"{name}: {len(found)} deletions, {sum(o.fault is not None for o in found)} refused or reported")
+        found = [*deletions(subject), *shortenings(subject)]
+        print(f"{name}: {len(found)} changes, {sum(o.fault is not None for o in found)} refused or reported")
         for number, outcome in enumerate(found):
             why = "" if outcome.fault is not None else HARMLESS.get((name, number))
             unknown += why is None
             print(f"  {outcome.line} | {outcome.op} | {outcome.said}{'' if not why else f': {why}'}")
     if unknown:
-        sys.exit(f"{unknown} deletions change nothing, and nobody says why")
+        sys.exit(f"{unknown} changes have no effect, and nobody says why")
 
 
 if __name__ == "__main__":
