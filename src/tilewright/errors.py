@@ -159,3 +159,7 @@ class InterpreterOnlyWarning(UserWarning):
 
 class MissingAtomWarning(UserWarning):
     """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""
+
+
+class TargetError(TilewrightError, RuntimeError):
+    """A target that does not run here; the message names the machine that the code is for, and this one."""

@@ -8,13 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli import app
-from tilewright.compiler.text import TARGETS
 from tilewright.runtime import cache as disk
 from tilewright.runtime import environment
 from tilewright.targets import registry
-from tilewright.targets.x86 import cpu
-from tilewright.targets.x86.atoms import MULTIPLY
-from tilewright.targets.x86.machine import MACHINES
+from tilewright.targets.cpu import families, host, target
+from tilewright.targets.cpu.families import is_cpu
+from tilewright.targets.registry import machine
 
 
 def tilewright(*arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
@@ -40,56 +39,44 @@ def test_each_command_is_listed_and_has_help(command: str) -> None:
 # -- targets --------------------------------------------------------------------------------------------------
 
 
-def test_targets_lists_every_machine_atom_and_name() -> None:
+def test_targets_lists_every_machine_and_the_atoms_of_this_cpu() -> None:
     printed, _ = tilewright("targets")
     found = rows(printed)
     assert set(registry.MACHINES) <= set(found)
-    assert set(MULTIPLY) <= set(found)
-    assert printed.splitlines()[-1] == "compile_text takes target= " + ", ".join(map(repr, TARGETS))
+    assert set(host.host_machine().multiply) <= set(found)
+    assert host.host_machine().name in found["machine"]
     for name in registry.MACHINES:
-        if not name.startswith("x86."):
-            assert "described; not runnable natively" in found[name]
+        if not is_cpu(name):
+            assert "described; the interpreter runs them" in found[name]
 
 
 CPUS = {
-    "x86.amx": frozenset(cpu.ASKED_FOR),
-    "x86.avx512": MACHINES["x86.avx512"].features | {"f16c", "avx512vl"},
-    "x86.avx2": frozenset({"avx2", "fma", "f16c"}),
+    "x86.amx": machine("x86.amx").features,
+    "x86.avx512f.avx512vnni": machine("x86.avx512f").features | {"avx512vnni"},
+    "x86.avx2": machine("x86.avx2").features,
+    "aarch64.neon": machine("aarch64.neon").features,
+    "aarch64.neon.fullfp16.dotprod": machine("aarch64.neon.fullfp16.dotprod").features,
+    "portable": frozenset(),
 }
 
 
 @pytest.mark.parametrize("name", CPUS)
 def test_targets_on_cpus_with_more_and_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", lambda: CPUS[name])
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    family = families.family(name.partition(".")[0])
+    monkeypatch.setattr(host, "features", lambda: CPUS[name])
+    for place in (host, target):
+        monkeypatch.setattr(place, "host_family", lambda: family)
+    monkeypatch.setattr(target, "features", lambda: CPUS[name])
     found = rows(tilewright("targets")[0])
-    assert found["machine"]
-    assert "this row fits the CPU best" in found[name]
-    for atom in MULTIPLY.values():
-        missing = [f for f in atom.features if f not in CPUS[name]]
-        assert ("used" in found[atom.name]) == (not missing)
-        assert all(f in found[atom.name] for f in missing)
-    if name != "x86.amx":
-        assert "slower: no" in found["x86.amx"]
+    assert found["machine"].split() == ["machine", name]
+    for atom in machine(name).multiply:
+        assert atom in found
+    assert "run here" in found["portable"]
+    assert ("run here" in found["x86.avx2"]) == name.startswith("x86")
+    assert ("run here" in found["aarch64.neon"]) == name.startswith("aarch64")
+    assert ("run here" in found["x86.amx"]) == (name == "x86.amx")
+    if name.startswith("x86.avx"):
         assert "amx-tile" in found["lacks"]
-    else:
-        assert "nothing that the compiler uses" in found["lacks"]
-
-
-def test_targets_on_a_cpu_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", frozenset)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    printed, _ = tilewright("targets")
-    assert "x86.avx2, the nearest; it lacks avx2, fma" in printed
-    assert "nothing beyond x86-64" in printed
-
-
-def test_targets_on_another_kind_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", frozenset)
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    printed, _ = tilewright("targets")
-    assert printed.startswith("this CPU: aarch64; Tilewright has no machine code for it")
-    assert "this CPU is no x86" in rows(printed)["x86.amx"]
 
 
 def test_targets_with_a_variable_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +10,6 @@ import pytest
 
 import tilewright
 from tilewright.errors import ArgumentError
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

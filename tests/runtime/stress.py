@@ -33,7 +33,7 @@ def work(seed: int) -> None:
     x = whole(5, 37)
     while True:
         number = rng.randrange(PROGRAMS)
-        program = compile_text(affine(number, number % 7), "x86")
+        program = compile_text(affine(number, number % 7), "cpu")
         for _ in range(3):
             y = np.full_like(x, np.nan)
             program(x, y)

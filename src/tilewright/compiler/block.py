@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.block.kernel import Kernel
-from tilewright.compiler.text import TARGETS, TextExecutable
-from tilewright.errors import ArgumentError, ProgramError
+from tilewright.compiler.text import INTERPRETER, TextExecutable
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Program
-from tilewright.targets.registry import NATIVE
+from tilewright.targets.registry import CPU, check_target
 
 
 def compile_block(
@@ -23,8 +23,9 @@ def compile_block(
     """What a block kernel becomes for a target: call it with arrays, in the order of the kernel's arguments.
 
     `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Without a target, a program
-    of one role becomes machine code for the CPU at hand, any other is interpreted. `workers` is how many workgroups
-    share the tasks; on the interpreter, `seed` chooses the schedule: the same results must come out for all.
+    of one role becomes machine code for the CPU at hand ("cpu"), any other is interpreted ("interpreter"). `workers` is
+    how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results must come out
+    for all.
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()
@@ -35,8 +36,8 @@ def compile_block(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
-    if target not in (None, *TARGETS):
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
+    if target is not None:
+        check_target(target, (INTERPRETER,))
     given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
     try:
         program = kernel.trace(given)
@@ -48,4 +49,4 @@ def compile_block(
 def default_target(program: Program) -> str:
     """Where a program runs when nobody says: as machine code where it has one role, otherwise interpreted."""
     roles = any(op.name in ("role", "channel") for op in program.walk())
-    return "interpreter" if roles or not NATIVE else NATIVE[0]
+    return INTERPRETER if roles else CPU

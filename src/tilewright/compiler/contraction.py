@@ -25,10 +25,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ContractionKernel:
     """A contraction for one set of sizes: its plan, its block programs and their machine code."""
 
-    def __init__(self, contraction: Contraction, plan: str | Plan | None = None, target: str = "x86"):
+    def __init__(self, contraction: Contraction, plan: str | Plan | None = None, target: str = "cpu"):
         here = native(target)
         given = parse_plan(plan) if isinstance(plan, str) else plan
-        job = Job(here.machine(), here.has, given=given, contraction=contraction)
+        job = Job(here.machine, given=given, contraction=contraction)
         self._compile(run(job, Dump.of(contraction.name).write), target)
 
     @classmethod

@@ -1,6 +1,7 @@
 """`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
 
-Targets: the executor, which runs the tile program in numpy and defines what it means; and "x86", machine code.
+Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "executor", which runs the
+tile program in numpy and defines what it means.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
-from tilewright.targets.registry import NATIVE
+from tilewright.targets.registry import CPU, check_target, is_native
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-TARGETS = ("executor", *NATIVE)
+EXECUTOR = "executor"
 
 
 @overload
@@ -57,7 +58,7 @@ def compile(
     kernel: Any,
     symbols: Mapping[Any, Any] | None = None,
     *,
-    target: str | None = None,
+    target: str = CPU,
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
@@ -79,8 +80,10 @@ def compile(
 
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
     ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
-    `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
-    or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
+    read everywhere and called where it runs; `"executor"` runs the program in numpy, which is what it means. `plan`
+    says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
+    parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
     for those of the first call.
 
@@ -102,10 +105,10 @@ def compile(
         return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
     if workers is not None or seed is not None:
         raise ArgumentError("workers= and seed= are for block kernels; leave them out")
-    if target not in (None, *TARGETS):
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
-    if plan is not None and target not in NATIVE:
-        raise ArgumentError("plan=: this target has no plans; leave it out")
+    target = CPU if target is None else target
+    check_target(target, (EXECUTOR,))
+    if plan is not None and not is_native(target):
+        raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
     try:
         program = _program_of(kernel)
         program.bindings |= _bindings(symbols or {})
@@ -122,12 +125,10 @@ def compile(
         raise fault.with_traceback(None) from None
 
 
-def _dynamic(
-    program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str | None
-) -> list[Symbol]:
+def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
     """The symbols whose values are left to every call."""
-    if dynamic and target not in NATIVE:
-        raise ArgumentError("dynamic=: on this target every size is; leave it out")
+    if dynamic and not is_native(target):
+        raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
     found = []
     for each in dynamic:
@@ -140,9 +141,9 @@ def _dynamic(
 
 
 def _executable(
-    program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any, dynamic: list[Symbol]
+    program: Program, known: Mapping[Symbol, Expr], target: str, plan: Any, dynamic: list[Symbol]
 ) -> Executable:
-    if target not in NATIVE or target is None:
+    if not is_native(target):
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 

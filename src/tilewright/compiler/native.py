@@ -79,8 +79,7 @@ class NativeExecutable(Executable):
         general = general or self.path == "general"
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
-            here.machine(),
-            here.has,
+            here.machine,
             self.program,
             symbols,
             shapes,
@@ -127,7 +126,7 @@ class NativeExecutable(Executable):
                 names = ", ".join(s.name for s in self.dynamic)
                 raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
             here = native(self.target)
-            job = Job(here.machine(), here.has, given=self.plan, contraction=contraction)
+            job = Job(here.machine, given=self.plan, contraction=contraction)
             found = CompiledContraction(run(job, Dump.of(self.name).write), self.target)
             self._kernels[key] = found
         assert isinstance(found, CompiledContraction)
@@ -231,7 +230,7 @@ class Compiled:
         assert isinstance(job.choice, GeneralChoice)
         self.lowered, self.choice = job.lowered, job.choice
         lowered = job.lowered
-        self.kernel = native(target).Kernel(lowered.program, job.machine, dump)
+        self.kernel = native(target).kernel(lowered.program, job.machine, dump)
         (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
         self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 

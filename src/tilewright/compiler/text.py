@@ -1,6 +1,7 @@
 """`compile_text`: programs of the block, loop and host levels, from their text to what can be called.
 
-Here the targets are interpreters: they define what a program means and report what is wrong with it.
+Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "interpreter", which defines
+what a program means and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import extent, sizes_of
-from tilewright.targets.registry import NATIVE, native_compiler
+from tilewright.targets.registry import CPU, check_target, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
-TARGETS = ("interpreter", *NATIVE)
+INTERPRETER = "interpreter"
 
 
 def compile_text(
     text: str,
-    target: str = "interpreter",
+    target: str = CPU,
     params: Mapping[str, int] | None = None,
     *,
     workers: int | None = None,
@@ -47,8 +48,11 @@ def compile_text(
 
     The text holds one block or loop program, or a host program and those it launches. `params` binds the first
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
-    them. `workers` is how many workgroups share the tasks: two on the interpreter, one for each core on
-    x86, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out for all.
+    them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
+    everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
+    programs for every machine. `workers` is how many workgroups share the tasks: two on the interpreter, one for each
+    core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
+    for all.
 
     >>> import numpy as np
     >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
@@ -64,8 +68,7 @@ def compile_text(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
-    if target not in TARGETS:
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
+    check_target(target, (INTERPRETER,))
     try:
         programs = parse_programs(text, LEVELS)
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
@@ -97,7 +100,7 @@ class TextExecutable:
         self._members: dict[Any, Program] = {}
         self.logs: list[tuple[str, Array]] = []
         self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self._compiler = native_compiler(target)
+        self._compiler = native(target) if is_native(target) else None
         self._kernel = None if self.main.level is HOST else self._native(self.main)
         for op in self.main.walk():
             if op.name == "launch":
@@ -132,7 +135,7 @@ class TextExecutable:
     def text(self, level: str | None = None) -> str:
         """The program on a level, its parameters bound; None: all programs as they came.
 
-        On x86 also the levels it became: "loop", "llvm" and "asm".
+        On a CPU also the levels it became: "loop", "llvm" and "asm".
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
@@ -222,7 +225,7 @@ class TextExecutable:
             return None
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
-        return self._compiler(program, machine_of(program), dump)
+        return self._compiler.kernel(program, machine_of(program), dump)
 
     def _roles(self, name: str) -> list[str | None]:
         return [a.type.role for a in self.programs[name].args]
