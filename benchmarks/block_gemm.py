@@ -18,8 +18,7 @@ from amx_gemm import amx_gemm  # noqa: E402
 from vector_gemm import VECTORS, vector_gemm  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright.compiler.block import default_target  # noqa: E402
-from tilewright.targets.registry import machine, native  # noqa: E402
+from tilewright.targets.registry import CPU, native  # noqa: E402
 
 
 def best(call: Any) -> float:
@@ -45,12 +44,12 @@ def compare(name: str, kernel: Any, a: Any, b: Any) -> None:
 
 def main() -> None:
     size = int(sys.argv[1]) if sys.argv[1:] else 1024
-    here = native(default_target(amx_gemm.trace(M=32, N=32, K=32)))
+    here = native(CPU).machine.multiply
     a, b = (np.random.default_rng(i).integers(-2, 3, (size, size)).astype(np.float32) for i in range(2))
-    for vectors, (name, atom, *_) in VECTORS.items():
-        if here.has(machine(name).multiply_atom(atom)):
+    for vectors, (_, atom, *_) in VECTORS.items():
+        if atom in here:
             compare(vectors, vector_gemm(vectors), a, b)
-    if here.has(machine("x86.amx").multiply_atom("amx.bf16")):
+    if "amx.bf16" in here:
         compare("amx", amx_gemm, a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16))
 
 
