@@ -597,6 +597,33 @@ def test_operations_need_a_kernel():
         staged(np.ones((1, 64)))
 
 
+def test_numbers_of_numpy_are_numbers():
+    @tb.kernel()
+    def numbers(x: tb.InOut("f32", 8), n: tb.InOut("i32", 8), *, size):
+        tb.fill(x.tile(size, 1), np.float32(0.5))
+        n[...] = n + np.int32(3)
+        tb.copy(x.view(8, lambda i: tb.maybe(i + 1)), tb.shared("f32", 8), otherwise=np.float32(2))
+
+    assert body(numbers, size=np.int64(4)) == [
+        "%x_part = view %x (i 4) -> [i + 4]",
+        "fill %x_part 0.5",
+        "map %n = %n + 3",
+        "%x_part_2 = view %x (i 8) -> [i + 1 ?]",
+        "%shared = alloc shared f32 (8)",
+        "copy %x_part_2 -> %shared else 2.0",
+    ]
+
+
+def test_attributes_of_a_wrong_kind_are_named_at_the_line():
+    @tb.kernel()
+    def wrong(x: tb.InOut("i32", 8)):
+        tb.fill(x, "zero")
+
+    with pytest.raises(ProgramError, match="the attribute value is 'zero', which is no number") as found:
+        wrong.trace()
+    assert shown(found.value)[1] == 'tb.fill(x, "zero")'
+
+
 def test_wrong_arguments_are_named():
     @tb.kernel()
     def wrong(x: tb.In("f32", 8), n: int):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DtypeMismatch, PythonControlFlow
 from tilewright.ir.dtypes import DType, dtype
@@ -100,6 +102,7 @@ def parts_of(x: Any) -> Element | None:
         return x.element
     if isinstance(x, Expr):
         return Element("index", (), x)
+    x = x.item() if isinstance(x, np.generic) else x
     if isinstance(x, bool | int | float):
         found = Formula.number(int(x) if isinstance(x, bool) else x)
         return Element("number", (), found.value)

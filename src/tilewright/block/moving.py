@@ -10,7 +10,7 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.block.names import argument_names
 from tilewright.block.tensor import Maybe, Tensor, tensor_of
-from tilewright.block.tracing import number, trace
+from tilewright.block.tracing import number, plain, several, trace
 from tilewright.errors import DimensionMismatch, ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, dtype
@@ -31,7 +31,7 @@ def shared(
     `layout` is a shape, packed with the last dimension fastest; or a flat `Layout`, which brings its strides; or one
     under a swizzle. `size` reserves more bytes than the tensor takes.
     """
-    extents: Any = layout
+    extents: Any = None if isinstance(layout, Layout | ComposedLayout) else several(layout)
     if isinstance(layout, ComposedLayout):
         if layout.offset != 0 or not isinstance(layout.outer, Swizzle):
             raise ProgramError(f"shared: {layout} is no swizzle of a layout without an offset", author_location())
@@ -72,7 +72,7 @@ def registers(
             "tb.partition(extents, threads)",
             author_location(),
         )
-    found = RegisterType(_dtype(kind), tuple(number(e, "registers: a size") for e in extents), spread)
+    found = RegisterType(_dtype(kind), tuple(number(e, "registers: a size") for e in several(extents)), spread)
     return Tensor(trace("registers").emit("alloc", (), {"type": found}, fallback=fallback).result)
 
 
@@ -81,13 +81,17 @@ def copy(source: Tensor, target: Tensor, *, otherwise: Any = None, by: str | Non
 
     `otherwise` is read where the source lies outside; `by` names the atom that does it; `stream` is a hint to caches.
     """
-    attrs = {"otherwise": otherwise, "by": by, "stream": None if stream is None else number(stream, "copy: stream")}
+    attrs = {
+        "otherwise": plain(otherwise),
+        "by": by,
+        "stream": None if stream is None else number(stream, "copy: stream"),
+    }
     trace("copy").emit("copy", (tensor_of(source, "copy"), tensor_of(target, "copy")), attrs)
 
 
 def fill(target: Tensor, value: Any) -> None:
     """Every element becomes the number: one `fill`."""
-    trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": value})
+    trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": plain(value)})
 
 
 def clear(target: Tensor) -> None:
@@ -123,7 +127,7 @@ def gather(tile: Tensor, memory: Tensor, at: Callable[..., Any], *, otherwise: A
 
     Within `at`, `index.at(i)` is the integer that another tensor holds: `lambda i, j: (tb.maybe(index.at(i)), j)`.
     """
-    _placed("gather", tile, memory, at, {"otherwise": otherwise})
+    _placed("gather", tile, memory, at, {"otherwise": plain(otherwise)})
 
 
 def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from tilewright.algebra import Layout, ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
 from tilewright.block.formulas import Element, Elementwise
 from tilewright.block.names import argument_names, made_up
-from tilewright.block.tracing import number, only_value, trace
+from tilewright.block.tracing import number, only_value, several, trace
 from tilewright.errors import DimensionMismatch, ProgramError, PythonControlFlow
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, dtype
@@ -76,6 +76,7 @@ class Tensor(Elementwise):
 
         The coordinates take the names of the function's arguments. What `maybe` marks may lie outside.
         """
+        extents = several(extents)
         return self._view(extents, at, argument_names(at, len(extents)))
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
@@ -124,6 +125,7 @@ class Tensor(Elementwise):
         None in `at` takes the whole dimension. `proj` leaves out the extents that it pairs with None, so that one
         (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`.
         """
+        extents, at = several(extents), several(at)
         if proj is not None:
             if not len(proj) == len(extents) == len(at):
                 raise DimensionMismatch(
@@ -131,7 +133,7 @@ class Tensor(Elementwise):
                     author_location(),
                 )
             kept = [i for i, p in enumerate(proj) if p is not None]
-            extents, at = [extents[i] for i in kept], [at[i] for i in kept]
+            extents, at = tuple(extents[i] for i in kept), tuple(at[i] for i in kept)
         if not len(extents) == len(at) == len(self.type.shape):
             raise DimensionMismatch(
                 f"tile: {len(extents)} extents and {len(at)} numbers for the {len(self.type.shape)} dimensions of "

@@ -701,10 +701,10 @@ def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:
     return kind_of(kind).text(value, operands)
 
 
-def check_attr(kind: str, name: str, value: Any, where: str) -> None:
+def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) -> None:
     """Raises unless the value is one that the kind allows."""
     if not kind_of(kind).check(value):
-        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}")
+        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:

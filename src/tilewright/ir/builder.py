@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import ProgramError
+from tilewright.ir.attrs import check_attr
 from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
@@ -74,9 +75,10 @@ class Builder:
         if spec is None:
             raise ProgramError(f"there is no operation {name} on the {self.level.name} level", loc)
         given = attrs or {}
-        for key in given:
+        for key, value in given.items():
             if key not in spec.attrs:
                 raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}", loc)
+            check_attr(spec.attrs[key], key, value, name, loc)
         op = Op(spec, tuple(operands), {k: given[k] for k in spec.attrs if k in given}, (), blocks, loc)
         try:
             if types is None:
