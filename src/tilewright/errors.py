@@ -73,6 +73,10 @@ class ProblemError(TilewrightError, ValueError):
         super().__init__(what)
 
 
+class BadPartition(ProgramError, LayoutError):
+    """A tile that cannot be dealt out to threads as was asked: not evenly, or not to each thread once."""
+
+
 class DtypeMismatch(ProgramError, TypeError):
     """Element types that do not go together."""
 

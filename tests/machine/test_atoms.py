@@ -63,6 +63,36 @@ LANE_MAPS = {
         lambda lane, e: (4 * (lane // 32) + e, lane % 32),
         lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
     ),
+    "mfma.16x16x16.bf16": (
+        lambda lane, e: (lane % 16, 4 * (lane // 16) + e),
+        lambda lane, e: (4 * (lane // 16) + e, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x8.bf16": (
+        lambda lane, e: (lane % 32, 4 * (lane // 32) + e),
+        lambda lane, e: (4 * (lane // 32) + e, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
+    "mfma.16x16x4.f32": (
+        lambda lane, e: (lane % 16, lane // 16),
+        lambda lane, e: (lane // 16, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x2.f32": (
+        lambda lane, e: (lane % 32, lane // 32),
+        lambda lane, e: (lane // 32, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
+    "mfma.16x16x32.i8": (
+        lambda lane, e: (lane % 16, 8 * (lane // 16) + e),
+        lambda lane, e: (8 * (lane // 16) + e, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x16.i8": (
+        lambda lane, e: (lane % 32, 8 * (lane // 32) + e),
+        lambda lane, e: (8 * (lane // 32) + e, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
     "dpas.8x16x16.bf16": (
         lambda lane, m: (m, lane),
         lambda lane, e: (2 * (e // 2) + e % 2, lane),

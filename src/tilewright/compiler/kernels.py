@@ -10,11 +10,14 @@ import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.block.kernel import Kernel as BlockKernel
+from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
+from tilewright.compiler.text import TextExecutable
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
@@ -43,6 +46,18 @@ WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 EXECUTOR = "executor"
 
 
+@overload
+def compile(
+    kernel: BlockKernel,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+) -> TextExecutable: ...
+
+
+@overload
 def compile(
     kernel: Any,
     symbols: Mapping[Any, Any] | None = None,
@@ -52,7 +67,21 @@ def compile(
     dynamic: Collection[Any] = (),
     strict: bool = False,
     require_atoms: bool = False,
-) -> Executable:
+) -> Executable: ...
+
+
+def compile(
+    kernel: Any,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str | None = None,
+    plan: Any = None,
+    dynamic: Collection[Any] = (),
+    strict: bool = False,
+    require_atoms: bool = False,
+    workers: int | None = None,
+    seed: int | None = None,
+) -> Executable | TextExecutable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
@@ -67,6 +96,9 @@ def compile(
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
 
+    A block kernel (a function under `@tb.kernel`) is taken too: `symbols` are its parameters, `workers` is how many
+    workgroups share its tasks, and `seed` picks the interpreter's schedule; it has no plan (see `compiler.block`).
+
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
     >>> @tkw.wave()
@@ -76,6 +108,13 @@ def compile(
     >>> tilewright.compile(row_sums)(np.arange(6, dtype=np.float32).reshape(2, 3))
     array([ 3., 12.], dtype=float32)
     """
+    if isinstance(kernel, BlockKernel):
+        if plan is not None or dynamic or strict:
+            raise ArgumentError("plan=, dynamic= and strict= are for tile kernels; a block kernel says how itself")
+        return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
+    if workers is not None or seed is not None:
+        raise ArgumentError("workers= and seed= are for block kernels; leave them out")
+    target = CPU if target is None else target
     check_target(target, (EXECUTOR,))
     if plan is not None and not is_native(target):
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")

@@ -720,10 +720,10 @@ def plain_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any]) -> dict[str,
     return {name: kind_of(kinds[name]).plain(value) if name in kinds else value for name, value in attrs.items()}
 
 
-def check_attr(kind: str, name: str, value: Any, where: str) -> None:
+def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) -> None:
     """Raises unless the value is one that the kind allows."""
     if not kind_of(kind).check(value):
-        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}")
+        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:

@@ -121,6 +121,35 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
 
 
+def inlined(program: Program) -> Program:
+    """The program with the numbers that its `let`s name written out, for comparing programs that name others.
+
+    >>> from tilewright.ir.block import parse_block
+    >>> print(inlined(parse_block('''block f(%x: inout global f32 (8)) {
+    ...   tasks t in 0..4 {
+    ...     let m = 2*t
+    ...     %p = view %x (i 2) -> [m + i]
+    ...   }
+    ... }''')))
+    block f(%x: inout global f32 (8))
+    {
+      tasks t in 0..4 {
+        %p = view %x (i 2) -> [2*t + i]
+      }
+    }
+    <BLANKLINE>
+    """
+    named: dict[Any, Expr] = {}
+    for op in (*program.records, *program.walk()):
+        if op.name == "let":
+            named[op.attrs["symbol"]] = Substitution(named)(op.attrs["symbol"].definition)
+    found = rebuilt(program, named)
+    found.records = [r for r in found.records if r.name != "let"]
+    for block in (found.body, *(b for op in found.walk() for b in op.blocks)):
+        block.ops = [op for op in block.ops if op.name != "let"]
+    return found
+
+
 class _Binding(Substitution):
     """Parameters replaced; of a coordinate that then runs over nothing, nothing is known but that."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import sys
 from pathlib import Path
@@ -115,7 +116,8 @@ def author_location(depth: int = 1) -> Location | None:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) or name.startswith(_OURS_TO_SHOW):
+        ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
+        if not ours or name.startswith(_OURS_TO_SHOW):
             return Location(frame.f_code, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from types import CellType, CodeType, FrameType
@@ -12,12 +11,13 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
-from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
+from tilewright.ir.core import MemoryType, Program, TileType, Value, building
 from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
 from tilewright.ir.pickling import found_by_name
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
+from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
 from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
@@ -32,7 +32,7 @@ class Kernel:
         self.function = function
         self.symbols: dict[Expr, Expr] = {}
         """Symbols that the kernel binds itself; `compile` may bind them otherwise."""
-        self.annotations = _annotations(function, frame)
+        self.annotations = evaluated_annotations(function, frame)
         self.constraints = tuple(constraints)
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__ = function.__module__
@@ -52,8 +52,6 @@ class Kernel:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
         trace = Tracer(iterators)
-        body = Block()
-        trace.open(body)
         with trace, building():
             values, arguments = self._arguments(trace)
             self.function(*arguments)
@@ -62,6 +60,7 @@ class Kernel:
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
+        (body,) = trace.builder.blocks
         program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(
@@ -127,21 +126,6 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
-
-
-def _annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
-    """The argument types; as text (from __future__ import annotations) they are evaluated where they stand."""
-    found = dict(function.__annotations__)
-    texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "return"}
-    if not texts:
-        return found
-    around: list[dict[str, Any]] = []
-    current: FrameType | None = frame
-    while current is not None:  # types may be built from variables of the functions around, which are still running
-        around.append(current.f_locals)
-        current = current.f_back
-    names = dict(ChainMap(*around, function.__globals__))
-    return found | {name: eval(text, names) for name, text in texts.items()}
 
 
 def _values(function: Callable[..., Any]) -> list[Any]:

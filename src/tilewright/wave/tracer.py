@@ -8,10 +8,11 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import BadMapping, DtypeMismatch, OutOfScope, ProgramError, PythonControlFlow
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType, plain_number
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import Builder
+from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 
@@ -22,7 +23,7 @@ class Tracer:
     """One kernel being traced: the blocks that are open, and the iterators' dimensions."""
 
     def __init__(self, iterators: dict[Symbol, Expr]):
-        self.builder = Builder()
+        self.builder = Builder(TILE)
         self.iterators = iterators
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
@@ -40,19 +41,11 @@ class Tracer:
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
-    def body(self, function: Callable[..., Any], args: Sequence[Value]) -> tuple[Block, Any]:
-        """The block that calling `function` with these values makes, and what it returns."""
-        block = Block(tuple(args))
-        self.builder.blocks.append(block)
-        try:
-            returned = function(*[Tile(v) for v in args])
-        finally:
-            self.builder.blocks.pop()
-        return block, returned
-
-    def open(self, block: Block) -> None:
-        """Operations go to this block from now on."""
-        self.builder.blocks.append(block)
+    def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
+        """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
+        with self.builder.within(tuple(args)) as block:
+            ends(function(*[Tile(v) for v in args]))
+        return block
 
     def __enter__(self) -> Tracer:
         self._token = _current.set(self)
