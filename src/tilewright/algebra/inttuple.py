@@ -331,6 +331,27 @@ def slice_(crd: Any, x: Any) -> Any:
     return x if crd is None else ()
 
 
+def dice_(crd: Any, x: Any) -> Any:
+    """The modes of x that are not paired with None in `crd`: what `slice_` drops.
+
+    >>> dice_((None, 3), ((2, 2), 8))
+    (8,)
+    >>> dice_((1, (None, 0)), (4, (2, 4)))
+    (4, 4)
+    """
+    if isinstance(crd, tuple):
+        if not isinstance(x, tuple) or len(crd) != len(x):
+            raise LayoutError(f"coordinate {crd} does not fit {x}: the ranks differ")
+        kept: tuple[Any, ...] = ()
+        for c, e in zip(crd, x, strict=True):
+            if isinstance(c, tuple):
+                kept += dice_(c, e)
+            elif c is not None:
+                kept += (e,)
+        return kept
+    return () if crd is None else x
+
+
 def congruent(a: Any, b: Any) -> bool:
     """Whether a and b (int tuples or layouts) are nested alike.
 
