@@ -328,6 +328,11 @@ def test_neighbours_stay_in_the_block_when_blocked_and_part_when_raked():
     assert [raked(i, 0) // 10 for i in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
+def test_a_product_of_one_mode_whose_copies_need_several_strides():
+    assert str(blocked_product(Layout(3, 2), 4)) == "((3,(2,2))):((2,(1,6)))"
+    assert str(raked_product(Layout(3, 2), Layout((4,), (1,)))) == "(((2,2),3)):(((1,6),2))"
+
+
 # -- tile_to_shape --------------------------------------------------------------------------------------------
 
 

@@ -202,12 +202,15 @@ def flat_product(block: Any, tiler: Any) -> Any:
     return make_layout([*inner, *outer])
 
 
-def _ranked_product(block: Layout, tiler: Any) -> tuple[Layout, Layout]:
-    """The two modes of the product of layouts brought to one rank."""
+def _ranked_product(block: Layout, tiler: Any) -> list[tuple[Layout, Layout]]:
+    """(mode of the block, its copies) for each mode of the product of layouts brought to one rank."""
     block, tiler = as_layout(block), as_layout(tiler)
     ranks = max(rank(block), rank(tiler))
-    inner, outer = logical_product(append(block, EMPTY_MODE, ranks), append(tiler, EMPTY_MODE, ranks))
-    return inner, outer
+    block, tiler = append(block, EMPTY_MODE, ranks), append(tiler, EMPTY_MODE, ranks)
+    product = logical_product(block, tiler)
+    # a tiler that is an int is one mode, also where its copies need several strides
+    copies = list(product[1]) if isinstance(tiler.shape, tuple) else [product[1]]
+    return list(zip(block, copies, strict=True))
 
 
 @inside_composed
@@ -219,8 +222,7 @@ def blocked_product(block: Any, tiler: Any) -> Any:
     >>> blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((2, 3), (5, 4)), ((5, 10), (1, 30)))
     """
-    inner, outer = _ranked_product(block, tiler)
-    return make_layout([make_layout(a, b) for a, b in zip(inner, outer, strict=True)])
+    return make_layout([make_layout(mode, copies) for mode, copies in _ranked_product(block, tiler)])
 
 
 @inside_composed
@@ -232,8 +234,7 @@ def raked_product(block: Any, tiler: Any) -> Any:
     >>> raked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((3, 2), (4, 5)), ((10, 5), (30, 1)))
     """
-    inner, outer = _ranked_product(block, tiler)
-    return make_layout([make_layout(b, a) for a, b in zip(inner, outer, strict=True)])
+    return make_layout([make_layout(copies, mode) for mode, copies in _ranked_product(block, tiler)])
 
 
 def make_ordered_layout(extents: Any, order: Any) -> Layout:

@@ -298,7 +298,11 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         stride = prefix_product(shape)
     if isinstance(shape, tuple):
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
-    return idx * 0 if stride == 0 else (idx // stride) % shape
+    if stride == 0:
+        return idx * 0
+    if not is_int(stride):
+        raise LayoutError(f"idx2crd of {idx}: the stride {stride} counts coordinates, and an index has none")
+    return (idx // stride) % shape
 
 
 def crd2crd(crd: Any, source: Any, target: Any) -> Any:

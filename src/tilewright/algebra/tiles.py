@@ -73,7 +73,7 @@ def local_partition(
     36 + (4,2):(1,8)
     """
     layout = as_layout(layout)
-    if not isinstance(threads, Layout):
+    if not isinstance(threads, Layout) or threads.has_coordinates:
         raise LayoutError(f"local_partition: threads are a layout of thread numbers, not {threads!r}")
     extents = tuple(size(threads, m) for m in range(rank(threads)))
     if rank(layout) < len(extents):
