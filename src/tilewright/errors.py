@@ -18,6 +18,10 @@ class LayoutError(TilewrightError, ValueError):
     """A layout operation that cannot be done; the message names the layouts and the failing mode."""
 
 
+class ModeError(LayoutError, IndexError):
+    """A mode that a layout or an int tuple does not have."""
+
+
 class ExpressionError(TilewrightError, ValueError):
     """An integer expression that has no meaning here: an unknown symbol, a true value asked of a condition."""
 

@@ -25,7 +25,7 @@ from tilewright.ir.host import HOST
 from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
-from tilewright.machine import Machine
+from tilewright.machine import Condition, Machine
 from tilewright.runtime.calls import arranged, signature_of
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.overlap import require_own_memory, share_memory
@@ -103,6 +103,7 @@ class TextExecutable:
         self.programs = {p.name: p for p in programs}
         if len(self.programs) != len(programs):
             raise ProgramError("two programs of one text have the same name")
+        self._conditions: dict[Program, tuple[Condition, ...]] = {}
         self.main = self._ready(programs[0], params)
         self._open, self._params = bool(open_parameters(self.main)), params
         self._members: dict[Any, Program] = {}
@@ -134,7 +135,7 @@ class TextExecutable:
         verify(program)
         bound = bind(program, params)
         if program.level is BLOCK:
-            check(bound, machine_of(program))
+            self._conditions[bound] = check(bound, machine_of(program))
         elif program.level is LOOP:
             check_loop(bound, machine_of(program))
         else:
@@ -243,6 +244,8 @@ class TextExecutable:
                 launch = partial(self._launch, launches)
                 return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
             if self._kernel is not None:
+                if self._conditions.get(self.main):
+                    sizes_of(self.main, arrays, params, self._conditions[self.main])
                 return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers, params)
             bound = self._settled(self.main, arrays, params)
         except ProgramError as fault:
@@ -253,7 +256,7 @@ class TextExecutable:
         """The program that is interpreted for these arrays: nothing in it is open."""
         if not open_parameters(program):
             return program
-        values = sizes_of(program, arrays, params)
+        values = sizes_of(program, arrays, params, self._conditions.get(program, ()))
         key = (program, tuple(values.items()))
         if key not in self._members:
             self._members[key] = self._ready(program, values)
