@@ -41,8 +41,11 @@ def exp(m: Lanes, x: Number) -> Number:
     x = m.clamped(x, *_ARGUMENTS[m.bits])
     n, word = nearest(m, x, LOG2_E)
     r = m.fused(n, -float(LN_2 - hi), m.fused(n, -float(hi), x))
-    p = m.polynomial(r, (1.0, 1.0, *COEFFICIENTS[f"exp.{m.name}"]))
-    return scaled(m, p, word)
+    q = COEFFICIENTS[f"exp.{m.name}"]
+    if m.w.fused:
+        return scaled(m, m.polynomial(r, (1.0, 1.0, *q)), word)
+    # where products are rounded, r must not be part of one: a third of a unit
+    return scaled(m, r * r * m.polynomial(r, q) + r + 1.0, word)
 
 
 def exp2(m: Lanes, x: Number) -> Number:
@@ -64,10 +67,13 @@ def tanh(m: Lanes, x: Number) -> Number:
 def sigmoid(m: Lanes, x: Number) -> Number:
     """1/(1 + e^-x), by e = e^-|x|, which does not overflow where the result is still a number.
 
-    What 1 + e loses is put right in the quotient: it would be half a unit.
+    What 1 + e and the quotient lose is put right in a step: they would be a unit together.
     """
     e = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
     below = x < 0.0
     under, lost = m.sum_of(1.0, e)
-    found = m.select(below, e, 1.0) / under
-    return found - found * (lost * m.select(below, 1.0 - found, found))
+    over = m.select(below, e, 1.0)
+    found = over / under
+    product, more = m.product_of(found, under)
+    rest = ((over - product) - more) - found * lost
+    return m.fused(rest, m.select(below, 1.0 - found, found), found)
