@@ -15,15 +15,15 @@ from tilewright.codegen.text import Writer
 from tilewright.problems.mathematics import Compiled, by_elements, error, reference, text
 
 BOUND = 2.0
-UNARY = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid")
+UNARY = ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid")
 ALL = (*UNARY, "powf")
 FUSED = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
 TYPES = pytest.mark.parametrize("dtype", ["f32", "f64"])
 KINDS = {"f32": np.float32, "f64": np.float64}
 WORDS = {"f32": np.uint32, "f64": np.uint64}
 RANGES = {
-    "exp": (-746, 710), "exp2": (-1076, 1025), "log": (0, 4), "log2": (0, 4), "sin": (-99, 99), "cos": (-99, 99),
-    "tanh": (-20, 20), "erf": (-6, 6), "rsqrt": (0, 99), "sigmoid": (-745, 40),
+    "exp": (-746, 710), "exp2": (-1076, 1025), "log": (0, 4), "log2": (0, 4), "log10": (0, 4), "sin": (-99, 99),
+    "cos": (-99, 99), "tanh": (-20, 20), "erf": (-6, 6), "rsqrt": (0, 99), "sigmoid": (-745, 40),
 }  # fmt: skip
 
 
@@ -146,6 +146,7 @@ SPECIAL = {
     "exp2": [(0.0, 1), (-0.0, 1), (inf, inf), (-inf, 0), (nan, nan), (1e4, inf), (-1e4, 0)],
     "log": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (inf, inf), (-inf, nan), (-1.0, nan), (-1e-40, nan), (nan, nan)],
     "log2": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (inf, inf), (-inf, nan), (-1.0, nan), (-1e-40, nan), (nan, nan)],
+    "log10": [(0.0, -inf), (-0.0, -inf), (1.0, 0), (1000.0, 3), (inf, inf), (-inf, nan), (-1.0, nan), (nan, nan)],
     "sin": [(0.0, 0), (-0.0, -0.0), (inf, nan), (-inf, nan), (nan, nan)],
     "cos": [(0.0, 1), (-0.0, 1), (inf, nan), (-inf, nan), (nan, nan)],
     "tanh": [(0.0, 0), (-0.0, -0.0), (inf, 1), (-inf, -1), (nan, nan), (50.0, 1), (-50.0, -1)],

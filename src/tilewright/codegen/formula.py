@@ -19,7 +19,7 @@ Typed = tuple[str, DType | None]
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "remf": "frem"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and_": "and", "or_": "or", "xor": "xor", "shl": "shl"}
 _CALLS = {
-    "log10": "log10", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "roundeven": "roundeven",
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "roundeven": "roundeven",
     "abs": "fabs", "sinh": "sinh", "cosh": "cosh",
 }  # fmt: skip
 _COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}

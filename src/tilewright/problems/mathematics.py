@@ -91,9 +91,9 @@ class Compiled:
 
 _erf = np.vectorize(erf, otypes=[np.float64])
 _REFERENCES: dict[str, Callable[..., Array]] = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
-    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "powf": np.power, "div": np.divide, "erf": _erf,
+    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "sin": np.sin,
+    "cos": np.cos, "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "powf": np.power, "div": np.divide,
 }  # fmt: skip
 FUNCTIONS = tuple(_REFERENCES)
 """The functions that there is a reference for."""

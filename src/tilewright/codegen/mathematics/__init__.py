@@ -5,7 +5,7 @@
 | lanes          | arithmetic in lanes, as functions are written in it                    |
 | coefficients   | the polynomials' tables                                                |
 | exponential    | exp, exp2, tanh, sigmoid                                               |
-| logarithm      | log, log2                                                              |
+| logarithm      | log, log2, log10                                                       |
 | circular       | sin, cos                                                               |
 | angles         | large angles modulo pi/2                                               |
 | error_function | erf                                                                    |

@@ -1,4 +1,4 @@
-"""log and log2.
+"""log, log2 and log10.
 
 x is 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), so that log x has no cancellation near x = 1: there k is 0.
 With s = f/(2 + f), log(1 + f) = log((1 + s)/(1 - s)) = f - (h - s (h + z Q(z))), h = f^2/2, z = s^2: what is rounded is
@@ -10,14 +10,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tilewright.codegen.mathematics.coefficients import COEFFICIENTS
-from tilewright.codegen.mathematics.exponential import LN_2, LOG2_E
+from tilewright.codegen.mathematics.exponential import LN_2
 from tilewright.codegen.mathematics.lanes import Lanes, Number
 
 _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 _SHORT = {32: 15, 64: 42}
-LOG2_E_LOW = 2.0355273740931033e-17
-"""What LOG2_E, a double, lacks."""
-_SHORT_LOG2_E = {32: 1 << 11, 64: 1 << 20}
+LN_10 = Fraction("2.302585092994045684017991454684364207601101488628772976033327900967572609677352480236")
+_HALF = {32: 11, 64: 20}
+"""Bits that may be multiplied by half of a number's bits without rounding."""
 
 
 def split(m: Lanes, x: Number) -> tuple[Number, Number]:
@@ -56,21 +56,35 @@ def _parts(m: Lanes, x: Number) -> tuple[Number, Number, Number, Number]:
 def log(m: Lanes, x: Number) -> Number:
     """The natural logarithm."""
     k, f, half, rest = _parts(m, x)
-    hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
-    return special(m, x, m.fused(k, float(hi), f - (half - m.fused(k, float(LN_2 - hi), rest))))
+    hi, lo = _cut(LN_2, _SHORT[m.bits])
+    return special(m, x, m.fused(k, hi, f - (half - m.fused(k, lo, rest))))
 
 
 def log2(m: Lanes, x: Number) -> Number:
-    """The logarithm to base 2; exact for powers of two.
+    """The logarithm to base 2; exact for powers of two."""
+    return _to_base(m, x, LN_2)
 
-    f - h is cut to half of its bits, so that its product with the upper half of 1/log 2 is exact.
-    """
+
+def log10(m: Lanes, x: Number) -> Number:
+    """The logarithm to base 10."""
+    return _to_base(m, x, LN_10)
+
+
+def _cut(value: Fraction, bits: int) -> tuple[float, float]:
+    """A number to so many bits after the point, and the rest."""
+    hi = Fraction(int(value * 2**bits), 2**bits)
+    return float(hi), float(value - hi)
+
+
+def _to_base(m: Lanes, x: Number, ln_base: Fraction) -> Number:
+    """f - h is cut to half of its bits, so that its product with the upper half of 1/log(base) is exact."""
     k, f, half, rest = _parts(m, x)
-    scale = _SHORT_LOG2_E[m.bits]
-    upper = int(LOG2_E * scale) / scale
-    lower = (LOG2_E - upper) + LOG2_E_LOW
+    upper, lower = _cut(1 / ln_base, _HALF[m.bits])
+    unit, unit_rest = _cut(LN_2 / ln_base, _SHORT[m.bits])
     hi = m.of_bits(m.bits_of(f - half) & -(1 << (m.fraction // 2 + 1)))
     lo = (f - hi) - half + rest
-    most, least = hi * upper, (lo + hi) * lower + lo * upper
-    total, lost = m.sum_of(k, most)
+    total, lost = m.sum_of(k * unit, hi * upper)
+    least = (lo + hi) * lower + lo * upper
+    if unit_rest:
+        least = m.fused(k, unit_rest, least)
     return special(m, x, least + lost + total)
