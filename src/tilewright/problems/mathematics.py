@@ -59,18 +59,14 @@ class Compiled:
         self.name, self.lanes, self.fused = name, lanes or 1, fused
         self.type = dtypes.dtype(dtype).numpy
         self.llvm = text(name, dtype, lanes, fused)
-        self.code = load.link(HELPER.ask(self._request("object"), self.llvm), (_ENTRY,))
+        self.object = HELPER.ask(self._request(), self.llvm)
+        self.code = load.link(self.object, (_ENTRY,))
         count = 2 + (name in BINARY)
         self.entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * count, ctypes.c_int64)(self.code.address(_ENTRY))
 
-    def _request(self, form: str) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         portable = None if self.fused else _PORTABLE.get(platform.machine())
-        found = load.request(form)
-        return found if portable is None else found | {"cpu": portable, "features": ""}
-
-    def assembly(self) -> str:
-        """The machine code, to be read."""
-        return HELPER.ask(self._request("assembly"), self.llvm).decode()
+        return load.request() if portable is None else load.request() | {"cpu": portable, "features": ""}
 
     def __call__(self, *arrays: Array) -> Array:
         """The function of all elements."""
