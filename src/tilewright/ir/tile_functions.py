@@ -6,33 +6,12 @@ Functions that have no instruction are made from those that have; integer arithm
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 
 from tilewright.errors import ProgramError
-from tilewright.ir.dtypes import DType, bool_, f32, f64
+from tilewright.ir.dtypes import DType, bool_, f32
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, converted, is_number, number
-
-# erf(x) = x P(x*x) / Q(x*x) for |x| < 4, fitted here to 2.5e-8; beyond, it is 1 to the last bit of f32
-_P = (1.9868491e-06, 0.00028455916, 0.00388300895, 0.0531007023, 0.193537084, 1.12837914)
-_Q = (3.74205276e-05, 0.00118549176, 0.0152065753, 0.115346712, 0.504850332, 1.0)
-
-
-def _polynomial(z: Formula, coefficients: tuple[float, ...]) -> Formula:
-    return reduce(
-        lambda total, c: Formula("add", (Formula("mul", (total, z)), Formula.number(c))),
-        coefficients[1:],
-        Formula.number(coefficients[0]),
-    )
-
-
-def _erf(kind: DType, x: Formula) -> Formula:
-    """To about three units of f32's last place; of f64, the library's."""
-    if kind is f64:
-        return Formula("erf", (x,))
-    inside = Formula("maximum", (Formula("minimum", (x, Formula.number(4.0))), Formula.number(-4.0)))
-    z = Formula("mul", (inside, inside))
-    return Formula("div", (Formula("mul", (inside, _polynomial(z, _P))), _polynomial(z, _Q)))
 
 
 def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
@@ -82,7 +61,7 @@ INTEGER: dict[str, Callable[..., Formula]] = {
     **{name: partial(shifted, name) for name in ("shl", "shr")},
     "remf": remainder,
 }
-FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
+FUNCTIONS: dict[str, Callable[..., Formula]] = {"mod": _mod}
 FLOAT_ONLY = frozenset(("powf", "atan2"))
 """What integers have not."""
 
