@@ -9,7 +9,6 @@ True
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Callable
 from math import erf
 from typing import Any
@@ -21,12 +20,11 @@ from tilewright.codegen.text import Writer, vector
 from tilewright.ir import dtypes
 from tilewright.ir.formula import BINARY, Formula
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.x86 import load
+from tilewright.targets.cpu.load import link
+from tilewright.targets.registry import native
 
 Array = Any
 _ENTRY = "apply"
-_PORTABLE = {"x86_64": "x86-64", "AMD64": "x86-64"}
-"""CPUs of this kind without fused multiply-add, as LLVM names them."""
 
 
 def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
@@ -59,14 +57,11 @@ class Compiled:
         self.name, self.lanes, self.fused = name, lanes or 1, fused
         self.type = dtypes.dtype(dtype).numpy
         self.llvm = text(name, dtype, lanes, fused)
-        self.object = HELPER.ask(self._request(), self.llvm)
-        self.code = load.link(self.object, (_ENTRY,))
+        target = native("cpu" if fused else "cpu:portable")
+        self.object = HELPER.ask(target.options.request("object"), self.llvm)
+        self.code = link(self.object, (_ENTRY,))
         count = 2 + (name in BINARY)
         self.entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * count, ctypes.c_int64)(self.code.address(_ENTRY))
-
-    def _request(self) -> dict[str, Any]:
-        portable = None if self.fused else _PORTABLE.get(platform.machine())
-        return load.request() if portable is None else load.request() | {"cpu": portable, "features": ""}
 
     def __call__(self, *arrays: Array) -> Array:
         """The function of all elements."""
