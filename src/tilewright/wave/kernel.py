@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from types import CellType, CodeType, FrameType
 from typing import Any
 
@@ -40,7 +39,8 @@ class Kernel:
 
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
         """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
-        made = copy(self)
+        made = object.__new__(type(self))
+        made.__dict__ |= self.__dict__  # a copy of a kernel is the kernel itself
         made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
         return made
 
