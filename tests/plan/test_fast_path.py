@@ -188,6 +188,13 @@ def test_lost_atoms_are_reported_once_at_the_authors_line():
     np.testing.assert_array_equal(run(*ARRAYS), np.full((2, 4), 3.0))
 
 
+def test_a_text_is_reported_where_it_is_compiled():
+    text = str(sums_twice().trace())
+    with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N\]") as reported:
+        tilewright.compile(text, target="x86")
+    assert reported[0].filename == __file__
+
+
 def test_atoms_that_sizes_lose_are_reported_at_the_first_call():
     """Whether two dimensions of columns can be one depends on nothing but the plan: none fits."""
 
