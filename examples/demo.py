@@ -15,7 +15,7 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle, View, extent
 from tilewright.algebra.picture import layout_conflicts, layout_table
 from tilewright.errors import ProgramError
 from tilewright.problems import conv_forward, exact_data, parse_conv
-from tilewright.targets.x86 import cpu
+from tilewright.targets.cpu.host import host_machine
 from tilewright.wave.templates import get_igemm_conv2d
 
 
@@ -29,7 +29,7 @@ def convolution(console: Console) -> None:
     kernel, symbols = get_igemm_conv2d(
         *("nchw_fchw", n, h, w, c, hf, wf, f, problem.s), "bf16", "f32", padding=problem.p, dilation=problem.dilation
     )
-    conv = tilewright.compile(kernel, symbols, strict=True)
+    conv = tilewright.compile(kernel, symbols, strict=True, target="executor")
     console.print(f"traced and compiled for the executor in {1000 * (perf_counter() - start):.1f} ms:\n")
     console.print(conv.text())
     x, weights = exact_data(problem, "bf16", np.random.default_rng(0), result="f32")
@@ -46,7 +46,7 @@ def convolution(console: Console) -> None:
 def machine_code(console: Console) -> None:
     """A convolution as machine code for this CPU: its plan, its block program, its speed; checked exactly."""
     rng = np.random.default_rng(0)
-    dtype = np.dtype(ml_dtypes.bfloat16) if "amx-bf16" in cpu.features() else np.dtype(np.float32)
+    dtype = np.dtype(ml_dtypes.bfloat16) if "amx.bf16" in host_machine().multiply else np.dtype(np.float32)
     x = rng.integers(-2, 3, (1, 56, 52, 64)).astype(dtype)
     w = rng.integers(-1, 2, (64, 3, 3, 64)).astype(dtype)
     start = perf_counter()
@@ -79,11 +79,11 @@ def faults(console: Console) -> None:
     params = {"M": 72, "N": 64, "K": 128, "BN": 64}
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, s).astype(ml_dtypes.bfloat16) for s in ((72, 128), (64, 128)))
-    d = tilewright.compile_text(text, params=params)(a, b)
+    d = tilewright.compile_text(text, params=params, target="interpreter")(a, b)
     equal = np.array_equal(d.astype(np.float64), (a.astype(np.float64) @ b.astype(np.float64).T))
     console.print(f"a warp-specialised matrix product, TMA, wgmma, 9 waves: {'exact' if equal else 'WRONG'}")
     try:
-        tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params)(a, b)
+        tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params, target="interpreter")(a, b)
     except ProgramError as fault:
         console.print(f"without its `commit %out`:\n{fault}")
 

@@ -6,6 +6,7 @@ builtin exception fits, from that too, so that `except ValueError` keeps working
 
 from __future__ import annotations
 
+from pickle import PicklingError
 from typing import Any
 
 
@@ -40,6 +41,10 @@ class ParseError(TilewrightError, ValueError):
         self.text = text
         self.position = position
         super().__init__(f"{what}\n  {text}\n  {' ' * position}^")
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.text, self.position)
 
 
 class ProgramError(TilewrightError, ValueError):
@@ -53,6 +58,9 @@ class ProgramError(TilewrightError, ValueError):
         self.location = location
         super().__init__(what if location is None else f"{what}\n{location.pointing()}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.location)
+
 
 class ProblemError(TilewrightError, ValueError):
     """A problem that cannot be, or data that do not fit one; the message names key, value and rule.
@@ -63,6 +71,10 @@ class ProblemError(TilewrightError, ValueError):
     def __init__(self, what: str, key: str = ""):
         self.key = key
         super().__init__(what)
+
+
+class BadPartition(ProgramError, LayoutError):
+    """A tile that cannot be dealt out to threads as was asked: not evenly, or not to each thread once."""
 
 
 class DtypeMismatch(ProgramError, TypeError):
@@ -157,9 +169,25 @@ class CodeGenerationError(TilewrightError, RuntimeError):
     """Machine code could not be generated; the message says what LLVM said."""
 
 
+class NotPicklable(TilewrightError, PicklingError):
+    """What another process could not find again; the message names it and what to pickle instead."""
+
+
+class CacheError(TilewrightError, OSError):
+    """A folder that the cache of compiled programs leaves alone; the message names it and the rule."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled programs is not used; the message names the file or folder and the rule."""
+
+
 class InterpreterOnlyWarning(UserWarning):
     """An operation that only an interpreter does; machine code leaves it out."""
 
 
 class MissingAtomWarning(UserWarning):
     """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""
+
+
+class TargetError(TilewrightError, RuntimeError):
+    """A target that does not run here; the message names the machine that the code is for, and this one."""

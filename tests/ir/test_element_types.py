@@ -51,7 +51,7 @@ def test_the_tile_language_takes_them(f32):
         place = tkw.cast(tkw.self_index(N, np.int32), f32)
         tkw.write(tkw.cast(tkw.read(x) * half + place * scale, "float16"), y)
 
-    found = tilewright.compile(halves)(np.full((2, 3), 4, np.float32), 2.0)
+    found = tilewright.compile(halves, target="executor")(np.full((2, 3), 4, np.float32), 2.0)
     assert found.dtype == np.float16
     assert found.tolist() == [[2, 4, 6]] * 2
 
@@ -61,7 +61,7 @@ def test_a_scalar_argument_takes_them():
     def shifted(x: tkl.Memory[M, GLOBAL, np.float32], by: np.float32, y: tkl.Memory[M, GLOBAL, np.dtype("f4")]):
         tkw.write(tkw.read(x) + by, y)
 
-    assert tilewright.compile(shifted)(np.zeros(2, np.float32), 1.5).tolist() == [1.5, 1.5]
+    assert tilewright.compile(shifted, target="executor")(np.zeros(2, np.float32), 1.5).tolist() == [1.5, 1.5]
 
 
 def test_what_is_no_type_of_memory():

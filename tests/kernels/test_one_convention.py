@@ -29,7 +29,7 @@ def test_every_kernel_compiles_as_it_is(name):
     make = getattr(kernels, name)
     made = make(*OPTIONS.get(name, ()))
     assert isinstance(made, Kernel)
-    assert isinstance(tilewright.compile(made), tilewright.Executable)
+    assert isinstance(tilewright.compile(made, target="executor"), tilewright.Executable)
     assert inspect.signature(make).return_annotation == "tkw.Kernel"
 
 
@@ -38,9 +38,9 @@ def test_a_tile_can_be_bound_otherwise():
     made = kernels.online_softmax(2)
     (block,) = made.symbols
     assert "bind BLOCK_N = 2" in str(made.trace())
-    run = tilewright.compile(made, {block: 1})
+    run = tilewright.compile(made, {block: 1}, target="executor")
     assert "bind BLOCK_N = 1" in run.text()
-    assert "bind BLOCK_N = 3" in tilewright.compile(made, {"BLOCK_N": 3}).text()
+    assert "bind BLOCK_N = 3" in tilewright.compile(made, {"BLOCK_N": 3}, target="executor").text()
     np.testing.assert_allclose(run(x), [[0.125, 0.25, 0.625]], rtol=1e-6)
 
 

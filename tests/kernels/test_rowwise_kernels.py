@@ -70,7 +70,7 @@ def test_the_tile_of_the_online_kernel_is_part_of_its_meaning():
     kernel = kernels.online_softmax(4)
     kernel.constraints = ()
     with pytest.raises(MissingTiling, match="TilingConstraint"):
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
 
 
 # -- norms ------------------------------------------------------------------------------------------------
@@ -159,4 +159,4 @@ def test_gated_silu_of_signed_numbers(dtype):
 
 def test_an_unknown_activation_is_named():
     with pytest.raises(ArgumentError, match="activation='swish'"):
-        tilewright.compile(kernels.activation("swish"))
+        tilewright.compile(kernels.activation("swish"), target="executor")

@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tile_checks import on_x86, own_cache  # noqa: F401
+from tile_checks import own_cache  # noqa: F401
 
 import tilewright
 import tilewright.lang as tkl
@@ -26,8 +26,6 @@ from tilewright.targets.registry import machine
 
 M, N, K, B = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
-
-pytestmark = on_x86
 
 
 def product(end, kind=tkl.f32, out=None):
@@ -56,10 +54,10 @@ def integers(rng, shape, dtype):
 
 def through_atoms(kernel, *inputs, symbols=None):
     """(natively, by the executor), where the native program is known to multiply by atoms."""
-    run = tilewright.compile(kernel, symbols or {}, target="x86", require_atoms=True)
+    run = tilewright.compile(kernel, symbols or {}, target="cpu", require_atoms=True)
     found = run(*inputs)
     assert re.search(r"\bmma %\w+ \+= ", run.text("block")), run.explain()
-    return found, tilewright.compile(kernel, symbols or {})(*inputs)
+    return found, tilewright.compile(kernel, symbols or {}, target="executor")(*inputs)
 
 
 # -- numbers in an epilogue -------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ ARRAYS = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
 def test_lost_atoms_are_reported_once_at_the_authors_line():
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
-        run = tilewright.compile(sums_twice(), target="x86")
+        run = tilewright.compile(sums_twice(), target="cpu")
         run(*ARRAYS)
         run(ARRAYS[0][:1], ARRAYS[1])
     (only,) = reported
@@ -196,7 +194,7 @@ def test_lost_atoms_are_reported_once_at_the_authors_line():
 def test_a_text_is_reported_where_it_is_compiled():
     text = str(sums_twice().trace())
     with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N\]") as reported:
-        tilewright.compile(text, target="x86")
+        tilewright.compile(text, target="cpu")
     assert reported[0].filename == __file__
 
 
@@ -215,20 +213,20 @@ def test_atoms_that_sizes_lose_are_reported_at_the_first_call():
 
         tkw.write(total, c)
 
-    run = tilewright.compile(spread, target="x86")
+    run = tilewright.compile(spread, target="cpu")
     a, b = np.ones((2, 3), np.float32), np.ones((4, 5, 3), np.float32)
     with pytest.warns(FastPathLost, match="columns: they have 2 digits"):
         found = run(a, b)
     run(a, b)  # said once: a second time would be an error here
     np.testing.assert_array_equal(found, np.full((2, 4, 5), 3.0))
-    strict = tilewright.compile(spread, target="x86", require_atoms=True)
+    strict = tilewright.compile(spread, target="cpu", require_atoms=True)
     with pytest.raises(NoAtoms, match="columns: they have 2 digits"):
         strict(a, b)
 
 
 def test_require_atoms_refuses_a_program_that_has_none():
     with pytest.raises(NoAtoms, match="its loop does more than read and multiply") as fault:
-        tilewright.compile(sums_twice(), target="x86", require_atoms=True)
+        tilewright.compile(sums_twice(), target="cpu", require_atoms=True)
     assert fault.value.location.file == __file__
 
 
@@ -236,7 +234,7 @@ WORDS = np.ones((2, 3), np.int64), np.ones((4, 3), np.int64), np.ones(4, np.int6
 
 
 def test_require_atoms_refuses_types_without_atoms():
-    run = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="x86", require_atoms=True)
+    run = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="cpu", require_atoms=True)
     with pytest.raises(NoAtoms, match="none for its types"):
         run(*WORDS)
 
@@ -244,7 +242,7 @@ def test_require_atoms_refuses_types_without_atoms():
 def test_types_without_atoms_are_nothing_to_report():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="x86")(*WORDS)
+        found = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="cpu")(*WORDS)
     np.testing.assert_array_equal(found, np.full((2, 4), 4))
 
 
@@ -252,30 +250,30 @@ def test_a_plan_without_atoms_was_asked_for():
     kernel = gemm("nt", "f32")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FastPathLost)
-        probe = tilewright.compile(kernel, target="x86")
+        probe = tilewright.compile(kernel, target="cpu")
         probe.path = "general"
         plan = probe.text("plan", {"M": 2, "N": 4, "K": 3})
     assert "atom" not in plan
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = tilewright.compile(kernel, target="x86", plan=plan)(*ARRAYS)
+        found = tilewright.compile(kernel, target="cpu", plan=plan)(*ARRAYS)
     np.testing.assert_array_equal(found, np.zeros((2, 4)))
 
 
 def test_programs_without_products_need_no_atoms():
-    run = tilewright.compile(softmax(), target="x86", require_atoms=True)
+    run = tilewright.compile(softmax(), target="cpu", require_atoms=True)
     np.testing.assert_allclose(run(np.zeros((2, 4), np.float32)), np.full((2, 4), 0.25))
 
 
 def test_two_products_in_a_program_are_reported_once():
     with pytest.warns(FastPathLost, match="2 products") as reported:
-        tilewright.compile(attention(4, "f32"), target="x86")
+        tilewright.compile(attention(4, "f32"), target="cpu")
     assert len(reported) == 1
 
 
 def test_the_executor_has_no_atoms_to_require():
     with pytest.raises(ArgumentError, match="require_atoms"):
-        tilewright.compile(sums_twice(), require_atoms=True)
+        tilewright.compile(sums_twice(), require_atoms=True, target="executor")
 
 
 # -- on machines that are described -----------------------------------------------------------------------
@@ -288,22 +286,22 @@ def interpreted_on(row, program, sizes, arrays):
     kernel = ContractionKernel(recognise(program, {s: int(e) for s, e in bound.items()}), machine=machine(row))
     text = kernel.text("host")
     assert re.search(r"\bmma %\w+ \+= ", text)
-    run = tilewright.compile_text(text)
+    run = tilewright.compile_text(text, "interpreter")
     shapes = {a.name: tuple(map(int, a.type.shape)) for a in run.main.args}
     run.bind(*(arrays[name].reshape(shape) for name, shape in shapes.items()))()
 
 
-@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512", "x86.amx"])
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
 def test_every_cpu_finishes_with_numbers(row):
     rng = np.random.default_rng(5)
     kernel = product(lambda t, b: tkw.select(t > 1.0, tkw.maximum(t * 0.5, b), b * 2.0), tkl.bf16, tkl.f32)
     a, b = (integers(rng, shape, ml_dtypes.bfloat16) for shape in ((19, 40), (21, 40)))
     bias, result = integers(rng, (21,), np.float32), np.full((19, 21), np.nan, np.float32)
     interpreted_on(row, kernel.trace(), {"M": 19, "N": 21, "K": 40}, {"a": a, "b": b, "bias": bias, "c": result})
-    np.testing.assert_array_equal(result, tilewright.compile(kernel)(a, b, bias))
+    np.testing.assert_array_equal(result, tilewright.compile(kernel, target="executor")(a, b, bias))
 
 
-@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512", "x86.amx"])
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
 def test_every_cpu_sums_over_separate_taps(row):
     rng = np.random.default_rng(6)
     text = conv_tile().replace("f32[N, H", "bf16[N, H").replace("global f32[R", "global bf16[R")
@@ -312,4 +310,4 @@ def test_every_cpu_sums_over_separate_taps(row):
     result = np.full((1, 4, 5, 18), np.nan, np.float32)
     sizes = {"N": 1, "H": 4, "W": 5, "C": 6, "R": 3, "S": 3, "F": 18}
     interpreted_on(row, parse_tile(text), sizes, {"x": x, "w": w, "y": result})
-    np.testing.assert_array_equal(result, tilewright.compile(text)(x, w))
+    np.testing.assert_array_equal(result, tilewright.compile(text, target="executor")(x, w))

@@ -258,6 +258,19 @@ class Expr:
 
         return evaluate(self, values)
 
+    # -- copies: equal expressions are one object, in this process and where one is read back -----------
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expr:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tilewright.algebra.expr_pickle import expr_of, rows_of
+
+        return expr_of, (rows_of(self),)
+
     def __str__(self) -> str:
         from tilewright.algebra.expr_text import expr_text
 

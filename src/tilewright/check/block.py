@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
+from tilewright.check.arrangement import misarranged
 from tilewright.check.distribution import Placement, operand_layout, placement
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
@@ -164,11 +165,18 @@ class _Checker:
                     f"mma: {name} is {shape[0]}x{shape[1]}, which is not made of the {wanted.rows}x{wanted.columns} "
                     f"of {atom.name}"
                 )
+        held = {
+            name: found
+            for value, name in ((c, "c"), (a, "a"), (b, "b"))
+            if isinstance(value.type, RegisterType) and (found := self._placement(value)) is not None
+        }
+        arranged = "c" in held and misarranged(atom, held) is None
         waves = self._waves_of(c, atom)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             wanted = getattr(atom, name)
             if isinstance(value.type, RegisterType):
-                self._check_fragment(value, name, atom, waves)
+                if not arranged:
+                    self._check_fragment(value, name, atom, waves)
             elif isinstance(wanted, MemoryOperand):
                 self._check_addressed(value, name, wanted, atom)
             elif self.machine.waves != 1:

@@ -131,7 +131,35 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
     step_columns = 0 if operand == "a" else parts[1] * rows
     threads = [*threads, (over_rows, step_rows), (over_columns, step_columns)]
     values = [*values, (parts[0] // found.rows, found.rows), (parts[1] // found.columns, found.columns * rows)]
-    modes = [tuple(m for m in mode if m[0] != 1) or ((1, 0),) for mode in (threads, values)]
+    return _of_modes(threads, values)
+
+
+def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
+    """As `operand_layout`, but the groups' atoms lie among each other, as Composable Kernel deals them out.
+
+    Atom (i, j) of the group at (row, column) of the arrangement is atom (i*rows + row, j*columns + column) of C.
+    """
+    operand_layout(atom, operand, shape, waves)  # refuses what does not fit
+    found: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    rows, (over_rows, over_columns) = shape[0], waves
+    across_rows = 1 if operand == "b" else over_rows
+    across_columns = 1 if operand == "a" else over_columns
+    threads = [
+        *_restrided(found.layout[0], found.rows, rows),
+        (over_rows, 0 if operand == "b" else found.rows),
+        (over_columns, 0 if operand == "a" else found.columns * rows),
+    ]
+    values = [
+        *_restrided(found.layout[1], found.rows, rows),
+        (rows // (found.rows * across_rows), found.rows * across_rows),
+        (shape[1] // (found.columns * across_columns), found.columns * across_columns * rows),
+    ]
+    return _of_modes(threads, values)
+
+
+def _of_modes(*pairs: list[tuple[int, int]]) -> Layout:
+    """The layout with these (size, stride) pairs in each mode; ones are left out."""
+    modes = [tuple(m for m in mode if m[0] != 1) or ((1, 0),) for mode in pairs]
     return Layout(
         tuple(tuple(n for n, _ in mode) for mode in modes), tuple(tuple(s for _, s in mode) for mode in modes)
     )

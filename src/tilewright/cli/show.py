@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +19,7 @@ LEVELS = {
     "loop": "the main program's loops, addresses and vector operations",
     "host": "what happens when arguments are bound and at every launch; it launches the block programs",
     "llvm": "the main program as LLVM takes it",
-    "asm": "the main program as assembly of this CPU",
+    "asm": "the main program as assembly of the target",
 }
 
 
@@ -28,9 +27,10 @@ MACHINE_CODE = ("llvm", "asm")
 
 
 def _targets() -> list[str]:
+    from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
-    return list(MACHINES)
+    return ["cpu", *(f"cpu:{name}" if is_cpu(name) else name for name in MACHINES)]
 
 
 def show(
@@ -41,15 +41,17 @@ def show(
         str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.", autocompletion=lambda: list(LEVELS))
     ] = "block",
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MACHINE", help="As a machine of `tilewright targets` does it; this CPU.", autocompletion=_targets
-        ),
-    ] = None,
     plan: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
     ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="cpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon.",
+            autocompletion=_targets,
+        ),
+    ] = "cpu",
 ) -> None:
     """Print what a problem becomes on one level; the texts of block, loop and host programs compile again.
 
@@ -58,7 +60,8 @@ def show(
     \b
     Examples:
       tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level plan
-      tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level block --target x86.amx
+      tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level block --target cpu:x86.amx
+      tilewright show 128x64:64x96 --level asm --target cpu:aarch64.neon
     """
     try:
         typer.echo(_text(problem, level, dt, target, plan).rstrip("\n"))
@@ -66,35 +69,30 @@ def show(
         fail(str(fault))
 
 
-def _text(problem: str, level: str, dt: str, target: str | None, plan: str | None) -> str:
+def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
     from tilewright.cli.workload import Workload, read_problem, read_types
     from tilewright.compiler.host import block_texts
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
-    if level in MACHINE_CODE and target is not None:
-        raise ArgumentError(f"--level {level}: machine code is made for this CPU only; leave --target {target} out")
+    machine = _machine(target, level)
     work = Workload(read_problem(problem), read_types(dt))
     if level == "tile":
         return str(work.traced[0])
     if level in MACHINE_CODE:
-        return work.compiled(plan).text(level)
-    kernel = work.planned(_machine(target), plan)
+        return work.compiled(plan, target).text(level)
+    kernel = work.planned(machine, plan)
     if level == "plan":
         given = "without --plan:\n" if plan is not None else ""
         return "\n".join([*kernel.plan.lines(), "", f"{given}{kernel.explain()}"])
     return "\n".join(block_texts(kernel)) if level == "block" else kernel.text(level)
 
 
-def _machine(target: str | None) -> Machine:
-    """The machine of that name; None: the one at hand, with those of its atoms that this CPU has."""
-    from tilewright.targets.registry import NATIVE, machine, native
+def _machine(target: str, level: str) -> Machine:
+    """The machine of a target; one that is only described has no machine code, but all levels above."""
+    from tilewright.targets.registry import MACHINES, check_target, machine, native
 
-    if target is None:
-        here = native(NATIVE[0])
-        row: Machine = here.machine()
-        return replace(row, multiply={name: atom for name, atom in row.multiply.items() if here.has(atom)})
-    try:
+    if target in MACHINES and level not in MACHINE_CODE:
         return machine(target)
-    except LookupError as fault:
-        raise ArgumentError(f"--target {target}: {fault}") from None
+    check_target(target, ())
+    return native(target).machine

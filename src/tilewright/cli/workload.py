@@ -149,11 +149,11 @@ class Workload:
             raise ArgumentError(f"{program.name}: {found}")
         return found
 
-    def compiled(self, plan: str | None = None) -> ContractionKernel:
-        """The kernel's machine code, for the best plan or a given one."""
+    def compiled(self, plan: str | None = None, target: str = "cpu") -> ContractionKernel:
+        """The kernel's machine code for a target, by the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
-        return ContractionKernel(self.contraction, _plan_text(plan))
+        return ContractionKernel(self.contraction, _plan_text(plan), target)
 
     def planned(self, machine: Machine, plan: str | None = None) -> ContractionKernel:
         """The kernel as a machine would do it, without machine code."""
@@ -192,7 +192,7 @@ class Workload:
         adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
         return real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
 
-    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "x86") -> Checks:
+    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "cpu") -> Checks:
         """Runs the kernel on exact and on real data, and compares."""
         arrays = self.arrays(rng, exact=True)
         *_, out = arrays.values()
@@ -247,21 +247,21 @@ def _plan_text(plan: str | None) -> str | None:
 
 def known_target(target: str) -> None:
     """Refuses a target that there is not."""
-    from tilewright.compiler.text import TARGETS
+    from tilewright.compiler.text import INTERPRETER
+    from tilewright.targets.registry import check_target
 
-    if target not in TARGETS:
-        raise ArgumentError(f"--target {target}: there is {', '.join(TARGETS)}")
+    check_target(target, (INTERPRETER,))
 
 
 def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
     """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
     from tilewright.compiler.host import host_text
     from tilewright.compiler.text import compile_text
-    from tilewright.targets.registry import NATIVE
+    from tilewright.targets.registry import is_native
 
-    if target in NATIVE:
-        return kernel.bind(arrays)
     known_target(target)
+    if is_native(target):
+        return kernel.bind(arrays)
     made = compile_text(host_text(kernel), target)
     c = kernel.contraction
     shapes = {o.name: o.shape for o in (c.a, c.b, c.out, *c.extras)}

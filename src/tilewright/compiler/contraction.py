@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
@@ -35,15 +36,13 @@ class ContractionKernel:
         self,
         contraction: Contraction,
         plan: str | Plan | None = None,
-        target: str = "x86",
+        target: str = "cpu",
         machine: Machine | None = None,
     ):
         given = parse_plan(plan) if isinstance(plan, str) else plan
-        if machine is None:
-            here = native(target)
-            job = Job(here.machine(), here.has, given=given, contraction=contraction)
-        else:
-            job, target = Job(machine, lambda _: True, given=given, contraction=contraction), "interpreter"
+        if machine is not None:
+            target = "interpreter"
+        job = Job(native(target).machine if machine is None else machine, given=given, contraction=contraction)
         self._compile(run(job, Dump.of(contraction.name).write), target)
 
     @classmethod
@@ -60,7 +59,7 @@ class ContractionKernel:
         assert job.form is not None
         assert job.packing is not None
         self.target, self.choice, self.plan, self.form = target, job.choice, job.plan, job.form
-        self.machine, self._available = job.machine, job.available
+        self.machine = job.machine
         self.contraction = c = job.contraction
         self.packed_shape, self.packed_dtype = job.packing.shape, job.packing.dtype
         self.widened: dict[str, TextExecutable] = {}
@@ -111,7 +110,7 @@ class ContractionKernel:
         if level == "plan":
             return "\n".join(self.plan.lines()) + "\n"
         if level == "loop":
-            return str(lower(self.main.main, self.machine, self._available).program)
+            return str(lower(self.main.main, self.machine, self.machine).program)
         return host_text(self) if level == "host" else self.main.text(level)
 
     def __repr__(self) -> str:
@@ -122,6 +121,9 @@ class ContractionKernel:
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
         return benchmark(self.bind(arrays), seconds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ContractionKernel, (self.contraction, self.plan, self.target)
 
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
@@ -142,6 +144,8 @@ def _after(before: Callable[[], None] | None, launch: Callable[[], None]) -> Cal
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
     """An array as the program has it: digits that lie side by side may be one there, also where others are open."""
+    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+        raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     if all(isinstance(n, int) for n in shape):
         return array.reshape(shape)
     return array if array.ndim == len(shape) else array.reshape(*array.shape[:-2], -1)

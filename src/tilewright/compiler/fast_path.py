@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 from tilewright.errors import FastPathLost, NoAtoms
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import Op, Program
 from tilewright.ir.location import Location, author_location
 from tilewright.ir.printer import op_text
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import Machine
 from tilewright.plan.contraction import why_never
 
 GRID = "it is a grid program: its workgroups are part of its meaning"
@@ -23,27 +22,25 @@ def why_never_fast(program: Program) -> str | None:
     return GRID if is_grid(program) else why_never(program)
 
 
-def report_loss(
-    program: Program, why: str, machine: Machine, available: Callable[[MultiplyAtom], bool], *, required: bool
-) -> None:
+def report_loss(program: Program, why: str, machine: Machine, *, required: bool) -> None:
     """Warns, at the author's line, of the first product that runs without atoms though the machine has some for its
     types; with `required`, every product without them is a `NoAtoms`.
     """
     for product in (op for op in program.walk() if op.name == "mma"):
-        atoms = atoms_for(product, machine, available)
+        atoms = atoms_for(product, machine)
         if required:
-            there = f"this CPU's {', '.join(atoms)}" if atoms else "atoms, of which this CPU has none for its types"
+            there = f"{machine.name}'s {', '.join(atoms)}" if atoms else f"atoms: {machine.name} has none for its types"
             raise NoAtoms(f"{program.name}: require_atoms: this product does not run on {there}: {why}", product.loc)
         if atoms:
             _warn(
-                f"{program.name}: this product runs as plain loops, not on this CPU's {', '.join(atoms)}, and is much "
-                f"slower: {why}; compile(..., require_atoms=True) makes this an error",
+                f"{program.name}: this product runs as plain loops, not on {machine.name}'s {', '.join(atoms)}, and is "
+                f"much slower: {why}; compile(..., require_atoms=True) makes this an error",
                 product,
             )
             return
 
 
-def atoms_for(product: Op, machine: Machine, available: Callable[[MultiplyAtom], bool]) -> list[str]:
+def atoms_for(product: Op, machine: Machine) -> list[str]:
     """The atoms that take a product's types, as they are or converted to the type of its sum."""
     a, b, c = (value.type.dtype for value in product.operands)
     wide = c.accumulator
@@ -51,7 +48,7 @@ def atoms_for(product: Op, machine: Machine, available: Callable[[MultiplyAtom],
     return [
         atom.name
         for atom in machine.multiply.values()
-        if (atom.a.dtype, atom.b.dtype) in taken and atom.c.dtype is wide and available(atom)
+        if (atom.a.dtype, atom.b.dtype) in taken and atom.c.dtype is wide
     ]
 
 

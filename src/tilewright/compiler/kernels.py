@@ -1,6 +1,7 @@
 """`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
 
-Targets: the executor, which runs the tile program in numpy and defines what it means; and "x86", machine code.
+Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "executor", which runs the
+tile program in numpy and defines what it means.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.block.kernel import Kernel as BlockKernel
+from tilewright.compiler.block import compile_block
+from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
+from tilewright.compiler.text import TextExecutable
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
@@ -34,11 +39,35 @@ from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, signature_of
-from tilewright.targets.registry import NATIVE
+from tilewright.targets.registry import CPU, check_target, is_native
 
 _LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-TARGETS = ("executor", *NATIVE)
+EXECUTOR = "executor"
+
+
+@overload
+def compile(
+    kernel: BlockKernel,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+) -> TextExecutable: ...
+
+
+@overload
+def compile(
+    kernel: Any,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str = CPU,
+    plan: Any = None,
+    dynamic: Collection[Any] = (),
+    strict: bool = False,
+    require_atoms: bool = False,
+) -> Executable: ...
 
 
 def compile(
@@ -50,18 +79,25 @@ def compile(
     dynamic: Collection[Any] = (),
     strict: bool = False,
     require_atoms: bool = False,
-) -> Executable:
+    workers: int | None = None,
+    seed: int | None = None,
+) -> Executable | TextExecutable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
-    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
-    ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
-    `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
-    or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
+    to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
+    `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
+    read everywhere and called where it runs; `"executor"` runs the program in numpy, which is what it means. `plan`
+    says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
+    parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
     for those of the first call.
 
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
+
+    A block kernel (a function under `@tb.kernel`) is taken too: `symbols` are its parameters, `workers` is how many
+    workgroups share its tasks, and `seed` picks the interpreter's schedule; it has no plan (see `compiler.block`).
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -72,16 +108,24 @@ def compile(
     >>> tilewright.compile(row_sums)(np.arange(6, dtype=np.float32).reshape(2, 3))
     array([ 3., 12.], dtype=float32)
     """
-    if target not in (None, *TARGETS):
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
-    if plan is not None and target not in NATIVE:
-        raise ArgumentError("plan=: this target has no plans; leave it out")
-    if require_atoms and target not in NATIVE:
-        raise ArgumentError("require_atoms=: this target has no atoms; leave it out")
+    if isinstance(kernel, BlockKernel):
+        if plan is not None or dynamic or strict:
+            raise ArgumentError("plan=, dynamic= and strict= are for tile kernels; a block kernel says how itself")
+        return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
+    if workers is not None or seed is not None:
+        raise ArgumentError("workers= and seed= are for block kernels; leave them out")
+    target = CPU if target is None else target
+    check_target(target, (EXECUTOR,))
+    if plan is not None and not is_native(target):
+        raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
+    if require_atoms and not is_native(target):
+        raise ArgumentError(f"require_atoms=: target={target!r} has no atoms; leave it out")
     try:
         program = _program_of(kernel)
-        _LOG.debug("%s: compile for %s", program.name, target or "the executor")
-        program.bindings |= _bindings(symbols or {})
+        _LOG.debug("%s: compile for %s", program.name, target)
+        given = _bindings(symbols or {})
+        refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
+        program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
         _refuse_loose(program, known)
@@ -95,12 +139,10 @@ def compile(
         raise fault.with_traceback(None) from None
 
 
-def _dynamic(
-    program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str | None
-) -> list[Symbol]:
+def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
     """The symbols whose values are left to every call."""
-    if dynamic and target not in NATIVE:
-        raise ArgumentError("dynamic=: on this target every size is; leave it out")
+    if dynamic and not is_native(target):
+        raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
     found = []
     for each in dynamic:
@@ -115,16 +157,24 @@ def _dynamic(
 def _executable(
     program: Program,
     known: Mapping[Symbol, Expr],
-    target: str | None,
+    target: str,
     plan: Any,
     dynamic: list[Symbol],
     require_atoms: bool,
 ) -> Executable:
-    if target not in NATIVE or target is None:
+    if not is_native(target):
         return Executable(program, known)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
     return NativeExecutable(program, known, target, plan, dynamic, require_atoms)
+
+
+def restored(
+    program: Program, target: str, plan: Any, dynamic: tuple[str, ...], require_atoms: bool = False
+) -> Executable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    known = resolve(program.bindings)
+    return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target), require_atoms)
 
 
 def _program_of(kernel: Any) -> Program:
@@ -360,6 +410,9 @@ class Executable:
     def asm(self) -> str:
         """The program's text, by Wave's name for what it prints."""
         return self.text()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (self.program, EXECUTOR, None, ())
 
     def __repr__(self) -> str:
         return self._shown("the executor")

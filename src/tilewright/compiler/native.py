@@ -13,7 +13,8 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.fast_path import report_loss, why_never_fast
 from tilewright.compiler.host import host_of_one
-from tilewright.compiler.kernels import Executable
+from tilewright.compiler.kernels import Executable, restored
+from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
@@ -70,7 +71,7 @@ class NativeExecutable(Executable):
         if self._require_atoms or not (asked or self._reported):
             self._reported = True
             here = native(self.target)
-            report_loss(self.program, why, here.machine(), here.has, required=self._require_atoms)
+            report_loss(self.program, why, here.machine, required=self._require_atoms)
 
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -93,8 +94,7 @@ class NativeExecutable(Executable):
         general = general or self.path == "general"
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
-            here.machine(),
-            here.has,
+            here.machine,
             self.program,
             symbols,
             shapes,
@@ -143,7 +143,7 @@ class NativeExecutable(Executable):
                 names = ", ".join(s.name for s in self.dynamic)
                 raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
             here = native(self.target)
-            job = Job(here.machine(), here.has, given=self.plan, contraction=contraction)
+            job = Job(here.machine, given=self.plan, contraction=contraction)
             found = CompiledContraction(run(job, Dump.of(self.name).write), self.target)
             self._kernels[key] = found
         assert isinstance(found, CompiledContraction)
@@ -192,6 +192,7 @@ class NativeExecutable(Executable):
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
+        refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
         found = resolve(bindings)
@@ -235,6 +236,10 @@ class NativeExecutable(Executable):
         self._finish_logs(bound, logs)
         return bound.finish()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_of = (self.program, self.target, self.plan, tuple(s.name for s in self.dynamic), self._require_atoms)
+        return restored, made_of, {"path": self.path}
+
     def __repr__(self) -> str:
         return self._shown(self.target)
 
@@ -247,7 +252,7 @@ class Compiled:
         assert isinstance(job.choice, GeneralChoice)
         self.lowered, self.choice = job.lowered, job.choice
         lowered = job.lowered
-        self.kernel = native(target).Kernel(lowered.program, job.machine, dump)
+        self.kernel = native(target).kernel(lowered.program, job.machine, dump)
         (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
         self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 

@@ -25,6 +25,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
+
     @property
     def is_float(self) -> bool:
         """Whether it holds fractions."""
@@ -171,4 +174,20 @@ def from_numpy(form: np.dtype[Any]) -> DType | None:
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t
+    return None
+
+
+def plain_number(x: Any) -> bool | int | float | None:
+    """A Python number equal to a Python or numpy number (ml_dtypes' too); None for anything else.
+
+    >>> plain_number(np.float32(0.1)), plain_number(np.int64(3)), plain_number(ml_dtypes.bfloat16(0.5))
+    (0.10000000149011612, 3, 0.5)
+    """
+    if isinstance(x, np.ndarray) and x.shape == () and not isinstance(x, np.ma.MaskedArray):
+        x = x[()]
+    if isinstance(x, np.generic):
+        x = float(x) if isinstance(x, np.longdouble) else x.item()
+    for plain in (bool, int, float):
+        if isinstance(x, plain):
+            return plain(x)  # of the type itself: what is derived from it may print as something else
     return None

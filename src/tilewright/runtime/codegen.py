@@ -80,7 +80,9 @@ class Helper:
             if answer is not None:
                 return answer
             self._stop()
-        raise CodeGenerationError("the helper that generates machine code ended, twice")
+        raise CodeGenerationError(
+            "the helper that generates machine code ended, twice: LLVM could not do what it was asked for"
+        )
 
     def stop(self) -> None:
         """Ends the process."""
@@ -108,4 +110,5 @@ class Helper:
 
 HELPER = Helper()
 atexit.register(HELPER.stop)
-os.register_at_fork(after_in_child=HELPER.after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HELPER.after_fork)

@@ -39,11 +39,11 @@ def iterate(
     def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("iterate")
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
-        block, returned = trace.body(body, [Value(v.type) for v in carried])
-        results = _returned(returned, len(carried), "iterate")
-        trace.open(block)
-        trace.emit("yield", results)
-        trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            trace.emit("yield", _returned(returned, len(carried), "iterate"))
+
+        block = trace.body(body, [Value(v.type) for v in carried], ends)
         attrs: dict[str, Any] = {"axis": as_expr(axis)}
         operands = carried
         if start is not None:
@@ -99,12 +99,12 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
         otherwise = (
             [] if else_return is None else list(else_return if isinstance(else_return, tuple | list) else [else_return])
         )
-        block, returned = trace.body(body, [])
-        if otherwise:
-            results = _returned(returned, len(otherwise), "conditional")
-            trace.open(block)
-            trace.emit("yield", results)
-            trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            if otherwise:
+                trace.emit("yield", _returned(returned, len(otherwise), "conditional"))
+
+        block = trace.body(body, [], ends)
         operands += [tile_of(x, "conditional") for x in otherwise]
         made = trace.emit("conditional", operands, attrs, None, (block,))
         tiles = tuple(Tile(r) for r in made.results)

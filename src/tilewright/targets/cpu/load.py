@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from tilewright._version import __version__
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.x86 import conversions, cpu
+from tilewright.runtime.toolchain import toolchain
+from tilewright.targets.cpu import conversions
+from tilewright.targets.cpu.target import CodeOptions, host
 
 _lock = threading.Lock()
 _count = 0
@@ -38,7 +38,8 @@ def _after_fork() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class Code:
@@ -52,36 +53,18 @@ class Code:
         return int(self.engine[name])
 
 
-def request(form: str = "object") -> dict[str, Any]:
-    """What the helper is asked for: code for this CPU."""
-    return {"cpu": cpu.name(), "features": cpu.llvm_features(), "level": 2, "form": form}
-
-
-def versions() -> str:
+def versions(options: CodeOptions) -> str:
     """What generated code depends on besides its text."""
-    import llvmlite
-
-    return f"{__version__} {_sources()} llvmlite {llvmlite.__version__} {cpu.name()} {cpu.llvm_features()}"
-
-
-@cache
-def _sources() -> str:
-    """Changes when a file of the compiler does: who works on a pass must not be given the code of an older one."""
-    found = []
-    for folder, _, names in os.walk(Path(__file__).parents[2]):
-        for name in names:
-            if name.endswith(".py"):
-                state = (Path(folder) / name).stat()
-                found.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
-    return disk.key_of(*sorted(found))[:16]
+    return f"{toolchain()} {options}"
 
 
 def object_of(text: str) -> bytes:
-    """The object code of LLVM IR text."""
-    key = disk.key_of("llvm", text, versions())
+    """The object code of LLVM IR text for the CPU at hand."""
+    options = host().options
+    key = disk.key_of("llvm", text, versions(options))
     found = disk.load(key)
     if found is None:
-        found = HELPER.ask(request(), text)
+        found = HELPER.ask(options.request("object"), text)
         disk.store(key, found)
     return found
 
@@ -92,10 +75,12 @@ def _linker() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    options = host().options
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu.name(), features=cpu.llvm_features(), opt=2, jit=True
+        cpu=options.cpu, features=options.features, opt=2, jit=True
     )
-    return llvm.create_lljit_compiler(machine, use_jit_link=False, suppress_errors=False)
+    # The older linker (RuntimeDyld) ends the process on AArch64 where memory lies too far apart for its branches.
+    return llvm.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=False)
 
 
 def link(data: bytes, names: tuple[str, ...]) -> Code:

@@ -1,4 +1,4 @@
-"""Vector copies of x86: one address a vector, its elements neighbours; whole, masked, streaming, and broadcast.
+"""Vector copies of CPUs: one address a vector, its elements neighbours; whole, masked, streaming, and broadcast.
 
 A vector register is one lane an element: [lane, value] is element `lane` of the register that is the lane's `value`.
 """
@@ -108,15 +108,19 @@ def _repeated(width: int) -> Callable[[CopyAtom, CopyRequest], Iterable[Argument
 
 
 def vector_copies(
-    level: str, width: int, feature: str, mask_feature: str, mask_sizes: tuple[int, ...]
+    level: str,
+    width: int,
+    features: tuple[str, ...],
+    mask_features: tuple[str, ...] = (),
+    mask_sizes: tuple[int, ...] = (),
 ) -> list[CopyAtom]:
-    """The vector copies of one feature level, with registers of `width` bytes.
+    """The vector copies of one feature level, with registers of `width` bytes; masked ones where masks have sizes.
 
-    >>> [atom.name for atom in vector_copies("avx2", 32, "avx2", "avx2", (4, 8))]
+    >>> [atom.name for atom in vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8))]
     ['avx2.load', 'avx2.load.masked', 'avx2.broadcast', 'avx2.store', 'avx2.store.masked', 'avx2.store.stream']
     """
-    near, one = _neighbours(width), (feature,)
-    return [
+    near, one = _neighbours(width), features
+    found = [
         CopyAtom(f"{level}.load", "global", "register", near, _load, _whole(width, 1), width, one, alike=ORDINARY),
         CopyAtom(
             f"{level}.load.masked",
@@ -126,7 +130,7 @@ def vector_copies(
             _load_masked,
             _masked(width, mask_sizes),
             width,
-            (mask_feature,),
+            mask_features,
             alike=ORDINARY,
         ),
         CopyAtom(
@@ -149,7 +153,7 @@ def vector_copies(
             _store_masked,
             _masked(width, mask_sizes),
             width,
-            (mask_feature,),
+            mask_features,
             alike=ORDINARY,
         ),
         # past the caches; the address must be a multiple of the vector
@@ -166,3 +170,4 @@ def vector_copies(
             alike=ORDINARY,
         ),
     ]
+    return found if mask_sizes else [atom for atom in found if not atom.name.endswith(".masked")]

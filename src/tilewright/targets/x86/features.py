@@ -1,15 +1,11 @@
-"""What the CPU at hand offers."""
+"""What the x86 CPU at hand offers."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 import sys
-from dataclasses import replace
 from functools import cache
-
-from tilewright.machine import Machine, MultiplyAtom
-from tilewright.runtime import environment
 
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 ASKED_FOR = (
@@ -22,7 +18,6 @@ ASKED_FOR = (
     "avx512dq",
     "avx512bf16",
     "avx512vnni",
-    "avx512fp16",
     "amx-tile",
     "amx-bf16",
     "amx-int8",
@@ -31,18 +26,18 @@ ASKED_FOR = (
 
 
 @cache
-def features() -> frozenset[str]:
+def detect() -> frozenset[str]:
     """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
-    found = {name for name, there in _host_features().items() if there}
+    found = {name for name, there in _told().items() if there}
     if "amx-tile" in found and not _tiles_granted():
         found -= {"amx-tile", "amx-bf16", "amx-int8"}
     return frozenset(name for name in ASKED_FOR if name in found)
 
 
 @cache
-def _host_features() -> dict[str, bool]:
+def _told() -> dict[str, bool]:
     """What LLVM finds, and what it knows of and does not find."""
     import llvmlite.binding as llvm
 
@@ -57,46 +52,12 @@ def _tiles_granted() -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
-@cache
-def name() -> str:
-    """The CPU's name, as LLVM says it."""
-    import llvmlite.binding as llvm
-
-    return str(llvm.get_host_cpu_name())
-
-
-def llvm_features() -> str:
+def host_features() -> str:
     """The features as LLVM takes them: all it knows, on or off as the CPU has them; what is off stands last, and wins.
 
     The CPU's name alone does not do: a virtual machine may hide a part of what the name promises.
     """
-    found = _host_features() | {name: name in features() for name in ASKED_FOR}
+    found = _told() | {name: name in detect() for name in ASKED_FOR}
     on = sorted(f"+{name}" for name, there in found.items() if there)
     off = sorted(f"-{name}" for name, there in found.items() if not there)
     return ",".join([*on, "+prefer-no-gather", *off])
-
-
-def has(atom: MultiplyAtom) -> bool:
-    """Whether this CPU has an atom."""
-    return features().issuperset(atom.features)
-
-
-def machine() -> Machine:
-    """The row that describes this CPU best, with the cores that this process may use."""
-    return _described(environment.threads(), features())
-
-
-@cache
-def _described(cores: int, offered: frozenset[str]) -> Machine:
-    row = _row(offered)
-    return replace(row, limits=replace(row.limits, cores=cores))
-
-
-def _row(offered: frozenset[str]) -> Machine:
-    from tilewright.targets.x86.machine import MACHINES
-
-    best = None
-    for row in MACHINES.values():
-        if offered.issuperset(row.features):
-            best = row
-    return best if best is not None else MACHINES["x86.avx2"]

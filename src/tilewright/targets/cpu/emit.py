@@ -1,4 +1,4 @@
-"""From a loop program to LLVM IR text for x86: one function that a worker calls.
+"""From a loop program to LLVM IR text for a CPU: one function that a worker calls.
 
 `void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch
 memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64 bits each.
@@ -26,9 +26,11 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop import VectorType
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.targets.x86 import memory
+from tilewright.machine import Machine
+from tilewright.targets.cpu import memory, products
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.family import TileRegisters
 
-LINE = 64
 PAGE = 4096
 SPARE = 512
 """Bytes at the start of a worker's scratch memory: where stores go whose condition does not hold."""
@@ -45,26 +47,30 @@ class Emitted:
     uses_tiles: bool
 
 
-def emit(program: Program) -> Emitted:
-    """The LLVM IR of a loop program."""
+def emit(program: Program, machine: Machine) -> Emitted:
+    """The LLVM IR of a loop program for a machine, which need not be the one at hand."""
     with building():
-        return _Emitter(program).run()
+        return Emitter(program, machine).run()
 
 
-class _Emitter:
-    def __init__(self, program: Program):
+class Emitter:
+    """One walk over a loop program: what its registers and memory are in LLVM IR, and the text so far."""
+
+    def __init__(self, program: Program, machine: Machine):
         self.program = program
+        self.machine, self.family = machine, family_of(machine)
         self.open = open_parameters(program)
         self.w = Writer()
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
         self.tiles: dict[Value, int] = {}
-        self.free_tiles = list(range(8))
+        self.free_tiles = list(range(machine.limits.tile_registers))
         self.scratch = SPARE
         self.globals: list[str] = []
         self.uses_tiles = False
 
     def run(self) -> Emitted:
+        """The function."""
         w = self.w
         count = len(self.program.args)
         for place, arg in enumerate(self.program.args):
@@ -82,16 +88,17 @@ class _Emitter:
         place_of_config = len(w.scope.lines)
         self.block(self.program.body)
         if self.uses_tiles:
-            w.scopes[0].lines.insert(
-                place_of_config,
-                f"  {configuration[0]} = getelementptr i8, ptr %args, i64 {8 * (count + 1)}\n"
-                f"  {configuration[1]} = load ptr, ptr {configuration[0]}\n"
-                f"  call void @llvm.x86.ldtilecfg(ptr {configuration[1]})",
-            )
-            w.declare("void @llvm.x86.ldtilecfg(ptr)")
-            w.declare("void @llvm.x86.tilerelease()")
-            w.line("call void @llvm.x86.tilerelease()")
-        size = -(-self.scratch // PAGE) * PAGE + 8 * LINE  # workers' pieces do not fall on the same cache sets
+            tiles = self.family.tiles
+            assert tiles is not None
+            lines = [
+                f"  {configuration[0]} = getelementptr i8, ptr %args, i64 {8 * (count + 1)}",
+                f"  {configuration[1]} = load ptr, ptr {configuration[0]}",
+                *tiles.prologue(self, configuration[1]),
+            ]
+            w.scopes[0].lines.insert(place_of_config, "\n".join(lines))
+            tiles.epilogue(self)
+        line = self.machine.limits.line_bytes
+        size = -(-self.scratch // PAGE) * PAGE + 8 * line  # workers' pieces do not fall on the same cache sets
         body = w.text().replace(stride, str(size))
         name = self.program.name
         parts = [
@@ -105,6 +112,7 @@ class _Emitter:
         return Emitted("\n".join(parts) + "\n", name, arguments, size, self.uses_tiles)
 
     def block(self, block: Block) -> None:
+        """Every operation of a block."""
         last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
         for op in block.ops:
             if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
@@ -124,16 +132,26 @@ class _Emitter:
     # -- registers and memory -----------------------------------------------------------------------------------
 
     def lanes(self, value: Value) -> int | None:
+        """The elements of a vector register; None: it holds a single one."""
         shape = numbers(value.type.shape, "register")
         return shape[0] if shape else None
 
+    def lanes_of(self, value: Value) -> int:
+        """The elements of a register that is a vector."""
+        found = self.lanes(value)
+        assert found is not None
+        return found
+
     def kind(self, value: Value) -> str:
+        """The LLVM type of a register."""
         return vector(value.type.dtype, self.lanes(value))
 
     def is_tile(self, value: Value) -> bool:
+        """Whether a register is a matrix register."""
         return len(value.type.shape) == 2
 
     def register(self, value: Value) -> str:
+        """What a register holds now; zero before anything was written."""
         found = self.registers.get(value)
         if found is None:
             scalar = "0.0" if value.type.dtype.is_float else "0"
@@ -143,13 +161,23 @@ class _Emitter:
         return found
 
     def tile(self, value: Value) -> int:
+        """The number of a matrix register."""
         found = self.tiles.get(value)
         if found is None:
             if not self.free_tiles:
-                raise ProgramError("more than eight tile registers are used at once; the machine has eight")
+                there = self.machine.limits.tile_registers
+                raise ProgramError(f"{self.machine.name} has {there} tile registers; more are used at once")
             self.free_tiles.sort(reverse=True)
             found = self.tiles[value] = self.free_tiles.pop()
             self.uses_tiles = True
+        return found
+
+    @property
+    def matrix_registers(self) -> TileRegisters:
+        """The instructions of the machine's matrix registers."""
+        found = self.family.tiles
+        if found is None:
+            raise ProgramError(f"{self.machine.name} has no tile registers")
         return found
 
     def _alloc(self, op: Op) -> None:
@@ -159,7 +187,8 @@ class _Emitter:
             self.pointers[value] = self.w.placed(
                 0, ("scratch", value), f"getelementptr i8, ptr {self.spare}, i64 {self.scratch}"
             )
-            self.scratch = -(-(self.scratch + size) // LINE) * LINE
+            line = self.machine.limits.line_bytes
+            self.scratch = -(-(self.scratch + size) // line) * line
         elif isinstance(kind, VectorType):
             self.registers.pop(value, None)
 
@@ -178,6 +207,7 @@ class _Emitter:
         self.pointers[op.results[0]] = name
 
     def where(self, buffer: Value, offset: Expr) -> str:
+        """The pointer to an element."""
         size = buffer.type.dtype.numpy.itemsize
         return self.w.address(self.pointers[buffer], buffer, offset, size)
 
@@ -221,8 +251,7 @@ class _Emitter:
         if self.is_tile(value):
             if op.attrs["value"] != 0:
                 raise ProgramError("a tile register can only be filled with zero")
-            self.w.declare("void @llvm.x86.tilezero(i8 immarg)")
-            self.w.line(f"call void @llvm.x86.tilezero(i8 {self.tile(value)})")
+            self.matrix_registers.zero(self, self.tile(value))
             return
         self.registers[value] = memory.splat(self, op.attrs["value"], value)
 
@@ -276,9 +305,15 @@ class _Emitter:
         self.registers[target] = total
 
     def _atom(self, op: Op) -> None:
-        from tilewright.targets.x86.instructions import multiply
+        self.multiply(op)
 
-        multiply(self, op)
+    def multiply(self, op: Op) -> None:
+        """C += A * B by an atom's instruction."""
+        name = op.attrs["atom"]
+        write = self.family.products.get(name)
+        if write is None:
+            raise ProgramError(f"the atom {name} is none of {self.machine.name}")
+        write(self, op)
 
     # -- control ----------------------------------------------------------------------------------------------
 
@@ -417,10 +452,8 @@ class _Emitter:
                     raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
 
     def _if(self, op: Op) -> None:
-        from tilewright.targets.x86.instructions import multiply_where, only_products
-
-        if self.open and only_products(self, op):
-            multiply_where(self, op)
+        if self.open and products.only_products(self, op):
+            products.multiply_where(self, op)
             return
         w = self.w
         carried = self._carried(op.blocks)

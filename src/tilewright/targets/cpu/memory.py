@@ -1,7 +1,8 @@
-"""Loads and stores of x86 as LLVM IR: whole vectors, masked ones, single lanes, tiles; prefetches and atomics."""
+"""Loads and stores as LLVM IR: whole vectors, single lanes, tiles; prefetches and atomics."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +13,16 @@ from tilewright.codegen.text import element, literal
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Value
 from tilewright.passes.places import at_start, linear_factor, linear_step
-from tilewright.targets.x86 import cpu
+from tilewright.targets.cpu import tails
 
 if TYPE_CHECKING:
-    from tilewright.targets.x86.emit import _Emitter
+    from tilewright.targets.cpu.emit import Emitter
 
 _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
 """The element types that LLVM has; others travel as bytes."""
 
 
-def load(e: _Emitter, op: Op) -> None:
+def load(e: Emitter, op: Op) -> None:
     """A load: whole, masked, or lane by lane; a tile with its rows."""
     target, buffer = op.operands
     offset = op.attrs["at"][0]
@@ -29,99 +30,71 @@ def load(e: _Emitter, op: Op) -> None:
         row, inner = op.attrs["over"]
         pointer = e.where(buffer, at_start(offset, row, inner))
         stride = _row_stride(e, offset, row, buffer)
-        name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
-        e.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
-        e.w.line(f"call void @llvm.x86.{name}(i8 {e.tile(target)}, ptr {pointer}, i64 {stride})")
+        e.matrix_registers.load(e, op, e.tile(target), pointer, stride)
         return
     e.registers[target] = _loaded(e, op, target, buffer, offset)
 
 
-def _row_stride(e: _Emitter, offset: Expr, row: Symbol, buffer: Value) -> str:
+def _row_stride(e: Emitter, offset: Expr, row: Symbol, buffer: Value) -> str:
     """The bytes from one row of a tile to the next."""
     factor = linear_factor(offset, row)
     assert factor is not None
     return e.w.integer(factor * buffer.type.dtype.numpy.itemsize)
 
 
-def _loaded(e: _Emitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+def _loaded(e: Emitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
     when = op.attrs.get("when")
     other = splat(e, op.attrs.get("otherwise", 0), target)
     align = target.type.dtype.numpy.itemsize
     if lane is None or lanes is None:
-        pointer = _guarded(e, e.where(buffer, offset), when)
+        pointer = guarded(e, e.where(buffer, offset), when)
         return _chosen(e, e.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
     step = linear_step(offset, lane)
     form = f"<{lanes} x {kind}>"
     if when is not None and lane in when.symbols:
-        return _masked_load(e, buffer, offset, lane, lanes, step, when, other, target)
+        return tails.load(e, buffer, offset, lane, lanes, step, when, other, target)
     if step == 1:
-        pointer = _guarded(e, e.where(buffer, at_start(offset, lane)), when)
+        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
         return _chosen(e, e.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
     if step == 0:
-        pointer = _guarded(e, e.where(buffer, offset), when)
+        pointer = guarded(e, e.where(buffer, offset), when)
         one = e.w.value(f"load {kind}, ptr {pointer}, align {align}")
         return _chosen(e, e.w.splat(one, kind, lanes), when, other, form)
-    total = "poison"
-    for i in range(lanes):
-        pointer = _guarded(e, e.where(buffer, Substitution({lane: i})(offset)), when)
-        one = e.w.value(f"load {kind}, ptr {pointer}, align {align}")
-        total = e.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
+    total = tails.load_pieces(e, buffer, offset, lane, _neighbours(offset, lane, lanes), target, "poison", when)
     return _chosen(e, total, when, other, form)
 
 
-def _masked_load(
-    e: _Emitter,
-    buffer: Value,
-    offset: Expr,
-    lane: Symbol,
-    lanes: int,
-    step: int | None,
-    when: Expr,
-    other: str,
-    target: Value,
-) -> str:
-    kind = element(target.type.dtype)
-    form, align = f"<{lanes} x {kind}>", target.type.dtype.numpy.itemsize
-    mask = e.w.lane_conditions(when, lane, lanes)
-    if step == 1:
-        pointer = e.where(buffer, at_start(offset, lane))
-        if kind in ("bfloat", "half"):  # as integers: LLVM does not take every width of these apart
-            plain, kind = form, "i16"
-            form = f"<{lanes} x i16>"
-            other = e.w.value(f"bitcast {plain} {other} to {form}")
-        else:
-            plain = form
-        name = f"@llvm.masked.load.v{lanes}{_suffix(kind)}.p0"
-        e.w.declare(f"{form} {name}(ptr, i32, <{lanes} x i1>, {form})")
-        found = e.w.value(f"call {form} {name}(ptr {pointer}, i32 {align}, <{lanes} x i1> {mask}, {form} {other})")
-        return found if form == plain else e.w.value(f"bitcast {form} {found} to {plain}")
-    total = other
-    for i in range(lanes):
-        bit = e.w.value(f"extractelement <{lanes} x i1> {mask}, i64 {i}")
-        pointer = e.where(buffer, Substitution({lane: i})(offset))
-        safe = e.w.value(f"select i1 {bit}, ptr {pointer}, ptr {e.spare}")
-        one = e.w.value(f"load {kind}, ptr {safe}, align {align}")
-        full = e.w.value(f"insertelement {form} {total}, {kind} {one}, i64 {i}")
-        total = e.w.value(f"select i1 {bit}, {form} {full}, {form} {total}")
-    return total
+def _neighbours(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
+    """(first lane, lanes) of pieces that lie side by side in memory, each a power of two long.
+
+    >>> from tilewright.algebra.expr import index
+    >>> l = index("l", 8)
+    >>> _neighbours(100*(l // 4) + l % 4, l, 8)
+    [(0, 4), (4, 4)]
+    """
+    places = [Substitution({lane: i})(offset) for i in range(lanes)]
+    beside = [i > 0 and places[i] - places[i - 1] is as_expr(1) for i in range(lanes)]
+    starts = [i for i in range(lanes) if not beside[i]]
+    runs = [(start, end - start) for start, end in pairwise([*starts, lanes])]
+    return [piece for start, count in runs for piece in tails.powers_of_two(start, count)]
 
 
-def _guarded(e: _Emitter, pointer: str, when: Expr | None) -> str:
+def guarded(e: Emitter, pointer: str, when: Expr | None) -> str:
     """The pointer, or that of spare memory where the condition does not hold."""
     if when is None:
         return pointer
     return e.w.value(f"select i1 {e.w.condition(when)}, ptr {pointer}, ptr {e.spare}")
 
 
-def _chosen(e: _Emitter, value: str, when: Expr | None, other: str, form: str) -> str:
+def _chosen(e: Emitter, value: str, when: Expr | None, other: str, form: str) -> str:
     if when is None:
         return value
     return e.w.value(f"select i1 {e.w.condition(when)}, {form} {value}, {form} {other}")
 
 
-def splat(e: _Emitter, number: Any, target: Value) -> str:
+def splat(e: Emitter, number: Any, target: Value) -> str:
     """A number in all lanes."""
     kind, lanes = target.type.dtype, e.lanes(target)
     if kind.name not in _KNOWN:
@@ -133,7 +106,7 @@ def splat(e: _Emitter, number: Any, target: Value) -> str:
     return f"<{', '.join([f'{element(kind)} {text}'] * lanes)}>" if number != 0 else "zeroinitializer"
 
 
-def store(e: _Emitter, op: Op) -> None:
+def store(e: Emitter, op: Op) -> None:
     """A store: whole, masked, or lane by lane; a tile with its rows."""
     source, buffer = op.operands
     offset, when = op.attrs["at"][0], op.attrs.get("when")
@@ -141,20 +114,19 @@ def store(e: _Emitter, op: Op) -> None:
         row, inner = op.attrs["over"]
         pointer = e.where(buffer, at_start(offset, row, inner))
         stride = _row_stride(e, offset, row, buffer)
-        e.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
-        e.w.line(f"call void @llvm.x86.tilestored64(i8 {e.tile(source)}, ptr {pointer}, i64 {stride})")
+        e.matrix_registers.store(e, e.tile(source), pointer, stride)
         return
     lanes, kind = e.lanes(source), element(source.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
     align = source.type.dtype.numpy.itemsize
     value = e.register(source)
     if lane is None or lanes is None:
-        e.w.line(f"store {kind} {value}, ptr {_guarded(e, e.where(buffer, offset), when)}, align {align}")
+        e.w.line(f"store {kind} {value}, ptr {guarded(e, e.where(buffer, offset), when)}, align {align}")
         return
     form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
     masked = when is not None and lane in when.symbols
     if step == 1 and not masked:
-        pointer = _guarded(e, e.where(buffer, at_start(offset, lane)), when)
+        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
         full = lanes * align
         bypass = (
             op.attrs.get("stream")
@@ -168,67 +140,43 @@ def store(e: _Emitter, op: Op) -> None:
         return
     if step == 1:
         assert when is not None
-        mask = e.w.lane_conditions(when, lane, lanes)
-        pointer = e.where(buffer, at_start(offset, lane))
-        if kind in ("bfloat", "half"):
-            value = e.w.value(f"bitcast {form} {value} to <{lanes} x i16>")
-            form, kind = f"<{lanes} x i16>", "i16"
-        if kind in ("i8", "i16"):
-            if lanes * align not in (16, 32, 64):
-                _store_lanes(e, buffer, offset, lane, lanes, when, form, kind, value, align)
-                return
-            if "avx512f" in cpu.features():  # others have no such store: LLVM writes lane by lane
-                # It joins a truncation with the store, and with one lane stores the element whole: kept apart.
-                value = e.w.value(f'call {form} asm "", "=v,0"({form} {value})')
-        name = f"@llvm.masked.store.v{lanes}{_suffix(kind)}.p0"
-        e.w.declare(f"void {name}({form}, ptr, i32, <{lanes} x i1>)")
-        e.w.line(f"call void {name}({form} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
+        tails.store(e, source, buffer, offset, lane, when)
         return
-    _store_lanes(e, buffer, offset, lane, lanes, when, form, kind, value, align)
+    store_lanes(e, source, buffer, offset, lane, when)
 
 
-def _store_lanes(
-    e: _Emitter,
-    buffer: Value,
-    offset: Expr,
-    lane: Symbol,
-    lanes: int,
-    when: Expr | None,
-    form: str,
-    kind: str,
-    value: str,
-    align: int,
-) -> None:
-    """Lane by lane."""
-    for i in range(lanes):
+def store_lanes(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
+    """Lane by lane; where the condition fails, into spare memory. Where none depends on the lane, in pieces."""
+    form, kind = e.kind(source), element(source.type.dtype)
+    align, value = source.type.dtype.numpy.itemsize, e.register(source)
+    if when is None:
+        tails.store_pieces(e, buffer, offset, lane, _neighbours(offset, lane, e.lanes_of(source)), source)
+        return
+    for i in range(e.lanes_of(source)):
         images = Substitution({lane: i})
         one = e.w.value(f"extractelement {form} {value}, i64 {i}")
-        pointer = _guarded(e, e.where(buffer, images(offset)), None if when is None else images(when))
+        pointer = guarded(e, e.where(buffer, images(offset)), images(when))
         e.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
 
 
-def prefetch(e: _Emitter, op: Op) -> None:
+def prefetch(e: Emitter, op: Op) -> None:
     """A hint that memory will be used."""
     e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
     pointer = e.where(op.operands[0], op.attrs["at"][0])
     e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
 
 
-def atomic(e: _Emitter, op: Op) -> None:
+def atomic(e: Emitter, op: Op) -> None:
     """An update that other workers may do at the same time."""
     source, buffer = op.operands
     kind = source.type.dtype
-    pointer = _guarded(e, e.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
+    pointer = guarded(e, e.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
     how = op.attrs["how"]
     if kind.is_float:
         word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
     else:
         word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
     e.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {e.register(source)} monotonic")
-
-
-def _suffix(kind: str) -> str:
-    return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(kind, kind)
 
 
 def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:

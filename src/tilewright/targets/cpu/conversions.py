@@ -11,7 +11,7 @@ from functools import cache
 
 NAMES = ("__truncsfbf2", "__truncdfbf2", "__truncsfhf2", "__truncdfhf2", "__extendhfsf2")
 
-_TEXT = """
+TEXT = """
 define bfloat @__truncsfbf2(float %x) {
   %bits = bitcast float %x to i32
   %high = lshr i32 %bits, 16
@@ -115,9 +115,9 @@ def needed_by(data: bytes) -> bool:
 @cache
 def addresses() -> dict[str, int]:
     """Where the functions are in this process."""
-    from tilewright.targets.x86.load import link, object_of
+    from tilewright.targets.cpu.load import link, object_of
 
-    code = link(object_of(_TEXT), NAMES)
+    code = link(object_of(TEXT), NAMES)
     _kept.append(code)
     return {name: code.address(name) for name in NAMES}
 

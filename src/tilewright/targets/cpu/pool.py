@@ -1,8 +1,13 @@
-"""The worker pool: threads that wait for a launch by looking, and fall asleep after a while.
+"""The worker pool: threads that spin while they wait for a launch, and fall asleep after a while.
 
 A launch writes the function and its arguments, counts one up, runs worker 0 itself and waits until the others are done.
 All of it is machine code; a thread of Python only enters it. Whoever waits gives its core away now and then: where two
 threads share a core, the one that has work must get it.
+
+What a launch writes is read by workers after an acquire of its number, and what workers write by the launching thread
+after an acquire of their count: no order of memory is taken for granted beyond that. A thread that is about to sleep
+counts itself before it looks for the last time, and a launch counts up before it looks for sleepers; both are
+sequentially consistent, so that one of them sees the other.
 
 Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block; a
 launch of one worker runs on the thread that asks for it, and only takes turns with itself.
@@ -21,26 +26,25 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime import environment
-from tilewright.targets.x86 import cpu
+from tilewright.targets.cpu.host import features, host_family
+from tilewright.targets.cpu.waiting import text_of_waiting
 
 SPINS = 20000
 """Looks before a worker falls asleep: some hundred microseconds."""
 
-# control block: 0 launches, 64 workers still at work, 128 function, 136 arguments, 144 workers asked for, 192 sleepers,
-# 256 lock, 320 threads (0 in a forked process, and after the end: then worker 0 does everything)
+# control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
+# 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines
+# are 64 bytes long, or 128, and what different threads write lies in lines of its own
 # launch record: 0 function, 8 arguments, 16 workers asked for, 24 control block, 32 lock
 # locks: 0 free, 1 held, 2 held and somebody sleeps
 _TEXT = """
-declare i64 @syscall(i64, ...)
-declare void @llvm.x86.sse2.pause()
-
 define void @pool_worker(ptr %ctl, i64 %me) {
 entry:
-  %pleft = getelementptr i8, ptr %ctl, i64 64
-  %pfn = getelementptr i8, ptr %ctl, i64 128
-  %parg = getelementptr i8, ptr %ctl, i64 136
-  %pmany = getelementptr i8, ptr %ctl, i64 144
-  %psleep = getelementptr i8, ptr %ctl, i64 192
+  %pleft = getelementptr i8, ptr %ctl, i64 128
+  %pfn = getelementptr i8, ptr %ctl, i64 256
+  %parg = getelementptr i8, ptr %ctl, i64 264
+  %pmany = getelementptr i8, ptr %ctl, i64 272
+  %psleep = getelementptr i8, ptr %ctl, i64 384
   br label %outer
 outer:
   %last = phi i32 [0, %entry], [%now, %done]
@@ -51,7 +55,7 @@ look:
   %new = icmp ne i32 %now, %last
   br i1 %new, label %go, label %wait
 wait:
-  call void @llvm.x86.sse2.pause()
+  call void @look_away()
   %n1 = add i64 %n, 1
   %long = icmp ugt i64 %n1, SPINS
   br i1 %long, label %asleep, label %more
@@ -60,13 +64,13 @@ more:
   %turn = icmp eq i64 %low, 0
   br i1 %turn, label %yield, label %idle
 yield:
-  %y = call i64 (i64, ...) @syscall(i64 24)
+  call void @give_way()
   br label %idle
 idle:
   br label %look
 asleep:
   %s = atomicrmw add ptr %psleep, i32 1 seq_cst
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %ctl, i64 128, i32 %last, ptr null, ptr null, i64 0)
+  call void @sleep_while(ptr %ctl, i32 %last)
   %t = atomicrmw sub ptr %psleep, i32 1 seq_cst
   br label %look
 go:
@@ -98,7 +102,7 @@ try:
   %got = extractvalue {i32, i1} %pair, 1
   br i1 %got, label %out, label %pause
 pause:
-  call void @llvm.x86.sse2.pause()
+  call void @look_away()
   %n1 = add i64 %n, 1
   %long = icmp ugt i64 %n1, 200
   br i1 %long, label %take, label %try
@@ -107,7 +111,7 @@ take:
   %free = icmp eq i32 %old, 0
   br i1 %free, label %out, label %asleep
 asleep:
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %m, i64 128, i32 2, ptr null, ptr null, i64 0)
+  call void @sleep_while(ptr %m, i32 2)
   br label %take
 out:
   ret void
@@ -119,7 +123,7 @@ entry:
   %some = icmp eq i32 %old, 2
   br i1 %some, label %wake, label %out
 wake:
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %m, i64 129, i32 1, ptr null, ptr null, i64 0)
+  call void @wake(ptr %m, i32 1)
   br label %out
 out:
   ret void
@@ -143,13 +147,13 @@ one:
   call void @unlock(ptr %qlock)
   ret void
 several:
-  %plock = getelementptr i8, ptr %ctl, i64 256
-  %pthreads = getelementptr i8, ptr %ctl, i64 320
-  %pleft = getelementptr i8, ptr %ctl, i64 64
-  %pfn = getelementptr i8, ptr %ctl, i64 128
-  %parg = getelementptr i8, ptr %ctl, i64 136
-  %pmany = getelementptr i8, ptr %ctl, i64 144
-  %psleep = getelementptr i8, ptr %ctl, i64 192
+  %plock = getelementptr i8, ptr %ctl, i64 512
+  %pthreads = getelementptr i8, ptr %ctl, i64 640
+  %pleft = getelementptr i8, ptr %ctl, i64 128
+  %pfn = getelementptr i8, ptr %ctl, i64 256
+  %parg = getelementptr i8, ptr %ctl, i64 264
+  %pmany = getelementptr i8, ptr %ctl, i64 272
+  %psleep = getelementptr i8, ptr %ctl, i64 384
   call void @lock(ptr %plock)
   %end = icmp eq ptr %fn, null
   %others = load atomic i32, ptr %pthreads acquire, align 4
@@ -170,7 +174,7 @@ start:
   %some = icmp ne i32 %sl, 0
   br i1 %some, label %wake, label %go
 wake:
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %ctl, i64 129, i32 2147483647, ptr null, ptr null, i64 0)
+  call void @wake(ptr %ctl, i32 2147483647)
   br label %go
 go:
   br i1 %end, label %wait, label %call
@@ -183,13 +187,13 @@ wait:
   %done = icmp eq i32 %left, 0
   br i1 %done, label %finished, label %pause
 pause:
-  call void @llvm.x86.sse2.pause()
+  call void @look_away()
   %n1 = add i64 %n, 1
   %low = and i64 %n1, 255
   %turn = icmp eq i64 %low, 0
   br i1 %turn, label %yield, label %again
 yield:
-  %y = call i64 (i64, ...) @syscall(i64 24)
+  call void @give_way()
   br label %again
 again:
   br label %wait
@@ -216,12 +220,12 @@ class Pool:
     """The workers of this process."""
 
     def __init__(self, workers: int):
-        from tilewright.targets.x86.load import load_text
+        from tilewright.targets.cpu.load import load_text
 
-        cpu.features()  # asks for tile registers, before threads start
+        features()  # asks for tile registers, before threads start
         self.workers = workers
-        self.code = load_text(_TEXT)
-        self.control = aligned(512)
+        self.code = load_text(text_of_waiting(host_family()) + _TEXT)
+        self.control = aligned(1024)
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
         self.enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
@@ -240,7 +244,7 @@ class Pool:
                 ).start()
                 count += 1
         self.workers = count + 1
-        self.control[320:324].view(np.uint32)[0] = count
+        self.control[640:644].view(np.uint32)[0] = count
 
     def record(self, function: int | None, arguments: int | None, count: int) -> Record:
         """What a launch of so many workers is."""
@@ -292,4 +296,5 @@ def _after_fork() -> None:
         _pool.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -22,34 +22,42 @@ from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.x86.cpu import has, machine
-from tilewright.targets.x86.emit import Emitted, emit
-from tilewright.targets.x86.load import link, request, versions
-from tilewright.targets.x86.pool import aligned, pool
+from tilewright.targets.cpu.emit import Emitted, emit
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.load import link, versions
+from tilewright.targets.cpu.pool import aligned, pool
+from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Kernel", "Launch", "has", "machine"]
 _reported: set[str] = set()
 
 
 class Kernel:
-    """A program's machine code, and what a call needs."""
+    """A program's machine code for a target, and what a call needs.
 
-    def __init__(self, program: Program, described: Machine | None, dump: Dump):
+    `described` is the machine that the program was written for; where the target has not its atoms, their products run
+    as loops of the same meaning. Code that does not run here is only made where its text or object is asked for.
+    """
+
+    def __init__(self, program: Program, described: Machine | None, target: CpuTarget, dump: Dump):
         self.program = program
         self.open = open_parameters(program)
-        text = str(program)
-        key = disk.key_of("x86", text, versions())
-        kept = disk.load(key) if not dump.wanted else None
+        self.machine, self.target = described, target
         self._loop: Program | None = None
         self._emitted: Emitted | None = None
-        self.machine = described
+        self._object: bytes | None = None
+        self.slow: tuple[str, ...] = ()
+        if not target.runs:
+            self.slow = self._lower(dump)
+            return
+        key = disk.key_of("cpu", target.machine.name, str(program), versions(target.options))
+        kept = disk.load(key) if not dump.wanted else None
         if kept is None:
             self.slow = self._lower(dump)
             made = self._emit(dump)
-            code = HELPER.ask(request(), made.text)
-            dump.write("generate", "s", lambda: HELPER.ask(request("assembly"), made.text).decode())
+            code = HELPER.ask(target.options.request("object"), made.text)
+            dump.write("generate", "s", lambda: self.assembly)
             header: dict[str, Any] = {
                 "name": made.name,
                 "scratch": made.scratch_bytes,
@@ -64,27 +72,41 @@ class Kernel:
         for reason in self.slow:
             if reason not in _reported:
                 _reported.add(reason)
-                warnings.warn(reason, MissingAtomWarning, stacklevel=4)
-        self.object = code
+                warnings.warn(reason, MissingAtomWarning, stacklevel=5)
+        self._object = code
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])
-        self.scratch_bytes, self.uses_tiles = header["scratch"], header["tiles"]
+        self.scratch_bytes = header["scratch"]
 
     def _lower(self, dump: Dump) -> tuple[str, ...]:
         if self.program.level is LOOP:
             self._loop = self.program
             return ()
-        lowered = lower(self.program, self.machine, has)
+        lowered = lower(self.program, self.machine, self.target.machine)
         self._loop = lowered.program
         dump.write("lower", "loop", lambda: str(lowered.program))
         return lowered.slow
 
     def _emit(self, dump: Dump) -> Emitted:
         assert self._loop is not None
-        self._emitted = emit(self._loop)
+        self._emitted = emit(self._loop, self.target.machine)
         made = self._emitted
         dump.write("emit", "ll", lambda: made.text)
         return made
+
+    @property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and what a caller must provide."""
+        if self._emitted is None:
+            self._emitted = emit(self.loop, self.target.machine)
+        return self._emitted
+
+    @property
+    def object(self) -> bytes:
+        """The object code."""
+        if self._object is None:
+            self._object = HELPER.ask(self.target.options.request("object"), self.llvm)
+        return self._object
 
     @property
     def loop(self) -> Program:
@@ -97,23 +119,22 @@ class Kernel:
     @property
     def llvm(self) -> str:
         """The LLVM IR."""
-        if self._emitted is None:
-            self._emitted = emit(self.loop)
-        return self._emitted.text
+        return self.emitted.text
 
     @property
     def assembly(self) -> str:
         """The assembly."""
-        return HELPER.ask(request("assembly"), self.llvm).decode()
+        return HELPER.ask(self.target.options.request("assembly"), self.llvm).decode()
 
     def launch(
         self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
-    ) -> Launch:
+    ) -> Callable[[], None]:
         """The program bound to arrays; call it as often as wanted.
 
         Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
         """
         name = self.program.name
+        self.target.require(name)
         if len(arrays) != len(self.program.args):
             raise ArgumentError(f"{name} takes {len(self.program.args)} arrays, not {len(arrays)}")
         if workers is not None and workers < 1:
@@ -133,8 +154,11 @@ class Kernel:
                 staged.append((array, flat, _places(kind), kind.role or "in"))
                 arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
         self._check_overlap(arrays)
-        if staged:
-            return StagedLaunch(self, arrays, workers, values, staged)
+        started = self.start(arrays, workers, values)
+        return StagedLaunch(started, staged) if staged else started
+
+    def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
+        """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
         return Launch(self, arrays, workers, values)
 
     def _check(self, array: Array, name: str, kind: TensorType) -> None:
@@ -169,34 +193,29 @@ class Launch:
     def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
         found = pool()
         count = min(workers or found.workers, found.workers)
-        scratch = aligned(kernel.scratch_bytes * count + 64)
-        block = aligned(8 * (len(arrays) + 2 + len(values)), 64).view(np.uint64)
+        line = kernel.target.machine.limits.line_bytes
+        scratch = aligned(kernel.scratch_bytes * count + line)
+        block = aligned(8 * (len(arrays) + 2 + len(values)), line).view(np.uint64)
+        tiles = family_of(kernel.target.machine).tiles
+        configuration = None if tiles is None else tiles.configuration()
         block[: len(arrays)] = [a.ctypes.data for a in arrays]
         block[len(arrays)] = scratch.ctypes.data
-        block[len(arrays) + 1] = _configuration().ctypes.data
+        block[len(arrays) + 1] = 0 if configuration is None else configuration.ctypes.data
         block[len(arrays) + 2 :] = values
         self._record = found.record(kernel.entry, block.ctypes.data, count)
         self._run, self._pointer = found.run, self._record.pointer
-        self._kept = (kernel, arrays, scratch, block)
+        self._kept = (kernel, arrays, scratch, block, configuration)
 
     def __call__(self) -> None:
         """Runs the kernel."""
         self._run(self._pointer)
 
 
-class StagedLaunch(Launch):
-    """One whose arguments do not lie in memory as the program says: each launch copies them there, and back."""
+class StagedLaunch:
+    """A launch whose arguments do not lie in memory as the program says: each copies them there, and back."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        arrays: list[Array],
-        workers: int | None,
-        values: Sequence[int],
-        staged: list[tuple[Array, Array, Array, str]],
-    ):
-        super().__init__(kernel, arrays, workers, values)
-        self._staged = staged
+    def __init__(self, launch: Callable[[], None], staged: list[tuple[Array, Array, Array, str]]):
+        self._launch, self._staged = launch, staged
         self._lock = Lock()
 
     def __call__(self) -> None:
@@ -204,7 +223,7 @@ class StagedLaunch(Launch):
         with self._lock:
             for array, flat, places, _ in self._staged:
                 flat[places] = array
-            super().__call__()
+            self._launch()
             for array, flat, places, role in self._staged:
                 if role != "in":
                     array[...] = flat[places]
@@ -218,19 +237,3 @@ def _places(kind: TensorType) -> Array:
         places = places + coordinate * step
     found: Array = kind.swizzle(places) if kind.swizzle is not None else places
     return found
-
-
-_kept_configuration: Array | None = None
-
-
-def _configuration() -> Array:
-    """The tile configuration: eight tiles of 16 rows of 64 bytes. In memory that no compiler sees."""
-    global _kept_configuration
-    if _kept_configuration is None:
-        found = aligned(64, 64)
-        found[0] = 1
-        for tile in range(8):
-            found[16 + 2 * tile] = 64
-            found[48 + tile] = 16
-        _kept_configuration = found
-    return _kept_configuration
