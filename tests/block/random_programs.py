@@ -203,7 +203,7 @@ class Writer:
         name, letters = self.new("w"), LETTERS[: len(shape)]
         over = ", ".join(f"{c} {n}" for c, n in zip(letters, shape, strict=True))
         self.line(f"%{name} = view %{base.name} ({over}) -> [{', '.join(e + ' ?' * loose for e, loose in at)}]")
-        codes = [compile(e, e, "eval", target="executor") for e, _ in at]
+        codes = [compile(e, e, "eval") for e, _ in at]
 
         def places(env: Env) -> tuple[tuple[Array, ...], Array]:
             values = {**env, **dict(zip(letters, np.indices(shape), strict=True))}
@@ -373,7 +373,7 @@ class Writer:
         if shape and self.chance(0.4):
             text, _, _ = self.index(shape)
             other = self.rng.randint(0, 6)
-            test = compile(f"({text}) {sign} {other}", text, "eval", target="executor")
+            test = compile(f"({text}) {sign} {other}", text, "eval")
             return f"[{text} {sign} {other}]", lambda e, o: eval(test, {}, {**e, **o})
         a, b = self.leaf(dtype, parts, shape), self.leaf(dtype, parts, shape)
         functions = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -393,7 +393,7 @@ class Writer:
         if self.chance(0.4):
             text = f"({text})%{self.rng.randint(1, 5)}"
             most += 5
-        return text, compile(text, text, "eval", target="executor"), most
+        return text, compile(text, text, "eval"), most
 
     def leaf(self, dtype: str, parts: list[Part], shape: tuple[int, ...], only_parts: bool = False) -> Term:
         usable = [(k, p) for k, p in enumerate(parts) if p.base.dtype == dtype or p.base.limit <= CAPS[dtype]]
@@ -784,7 +784,7 @@ class Writer:
         inner = self.block(self.rng.randint(1, 3))
         del self.numbers[name]
         self.line("}")
-        code = compile(upper, upper, "eval", target="executor")
+        code = compile(upper, upper, "eval")
 
         def run(env: Env) -> None:
             for k in range(lo, eval(code, {"min": min}, env), step):
@@ -804,7 +804,7 @@ class Writer:
             self.line("} else {")
             no = self.block(self.rng.randint(1, 2))
         self.line("}")
-        code = compile(test, test, "eval", target="executor")
+        code = compile(test, test, "eval")
 
         def run(env: Env) -> None:
             for action in yes if eval(code, {}, env) else no:

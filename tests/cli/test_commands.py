@@ -97,7 +97,7 @@ def test_the_cache_is_described_and_cleared(tmp_path: Path, monkeypatch: pytest.
     for name in "abc":
         disk.store(disk.key_of(name), bytes(1 << 20))
     (folder / "ab").mkdir(exist_ok=True)
-    (folder / "ab" / ".new-left").write_bytes(b"half")
+    (folder / "ab" / ".new-leftover").write_bytes(b"half")
     found = rows(tilewright("cache")[0])
     assert found["programs"].split() == ["programs", "3"]
     assert found["size"].split(maxsplit=1)[1] == "3.0 MB of 10 MB"
@@ -105,6 +105,24 @@ def test_the_cache_is_described_and_cleared(tmp_path: Path, monkeypatch: pytest.
     assert tilewright("cache", "--clear")[0] == f"removed 4 files from {folder}\n"
     assert rows(tilewright("cache")[0])["programs"].split() == ["programs", "0"]
     assert tilewright("cache", "--clear")[0] == f"removed 0 files from {folder}\n"
+
+
+def test_clear_does_not_delete_what_the_cache_did_not_write(tmp_path: Path) -> None:
+    """`d/tw/thesis.tex` was lost: every file in a folder of two characters was taken for an entry."""
+    for shelf in ("tw", "ab"):
+        (tmp_path / "mine" / shelf).mkdir(parents=True)
+        (tmp_path / "mine" / shelf / "thesis.tex").write_text("years of work")
+    for options in ((), ("--clear",)):
+        _, complaint = tilewright("cache", *options, code=2, TILEWRIGHT_CACHE_DIR=str(tmp_path / "mine"))
+        assert complaint.startswith(f"error: {tmp_path / 'mine'} holds what Tilewright did not write (ab/thesis.tex)")
+        assert "TILEWRIGHT_CACHE_DIR" in complaint
+    assert [path.read_text() for path in (tmp_path / "mine").rglob("thesis.tex")] == ["years of work"] * 2
+
+
+def test_a_cache_that_others_may_write_is_shown_as_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    printed, _ = tilewright("cache", TILEWRIGHT_CACHE_DIR=str(tmp_path))
+    assert f"others may write {tmp_path} (mode 0777)" in rows(printed)["not"]
 
 
 def test_a_cache_that_is_off() -> None:

@@ -366,7 +366,7 @@ def test_while_loops_walk_by_their_own_steps():
 
 @pytest.mark.parametrize("size", [7, 16, 33])
 def test_split_k_with_workgroups(size):
-    split, length, off, S = tkl.sym.SPLIT, tkl.sym.LENGTH, tkl.sym.OFF, tkl.sym.S
+    length, off, S = tkl.sym.LENGTH, tkl.sym.OFF, tkl.sym.S
     constraints = [
         tkw.WorkgroupConstraint(M, 4, 0),
         tkw.WorkgroupConstraint(N, 4, 1),
@@ -386,9 +386,7 @@ def test_split_k_with_workgroups(size):
     c = np.zeros((5, 6), np.float32)
     part = -(-size // 3 // 2) * 2 + 2
     splits = -(-size // part)
-    tilewright.compile(kernel, {S: splits, split: splits, length: part, off: length * WORKGROUP_2}, target="executor")(
-        a, b, c
-    )
+    tilewright.compile(kernel, {S: splits, length: part, off: length * WORKGROUP_2}, target="executor")(a, b, c)
     assert (c == a @ b.T).all()
 
 

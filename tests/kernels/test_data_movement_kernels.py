@@ -64,7 +64,7 @@ def test_im2col_times_the_filters_is_a_convolution():
     rng = np.random.default_rng(2)
     x, w = small_integers(rng, (2, 6, 5, 3), "f16"), small_integers(rng, (3, 2, 3, 4), "f16")
     made = kernels.im2col((3, 2), stride=(2, 1), padding=(1, 0))
-    columns = tilewright.compile(*made, strict=True, target="executor")(x)
+    columns = tilewright.compile(made, strict=True, target="executor")(x)
     result = tilewright.compile(kernels.gemm("nn"), strict=True, target="executor")(columns, w.reshape(18, 4)).reshape(
         2, 3, 4, 4
     )

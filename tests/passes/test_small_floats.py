@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tile_checks import own_cache, three_ways
+from tile_checks import no_atoms_today, own_cache, three_ways
 
 import tilewright
 import tilewright.lang as tkl
@@ -10,6 +10,7 @@ import tilewright.wave as tkw
 from tilewright.ir import dtypes
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
 
+pytestmark = no_atoms_today
 __all__ = ["own_cache"]
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 SMALL = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0fnu", "f6e2m3fn", "f4e2m1fn")

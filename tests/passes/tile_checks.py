@@ -15,6 +15,9 @@ from tilewright.ir.block import parse_block
 from tilewright.runtime.arguments import Arguments
 from tilewright.targets.cpu import host
 
+no_atoms_today = pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost")
+"""For tests of the general path, which does products as plain loops, and says so."""
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):

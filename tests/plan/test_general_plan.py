@@ -87,7 +87,7 @@ def test_tasks_along_a_reduction_are_refused_with_the_operation():
 
 
 def test_the_executor_takes_no_plan():
-    with pytest.raises(ArgumentError, match="this target has no plans"):
+    with pytest.raises(ArgumentError, match="target='executor' has no plans"):
         tilewright.compile(scaled(), plan="axis N = (N 48): task 8", target="executor")
 
 

@@ -33,6 +33,7 @@ ORDER = [
     {"compiler"},
     {"problems", "kernels"},
     {"ops", "cli", "compat", "tune", "torch", "explore"},
+    {"__main__"},
 ]
 
 

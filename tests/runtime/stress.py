@@ -119,9 +119,9 @@ class Stress:
     def check_entries(self) -> int:
         """That every entry is whole; gives how many there are."""
         os.environ["TILEWRIGHT_CACHE_DIR"] = str(self.folder)
-        from tilewright.runtime import cache
+        from tilewright.runtime import cache, cache_folder
 
-        found = [path for _, _, path in cache.entries(self.folder) if not cache.is_unfinished(path)]
+        found = [path for _, _, path in cache.entries(self.folder) if not cache_folder.is_unfinished(path)]
         self.faults += [f"the entry {path.name} is damaged" for path in found if cache.load(path.name) is None]
         return len(found)
 

@@ -14,7 +14,7 @@ from native_checks import succeeds
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import codegen_server
 from tilewright.runtime.codegen import Helper
-from tilewright.targets.cpu import load
+from tilewright.targets.cpu.target import host
 
 GOOD = "define i32 @f(i32 %x) {\n  %y = mul i32 %x, 3\n  ret i32 %y\n}\n"
 # no instruction selects a product of tiles where the CPU is said to have none
@@ -36,7 +36,7 @@ def helper():  # type: ignore[no-untyped-def]
 
 def test_assembly_and_object_code(helper: Helper) -> None:
     assert "imul" in helper.ask(PLAIN, GOOD).decode() or "lea" in helper.ask(PLAIN, GOOD).decode()
-    assert helper.ask(load.request(), GOOD).startswith(b"\x7fELF")
+    assert helper.ask(host().options.request("object"), GOOD).startswith(b"\x7fELF")
 
 
 def test_text_that_does_not_parse_is_reported_with_its_line(helper: Helper) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from native_checks import affine, succeeds, whole
 
+import tilewright
 from tilewright.compiler.text import compile_text
 
 COUNT = """block count(%step: in global i32 (T), %total: inout global i32 (T))
@@ -239,3 +240,33 @@ def test_a_launch_keeps_what_it_needs() -> None:
     gc.collect()
     launch()  # type: ignore[operator]
     assert np.array_equal(y, whole(5, 37) * 2 + 9)  # type: ignore[arg-type]
+
+
+def test_threads_may_trace_compile_and_call_kernels_at_the_same_time() -> None:
+    """Each thread has kernels of its own, and all share one executable and one layer."""
+    wrong: list[str] = []
+    rng = np.random.default_rng(0)
+    images = [rng.integers(-3, 4, (1, 4 + n, 5, 3)).astype(np.float32) for n in range(4)]
+    layer = tilewright.Conv2d(rng.integers(-3, 4, (6, 3, 3, 3)).astype(np.float32), padding=1)
+    shared = tilewright.compile(tilewright.kernels.gemm("nn", "f32"), target="cpu")
+    results = [np.empty(0)] * 4
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        for i in range(3):
+            a, b = np.full((number + 1, i + 2), 2.0, np.float32), np.full((i + 2, 7), 3.0, np.float32)
+            own = tilewright.compile(tilewright.kernels.gemm("nn", "f32", bias=True), target="cpu")
+            if not np.array_equal(shared(a, b), a @ b):
+                wrong.append(f"shared {number} {i}")
+            if not np.array_equal(own(a, b, np.ones(7, np.float32)), a @ b + 1):
+                wrong.append(f"own {number} {i}")
+        results[number] = layer(images[number])
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(np.array_equal(layer(image), result) for image, result in zip(images, results, strict=True))

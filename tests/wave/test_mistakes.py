@@ -465,3 +465,45 @@ def test_sizes_and_assumptions_are_checked_at_the_call():
 def test_tile_sizes_are_at_least_one():
     with pytest.raises(ArgumentError, match="the tile size of N is BLOCK_N = 0; it must be at least 1"):
         tilewright.compile(online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)]), {"BLOCK_N": 0}, target="executor")
+
+
+# -- symbols that a kernel does not have -----------------------------------------------------------------------
+
+
+def test_symbols_that_the_kernel_does_not_have_are_refused(scaled):
+    with pytest.raises(ArgumentError, match=r"symbols: scale has no symbol ZZ; it has M, N$"):
+        tilewright.compile(scaled.program, {"ZZ": 3}, target="executor")
+    kernel = online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)])
+    for key in ("BLOCKN", tkl.sym.BLOCKN):
+        with pytest.raises(ArgumentError, match=r"has no symbol BLOCKN; it has .*; did you mean BLOCK_N\?"):
+            tilewright.compile(kernel, {"BLOCK_N": 2, key: 4}, target="executor")
+    with pytest.raises(ArgumentError, match="has no symbol ZZ"):
+        tilewright.compile(kernel, {"BLOCK_N": 2, tkl.sym.ZZ: tkl.sym.M}, target="executor")
+    run = tilewright.compile(scaled.program, target="cpu")
+    with pytest.raises(ArgumentError, match="scale has no symbol ZZ; it has M, N"):
+        run.text("block", {"M": 2, "N": 3, "ZZ": 4})
+
+
+def test_symbols_that_only_bindings_or_hints_name_are_known():
+    loads, deep, space = tkl.sym.LOADS, tkl.sym.DEEP, tkl.sym.SPACE
+    inner = tkl.sym.INNER_LOADS
+
+    @tkw.wave([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)])
+    def kernel(x: tkl.Memory[M, N, space, tkl.f32], y: f32_m):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.sum(tkw.read(x, elements_per_thread=inner), acc, dim=N)
+
+        tkw.write(total, y, elements_per_thread=loads)
+
+    from tilewright.lang.global_symbols import READ_SHARED_DELAY
+
+    bound = {loads: 4, inner: 8, "BLOCK_N": 2 * deep, deep: 3, space: 7, READ_SHARED_DELAY: 1}
+    assert tilewright.compile(kernel, bound, target="executor")(np.ones((2, 5), np.float32)).tolist() == [5, 5]
+
+
+def test_wave_compile_takes_values_for_symbols_that_the_kernel_has_not():
+    from tilewright.compat.wave import WaveCompileOptions, wave_compile
+
+    run = wave_compile(WaveCompileOptions(subs={"ZZ": 3, M: 2, N: 3}), online_sum([tkw.TilingConstraint(N, 1)]))
+    assert run(np.ones((2, 3), np.float32)) is not None

@@ -10,7 +10,8 @@ every layout is also a function of one integer:
 >>> print(layout)
 (4,(2,4)):(2,(1,8))
 
-This module holds the type itself and what only rearranges its modes; the algebra is in `compose` and `divide`.
+This module holds the type itself and its measures. `modes` rearranges modes; the algebra is in `compose`, `inverse`
+and `divide`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tilewright.algebra.inttuple import (
     slice_,
     transform_leaf,
 )
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, ModeError
 
 if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
@@ -85,11 +86,23 @@ class Layout(Value):
         """
         crd = coordinate[0] if len(coordinate) == 1 else coordinate
         if has_none(crd):
-            return slice_and_offset(crd, self)[0]
+            return self.sliced(crd)[0]
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
         value = crd2idx(crd, self.shape, self.stride)
         return coordinate_of(value, leaves(self.stride)) if self.has_coordinates else value
+
+    def sliced(self, crd: Any) -> tuple[Layout, Any]:
+        """The layout of the modes paired with None, and the offset that the fixed modes add."""
+        if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
+            crd = crd[0]
+        kept_shape, kept_stride = slice_(crd, self.shape), slice_(crd, self.stride)
+        if kept_shape == ():
+            raise LayoutError(f"coordinate {crd} of {self} leaves no mode open: call the layout for its offset")
+        offset = crd2idx(crd, self.shape, self.stride)
+        if self.has_coordinates:
+            offset = coordinate_of(offset, leaves(self.stride))
+        return Layout(kept_shape, kept_stride), offset
 
     @property
     def has_coordinates(self) -> bool:
@@ -107,11 +120,13 @@ class Layout(Value):
             for m in mode:
                 found = found[m]
             return found
-        if isinstance(self.shape, tuple):
+        extents = self.shape if isinstance(self.shape, tuple) else (self.shape,)
+        if isinstance(mode, slice) and isinstance(self.shape, tuple):
             return Layout(self.shape[mode], self.stride[mode])
-        if mode not in (0, -1):
-            raise IndexError(f"{self} has one mode; there is no mode {mode}")
-        return self
+        if not is_int(mode) or not -len(extents) <= mode < len(extents):
+            has = "one mode" if len(extents) == 1 else f"{len(extents)} modes"
+            raise ModeError(f"{self} has {has}; there is no mode {mode}")
+        return Layout(self.shape[mode], self.stride[mode]) if isinstance(self.shape, tuple) else self
 
     def __iter__(self) -> Iterator[Layout]:
         for mode in range(len(self)):
@@ -230,7 +245,10 @@ def _is_int_tuple(x: object) -> bool:
 def _at(x: Any, mode: tuple[int, ...]) -> Any:
     """The part of an int tuple at a path of modes; an int is its own only mode."""
     for m in mode:
-        x = (x if isinstance(x, tuple) else (x,))[m]
+        modes = x if isinstance(x, tuple) else (x,)
+        if not -len(modes) <= m < len(modes):
+            raise ModeError(f"{shape_text(x)} has {len(modes)} modes; there is no mode {m}")
+        x = modes[m]
     return x
 
 
@@ -299,98 +317,3 @@ def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
         return transform_leaf(lambda last: last + 1, found(size(found) - 1))
     modes = zip(leaves(found.shape), leaves(found.stride), strict=True)
     return 1 + sum((s - 1) * abs(d) for s, d in modes)
-
-
-# -- rearranging modes ------------------------------------------------------------------------------
-
-
-def flatten(x: Any) -> Any:
-    """A layout without nesting; of an int tuple, the tuple of its leaves.
-
-    Post-condition for a layout: depth(R) <= 1 and R(i) == L(i) for every i.
-
-    >>> flatten(Layout((4, (2, 4)), (2, (1, 8))))
-    Layout((4, 2, 4), (2, 1, 8))
-    >>> flatten(((2, 3), 4)), flatten(4)
-    ((2, 3, 4), (4,))
-    """
-    if not isinstance(x, Layout):
-        return leaves(x)
-    return Layout(leaves(x.shape), leaves(x.stride)) if isinstance(x.shape, tuple) else x
-
-
-def select(x: Any, *modes: int) -> Any:
-    """The listed modes, in that order.
-
-    Post-condition: rank(R) == len(modes) and R[i] == L[modes[i]].
-
-    >>> select(Layout((2, 3, 4)), 2, 0)
-    Layout((4, 2), (6, 1))
-    """
-    if isinstance(x, Layout):
-        return make_layout([x[m] for m in modes])
-    return tuple(x[m] for m in modes)
-
-
-def group(x: Any, begin: int, end: int) -> Any:
-    """The modes begin, ..., end - 1 put together into one.
-
-    Post-condition: R[begin] has those modes, and R(i) == L(i) for every i.
-
-    >>> group(Layout((2, 3, 4, 5)), 1, 3)
-    Layout((2, (3, 4), 5), (1, (2, 6), 24))
-    """
-    if not 0 <= begin < end <= rank(x):
-        raise LayoutError(f"group of modes {begin} to {end} of {x}: it has {rank(x)} modes")
-    if isinstance(x, Layout):
-        modes = list(x)
-        return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])
-    return (*x[:begin], tuple(x[begin:end]), *x[end:])
-
-
-def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """X with one more mode at the end; with `up_to`, as often as it takes to reach that rank.
-
-    Post-condition: the first modes are those of x, the rest equal `mode`.
-
-    >>> append(Layout(4, 2), Layout(3, 8))
-    Layout((4, 3), (2, 8))
-    >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
-    Layout((4, 2, 1, 1), (1, 4, 0, 0))
-    """
-    count = 1 if up_to is None else up_to - rank(x)
-    if count < 0:
-        raise LayoutError(f"append up to rank {up_to}: {x} has rank {rank(x)} already")
-    if isinstance(x, Layout):
-        return make_layout([*x, *[mode] * count]) if count else x
-    return (*(x if isinstance(x, tuple) else (x,)), *[mode] * count)
-
-
-def prepend(x: Any, mode: Any) -> Any:
-    """X with one more mode in front.
-
-    >>> prepend(Layout(4, 2), Layout(3, 8))
-    Layout((3, 4), (8, 2))
-    """
-    if isinstance(x, Layout):
-        return make_layout([mode, *x])
-    return (mode, *(x if isinstance(x, tuple) else (x,)))
-
-
-def slice_and_offset(crd: Any, layout: Layout) -> tuple[Layout, Any]:
-    """The layout of the modes paired with None, and the offset that the fixed modes add.
-
-    Post-condition: offset + R(open coordinates) == L(all coordinates).
-
-    >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
-    (Layout((4,), (2,)), 9)
-    """
-    if isinstance(crd, tuple) and not isinstance(layout.shape, tuple) and len(crd) == 1:
-        crd = crd[0]
-    kept_shape, kept_stride = slice_(crd, layout.shape), slice_(crd, layout.stride)
-    if kept_shape == ():
-        raise LayoutError(f"coordinate {crd} of {layout} leaves no mode open: call the layout for its offset")
-    offset = crd2idx(crd, layout.shape, layout.stride)
-    if layout.has_coordinates:
-        offset = coordinate_of(offset, leaves(layout.stride))
-    return Layout(kept_shape, kept_stride), offset

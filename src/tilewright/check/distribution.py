@@ -57,6 +57,12 @@ class Placement:
         return np.unravel_index(self.elements, self.shape, order="F")
 
 
+@lru_cache(maxsize=256)
+def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
+    """The placement by a layout; the same one each time, since its tables are large."""
+    return Placement(layout, shape)
+
+
 def placement(found: RegisterType, machine: Machine | None) -> Placement:
     """Where a register tensor's elements lie."""
     return _placement(found, None if machine is None else _Held(machine))
@@ -83,7 +89,7 @@ def _placement(found: RegisterType, held: _Held | None) -> Placement:
         raise ProgramError(f"{found} has no distribution of its own")
     if spread.layout is not None:
         try:
-            return Placement(spread.layout, shape)
+            return placed(spread.layout, shape)
         except LayoutError as fault:
             raise ProgramError(f"{found}: {fault}") from None
     if held is None or spread.operand is None:
@@ -96,7 +102,7 @@ def _placement(found: RegisterType, held: _Held | None) -> Placement:
         raise ProgramError(f"{found}: waves are given as (rows, columns)")
     try:
         layout = operand_layout(held.machine.multiply_atom(name), operand, shape, waves)
-        return Placement(layout, shape)
+        return placed(layout, shape)
     except LayoutError as fault:
         raise ProgramError(f"{found}: {fault}") from None
 

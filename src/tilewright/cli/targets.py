@@ -59,7 +59,7 @@ def _machines() -> Table:
     for name in registry.MACHINES:
         row = registry.machine(name)
         rows.append((name, f"{len(row.multiply)} + {len(row.copies)}", _state(row)))
-    return table(("machine", "atoms", "its programs"), rows)
+    return table(("described machine", "atoms", "its programs"), rows)
 
 
 def _state(row: Machine) -> str:

@@ -11,6 +11,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.dtypes import plain_number
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
@@ -27,6 +28,11 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
     ((<M>,), range(1, 100))
     """
     return tuple(s for s in parameters(program) if s.upper is not None)
+
+
+def _plain(value: Any) -> Any:
+    number = plain_number(value)
+    return value if number is None else number
 
 
 def allowed(parameter: Symbol) -> range:
@@ -59,7 +65,7 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
     }
     <BLANKLINE>
     """
-    values = dict(values or {})
+    values = {name: _plain(value) for name, value in (values or {}).items()}
     known = parameters(program)
     names = [s.name for s in known]
     for name, value in values.items():

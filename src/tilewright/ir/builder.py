@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import ProgramError
-from tilewright.ir.attrs import check_attr
+from tilewright.ir.attrs import check_attr, plain_attrs
 from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
@@ -54,7 +54,8 @@ class Builder:
 
     def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
         """A further line of the header."""
-        self.records.append(Op(self.level.records[name], (), attrs, loc=loc))
+        spec = self.level.records[name]
+        self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
         return self.records[-1]
 
     def emit(
@@ -74,7 +75,7 @@ class Builder:
         spec = self.level.ops.get(name)
         if spec is None:
             raise ProgramError(f"there is no operation {name} on the {self.level.name} level", loc)
-        given = attrs or {}
+        given = plain_attrs(spec.attrs, attrs) if attrs else {}
         for key, value in given.items():
             if key not in spec.attrs:
                 raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}", loc)

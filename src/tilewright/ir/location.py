@@ -55,6 +55,31 @@ class Location:
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
+    def __copy__(self) -> Location:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Location:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RememberedLocation, (self.pointing(), str(self))
+
+
+class RememberedLocation:
+    """A place in Python code that another process named: what it looked like there."""
+
+    __slots__ = ("name", "shown")
+
+    def __init__(self, shown: str, name: str):
+        self.shown, self.name = shown, name
+
+    def pointing(self) -> str:
+        """File, line and a caret under the expression, as shown in error messages."""
+        return self.shown
+
+    def __str__(self) -> str:
+        return self.name
+
 
 class TextLocation:
     """A place in a program's own text, found by offset; line and column are worked out when they are shown."""

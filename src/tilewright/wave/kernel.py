@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
+from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
 from tilewright.ir.core import MemoryType, Program, TileType, Value, building
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
+from tilewright.ir.pickling import found_by_name
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
@@ -28,10 +30,19 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
+        self.symbols: dict[Expr, Expr] = {}
+        """Symbols that the kernel binds itself; `compile` may bind them otherwise."""
         self.annotations = evaluated_annotations(function, frame)
         self.constraints = tuple(constraints)
-        self.__name__ = function.__name__
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
         self.__doc__ = function.__doc__
+
+    def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
+        """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
+        made = copy(self)
+        made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
+        return made
 
     def trace(self) -> Program:
         """The tile program, traced anew: verified, and the same each time."""
@@ -45,7 +56,7 @@ class Kernel:
             values, arguments = self._arguments(trace)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        bindings: dict[Expr, Any] = {}
+        bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
@@ -60,6 +71,13 @@ class Kernel:
         verify(program)
         return program
 
+    @property
+    def mentioned(self) -> frozenset[Symbol]:
+        """The symbols that its Python text names, also where they mean nothing: vector widths, address spaces."""
+        found = {e for kind in self.annotations.values() for e in [getattr(kind, "space", None)]}
+        found |= set(_values(self.function))
+        return frozenset(e for e in found if isinstance(e, Symbol))
+
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
         annotations = self.annotations
         values: list[Value] = []
@@ -69,8 +87,7 @@ class Kernel:
             if isinstance(kind, Memory):
                 value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
-            elif isinstance(kind, DType | SymbolBind):
-                dtype = kind if isinstance(kind, DType) else kind.dtype
+            elif (dtype := kind.dtype if isinstance(kind, SymbolBind) else as_element_type(kind)) is not None:
                 value = Value(TileType(dtype), name)
                 arguments.append(Tile(value))
             else:
@@ -92,8 +109,39 @@ class Kernel:
             author_location(),
         )
 
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> str:
+        """Its name: as a function, a kernel is found again in its module."""
+        if found_by_name(self) is not self:
+            raise NotPicklable(
+                f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
+                "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
+            )
+        return str(self.__qualname__)
+
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
+
+
+def _values(function: Callable[..., Any]) -> list[Any]:
+    """What the names in a function's text stand for, those in functions within it too."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names |= {*code.co_names, *code.co_freevars}
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+    reachable = {**function.__globals__, **around}
+    return [reachable[name] for name in names if name in reachable and isinstance(reachable[name], Symbol)]
+
+
+_EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:

@@ -13,7 +13,7 @@ from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.wave.tracer import Tile, dims_of, operand, refuse_threads, tile_of, tracer
@@ -216,18 +216,18 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
     return Tile(tracer("select").emit("select", values).result)
 
 
-def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same numbers in another element type.
 
     Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
     number becomes 0); integers wrap.
     """
-    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": dtype}).result)
+    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": element_type(dtype)}).result)
 
 
-def bitcast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same bits in another element type; the last dimension changes with the width."""
-    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": dtype}).result)
+    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": element_type(dtype)}).result)
 
 
 def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
@@ -252,9 +252,12 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 # -- indices and scalars ----------------------------------------------------------------------------------
 
 
-def self_index(dim: Any, dtype: DType = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None) -> Tile:
+def self_index(
+    dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
+) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
-    return Tile(tracer("self_index").emit("self_index", (), {"dim": as_expr(dim), "dtype": dtype}).result)
+    attrs = {"dim": as_expr(dim), "dtype": element_type(dtype)}
+    return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
 def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
@@ -276,9 +279,9 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     trace.emit("set_symbol", [tile], {"symbol": symbol_})
 
 
-def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
+def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": dtype}).result)
+    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": element_type(dtype)}).result)
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:

@@ -10,7 +10,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import BadMapping, DtypeMismatch, OutOfScope, ProgramError, PythonControlFlow
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, plain_number
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
@@ -105,6 +105,7 @@ class Tile:
     """A register tile inside a kernel. Operators work element by element; dimensions broadcast by name."""
 
     __slots__ = ("value",)
+    __array_ufunc__ = None  # numpy's numbers leave `number * tile` to the tile
     __hash__ = object.__hash__
 
     def __init__(self, value: Value):
@@ -170,15 +171,15 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
         return x.value
     if isinstance(x, MemoryArgument):
         raise DtypeMismatch(f"{what}: {x.value.name} is memory; read it first, with tkw.read", author_location(2))
-    if isinstance(x, bool | int | float | Expr):
-        if isinstance(x, float) and not dtype.is_float:
+    number = x if isinstance(x, Expr) else plain_number(x)
+    if number is not None:
+        if isinstance(number, float) and not dtype.is_float:
             raise DtypeMismatch(
-                f"{what} of a tile of {dtype} and the number {x}: it is no integer; cast the tile, for instance "
+                f"{what} of a tile of {dtype} and the number {number}: it is no integer; cast the tile, for instance "
                 "tkw.cast(x, tkl.f32)",
                 author_location(2),
             )
-        value = int(x) if isinstance(x, bool) else x
-        return tracer(what).emit("scalar", (), {"value": value, "dtype": dtype}).result
+        return tracer(what).emit("scalar", (), {"value": number, "dtype": dtype}).result
     return NotImplemented
 
 
@@ -199,10 +200,9 @@ def memory_of(x: Any, what: str) -> Value:
 
 
 def _fill(register: Register, value: Any) -> Tile:
-    if not isinstance(value, int | float | Expr):
+    if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
-    kept = int(value) if isinstance(value, bool) else value
-    made = tracer("Register[...](value)").emit("fill", (), {"value": kept}, (TileType(register.dtype, register.dims),))
+    made = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
     return Tile(made.result)
 
 

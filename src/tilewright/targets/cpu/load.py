@@ -6,13 +6,12 @@ import os
 import sys
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from tilewright._version import __version__
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.cpu import conversions
 from tilewright.targets.cpu.target import CodeOptions, host
 
@@ -56,21 +55,7 @@ class Code:
 
 def versions(options: CodeOptions) -> str:
     """What generated code depends on besides its text."""
-    import llvmlite
-
-    return f"{__version__} {_sources()} llvmlite {llvmlite.__version__} {options}"
-
-
-@cache
-def _sources() -> str:
-    """Changes when a file of the compiler does: who works on a pass must not be given the code of an older one."""
-    found = []
-    for folder, _, names in os.walk(Path(__file__).parents[2]):
-        for name in names:
-            if name.endswith(".py"):
-                state = (Path(folder) / name).stat()
-                found.append(f"{folder}/{name} {state.st_size} {state.st_mtime_ns}")
-    return disk.key_of(*sorted(found))[:16]
+    return f"{toolchain()} {options}"
 
 
 def object_of(text: str) -> bytes:

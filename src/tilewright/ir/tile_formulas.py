@@ -133,7 +133,7 @@ def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
     if name_of is None:
         raise ProgramError(f"the expression {e} of values known at run time cannot be computed natively yet")
     if name_of in ("floordiv", "mod"):
-        from tilewright.passes.tile.functions import quotient
+        from tilewright.ir.tile_functions import quotient
 
         return quotient(name_of, dtypes.i64, *(of_expr(p, data) for p in e.parts))
     return reduce(lambda a, b: call(name_of, a, b), [of_expr(p, data) for p in e.parts])

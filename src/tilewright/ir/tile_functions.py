@@ -1,34 +1,17 @@
-"""Functions of floating-point numbers that have no instruction and no library function, from those that have."""
+"""What each element-by-element operation of the tile level is as a formula.
+
+Functions that have no instruction are made from those that have; integer arithmetic goes round what stops machines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 
-from tilewright.ir.dtypes import DType, f64
+from tilewright.errors import ProgramError
+from tilewright.ir.dtypes import DType, bool_, f32
 from tilewright.ir.formula import Formula
-from tilewright.passes.tile.formulas import call, is_number, number
-
-# erf(x) = x P(x*x) / Q(x*x) for |x| < 4, fitted here to 2.5e-8; beyond, it is 1 to the last bit of f32
-_P = (1.9868491e-06, 0.00028455916, 0.00388300895, 0.0531007023, 0.193537084, 1.12837914)
-_Q = (3.74205276e-05, 0.00118549176, 0.0152065753, 0.115346712, 0.504850332, 1.0)
-
-
-def _polynomial(z: Formula, coefficients: tuple[float, ...]) -> Formula:
-    return reduce(
-        lambda total, c: Formula("add", (Formula("mul", (total, z)), Formula.number(c))),
-        coefficients[1:],
-        Formula.number(coefficients[0]),
-    )
-
-
-def _erf(kind: DType, x: Formula) -> Formula:
-    """To about three units of f32's last place; of f64, the library's."""
-    if kind is f64:
-        return Formula("erf", (x,))
-    inside = Formula("maximum", (Formula("minimum", (x, Formula.number(4.0))), Formula.number(-4.0)))
-    z = Formula("mul", (inside, inside))
-    return Formula("div", (Formula("mul", (inside, _polynomial(z, _P))), _polynomial(z, _Q)))
+from tilewright.ir.tile_formulas import call, converted, is_number, number
 
 
 def _mod(kind: DType, a: Formula, b: Formula) -> Formula:
@@ -78,6 +61,34 @@ INTEGER: dict[str, Callable[..., Formula]] = {
     **{name: partial(shifted, name) for name in ("shl", "shr")},
     "remf": remainder,
 }
-FUNCTIONS: dict[str, Callable[..., Formula]] = {"erf": _erf, "mod": _mod}
+FUNCTIONS: dict[str, Callable[..., Formula]] = {"mod": _mod}
 FLOAT_ONLY = frozenset(("powf", "atan2"))
 """What integers have not."""
+
+
+def is_composed(name: str, dtype: DType) -> bool:
+    """Whether an operation is made of several steps, so that its arguments occur in it more than once."""
+    return name in (FUNCTIONS if dtype.is_float else INTEGER)
+
+
+def elementwise(name: str, dtype: DType, *arguments: Formula) -> Formula:
+    """An operation on elements of a type, rounded to the type; a ProgramError where there is no such formula.
+
+    >>> from tilewright.ir import dtypes
+    >>> x = Formula.argument("x")
+    >>> print(elementwise("maximum", dtypes.f32, x, number(0.0, dtypes.f32)).text())
+    maximum(x, 0.0)
+    >>> print(elementwise("div", dtypes.i32, x, number(3, dtypes.i32)).text())
+    x/3
+    """
+    if dtype is bool_ and name in ("add", "mul", "sub", "neg"):
+        raise ProgramError(f"{name} of bool tiles: use &, | or select")
+    if name == "abs" and dtype.numpy.kind in "ub":
+        return arguments[0]
+    if name in FLOAT_ONLY and not dtype.is_float:
+        raise ProgramError(f"{name} of {dtype} has no native form yet")
+    special = (FUNCTIONS if dtype.is_float else INTEGER).get(name)
+    if special is None:
+        return call(name, *arguments)
+    wide = f32 if dtype.is_narrow else dtype
+    return converted(special(wide, *(converted(a, dtype, wide) for a in arguments)), wide, dtype)
