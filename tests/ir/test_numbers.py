@@ -16,7 +16,7 @@ from tilewright.algebra.expr import as_expr, index
 from tilewright.ir.attrs import Range
 from tilewright.ir.binding import bind
 from tilewright.ir.block import BLOCK, parse_block
-from tilewright.ir.builder import ProgramBuilder
+from tilewright.ir.builder import Builder
 from tilewright.ir.dtypes import f32, plain_number
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
@@ -99,18 +99,19 @@ def test_expressions_take_integers_of_numpys_on_both_sides() -> None:
 
 
 def test_a_block_program_holds_plain_numbers() -> None:
-    b = ProgramBuilder(BLOCK, "half")
+    b = Builder(BLOCK)
     x, y = (
         b.argument(name, TensorType("global", f32, (as_expr(4), as_expr(8)), role=role))
         for name, role in (("x", "in"), ("y", "out"))
     )
     loop, j = Range.of("m", 0, 4), index("j", 8)
-    with b.inside("tasks", ranges=(loop,)):
+    with b.inside("tasks", attrs={"ranges": (loop,)}):
         over: dict[str, Any] = {"over": (j,), "at": ((loop.symbol, False), (j, False))}
-        row, to = b.op("view", x, names=("row",), **over), b.op("view", y, names=("to",), **over)
-        b.op("fill", to, value=np.float32(0.1))
-        b.op("map", to, row, formula=Formula("mul", (Formula.operand(1), Formula.number(np.sqrt(2.0)))))
-    text = str(b.program())
+        row, to = (b.emit("view", (v,), over, names=(n,)).result for v, n in ((x, "row"), (y, "to")))
+        b.emit("fill", (to,), {"value": np.float32(0.1)})
+        formula = Formula("mul", (Formula.operand(1), Formula.number(np.sqrt(2.0))))
+        b.emit("map", (to, row), {"formula": formula})
+    text = str(b.program("half"))
     assert "fill %to 0.10000000149011612" in text
     assert "map %to = %row*1.4142135623730951" in text
     assert str(parse_block(text)) == text
