@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.rule import Rule
 
 import tilewright
+import tilewright.block as tb
 from tilewright.algebra import ComposedLayout, Layout, Swizzle, View, extent
 from tilewright.algebra.picture import layout_conflicts, layout_table
 from tilewright.errors import ProgramError
@@ -88,6 +89,39 @@ def faults(console: Console) -> None:
         console.print(f"without its `commit %out`:\n{fault}")
 
 
+@tb.kernel("cdna3", waves=4)
+def block_gemm(a: tb.In("f16", "M", "K"), b: tb.In("f16", "N", "K"), c: tb.Out("f16", "M", "N"), *,
+               M: tb.Size(1, 999), N: tb.Size(1, 999), K: tb.Size(1, 999), tile=64, deep=32, second=True):  # fmt: skip
+    """The basic GEMM of Composable Kernel's tutorial; that has no `second` barrier."""
+    a, b, c = a.pad(tile, deep), b.pad(tile, deep), c.pad(tile, tile)
+    mma, threads = tb.Mma("mfma.32x32x8.f16", waves=(2, 2)), Layout((64, 4), (4, 1))
+    for m, n in tb.tasks(tb.cdiv(M, tile), tb.cdiv(N, tile)):
+        sa, sb, acc = tb.shared("f16", (tile, deep)), tb.shared("f16", (tile, deep)), mma.c(tile, tile)
+        tb.clear(acc)
+        for k in tb.steps(tb.cdiv(K, deep)):
+            tb.blockwise_copy(a.tile((tile, deep), (m, k)), sa, threads, otherwise=0)
+            tb.blockwise_copy(b.tile((tile, deep), (n, k)), sb, threads, otherwise=0)
+            tb.barrier()
+            mma.gemm(acc, sa, sb)
+            if second:
+                tb.barrier()
+        c.tile((tile, tile), (m, n))[...] = acc.to("f16")
+
+
+def block_language(console: Console) -> None:
+    """A block kernel in Python, on the interpreter; then with the barrier that CK's program lacks left out."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, s).astype(np.float16) for s in ((70, 100), (65, 100)))
+    console.print(str(block_gemm.trace(M=70, N=65, K=100)))
+    c = tilewright.compile(block_gemm, target="interpreter")(a, b)
+    equal = np.array_equal(c.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T)
+    console.print(f"70x65x100, ragged in every direction: {'exact' if equal else 'WRONG'}")
+    try:
+        tilewright.compile(block_gemm, {"second": False}, target="interpreter")(a, b)
+    except ProgramError as fault:
+        console.print(f"without its second barrier:\n{fault}")
+
+
 def accesses(console: Console) -> None:
     """A padded convolution as a chain of transforms, its normal form, and a cut of it."""
     H, W, C = extent("H"), extent("W"), extent("C")
@@ -125,6 +159,8 @@ def main() -> None:
     machine_code(console)
     console.print(Rule("Block programs: one for Hopper, on the interpreter"))
     faults(console)
+    console.print(Rule("Block language: Composable Kernel's basic GEMM in Python"))
+    block_language(console)
     console.print(Rule("Accesses: 3x3, stride 2, padding 1, run-time sizes"))
     accesses(console)
     console.print(Rule("Layouts: functions from coordinates to offsets"))
