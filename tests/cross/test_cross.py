@@ -19,7 +19,11 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.machine import OpaqueOperand
 from tilewright.targets.registry import machine
 
-pytestmark = [pytest.mark.cross, pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")]
+pytestmark = [
+    pytest.mark.cross,
+    pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning"),
+    pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost"),
+]
 
 FULL = "aarch64.neon.fullfp16.dotprod.bf16.i8mm"
 NAMES = ["aarch64.neon", "aarch64.neon.fullfp16.dotprod", FULL, "x86.avx2", "portable"]
