@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.algebra import size
 from tilewright.block.moving import copy, registers
 from tilewright.block.partition import partition
 from tilewright.block.tensor import Tensor, tensor_of
@@ -90,6 +91,14 @@ def blockwise_copy(
     """
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
+    if vector is not None:
+        along = int(extents[vector[0]]) // size(threads, vector[0])
+        if along % vector[1]:
+            raise ProgramError(
+                f"blockwise_copy: vector={vector}: each thread has {along} elements along dimension {vector[0]}, which "
+                f"are no multiple of {vector[1]}",
+                author_location(),
+            )
     staged = registers(target.dtype, extents, owners, fallback="staged")
     copy(source, staged, otherwise=otherwise, by=_lane_atom(source, staged, vector))
     copy(staged, target, by=_lane_atom(staged, target, vector))
