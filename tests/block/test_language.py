@@ -493,6 +493,20 @@ def test_a_loop_left_by_return_is_an_error():
         leaves.trace()
 
 
+def test_a_loop_is_walked_once():
+    @tb.kernel()
+    def twice(x: tb.In("f32", 8)):
+        rounds = tb.tasks(8)
+        for k in rounds:
+            tb.debug_log("x", x[k])
+        for k in rounds:
+            tb.debug_log("x", x[k])
+
+    with pytest.raises(ProgramError, match="this loop was walked before") as found:
+        twice.trace()
+    assert shown(found.value)[0] == "for k in rounds:"
+
+
 def test_a_loop_variable_has_no_value_after_its_loop():
     @tb.kernel()
     def after(x: tb.In("f32", 8)):
