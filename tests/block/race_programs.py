@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Plant = Callable[[int, bool], str]
 
 TASKS = 2
-WIDTH = 8  # f32: two of the sixteen bytes that a row must be made of
+WIDTH = 32  # f32: the 128 bytes that a row of shared memory must be made of
 
 
 def _program(arguments: str, body: str) -> str:

@@ -107,6 +107,22 @@ def test_values_of_a_lane_that_are_not_neighbours_are_refused() -> None:
     check(bind(parse_block(text.replace("dwordx4", "dword").replace("f16", "f32"))), machine_of(program))
 
 
+def test_views_of_registers_are_put_to_their_atoms_too() -> None:
+    text = rows(pitch="128").replace(
+        "copy %from -> %r by global_load.dwordx4",
+        "%half = view %r (i 8, j 32) -> [i, 2*(j//4*4) + j%4]\n    %part = view %from (i 8, j 32) -> [i, j]\n"
+        "    copy %part -> %half by ATOM",
+    )
+    # of a lane's eight values the view has the first four, which are neighbours in memory
+    check(
+        bind(parse_block(text.replace("ATOM", "global_load.dwordx2"))),
+        machine_of(parse_block(text.replace("ATOM", "x"))),
+    )
+    program = bind(parse_block(text.replace("ATOM", "global_load.dwordx4")))
+    with pytest.raises(errors.ProgramError, match=r"a lane holds 4 values of %half, no multiple of the 8"):
+        check(program, machine_of(program))
+
+
 def test_a_wide_load_of_an_open_pitch_is_guarded_at_the_call() -> None:
     text = rows(pitch="K", column="j ?", otherwise=" else 0", parameters="M = 16, K in 1..4096")
     run = compile_text(text, target="interpreter")

@@ -17,7 +17,6 @@ from tilewright.compiler.text import compile_text
 from tilewright.interpret.block.accesses import EVERYONE, READ, WRITE, Sharing, Watch
 from tilewright.interpret.block.clocks import SLOTS, Clocks
 from tilewright.ir.block import parse_block
-from tilewright.targets.registry import NATIVE
 
 DISTANCES = (1, 2, 31, 32, 93, 94, 95, 188, 300)
 
@@ -219,7 +218,7 @@ def test_machine_code_agrees_on_the_memory_of_a_task(overlap: str) -> None:
     text = text.replace("INSIDE", "%s = alloc shared i32 (8)")
     for workers in (1, 2, 3):
         y = np.zeros_like(ROWS)
-        compile_text(text, NATIVE[0], workers=workers)(ROWS, y)
+        compile_text(text, "cpu", workers=workers)(ROWS, y)
         assert np.array_equal(y, ROWS[:, ::-1])
 
 
@@ -448,7 +447,7 @@ def test_machine_code_has_read_a_source_before_it_writes_into_it(goal: str, oper
     x = (np.arange(5 * rows, dtype=np.int32) * 7 % 11).reshape(rows, 5)
     wanted, found = x.copy(), x.copy()
     compile_text(text, target="interpreter")(wanted)
-    compile_text(text, NATIVE[0])(found)
+    compile_text(text, "cpu")(found)
     assert np.array_equal(found, wanted)
 
 

@@ -111,7 +111,7 @@ def test_run_tells_the_time_and_its_share_of_the_peak() -> None:
     assert " us, " in line
     assert " GFLOP/s: " in line
     assert line.endswith("measured beside")
-    assert 0 < float(line.split(" % of ")[0].split()[-1]) < 110
+    assert 0 <= float(line.split(" % of ")[0].split()[-1]) < 110  # 0.0: many cores, and next to no work
 
 
 def test_a_wrong_result_is_counted_and_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,9 @@ def test_narrow_types_are_those_of_f32_rounded_once(name: str, dtype: str) -> No
     found = compiled(name, dtype, 8)(x)
     with np.errstate(all="ignore"):
         wanted = compiled(name, "f32", 8)(x.astype(np.float32)).astype(found.dtype)
-    assert np.array_equal(found, wanted, equal_nan=True)
+    tiny = np.finfo(np.float32).tiny  # AVX-512's conversion to bf16 takes smaller ones for zero
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    assert (same | ((found == 0) & (np.abs(wanted.astype(np.float32)) <= tiny))).all()
 
 
 # -- machine code -------------------------------------------------------------------------------------------

@@ -107,10 +107,10 @@ def test_a_block_program_holds_plain_numbers() -> None:
     loop, j = Range.of("m", 0, 4), index("j", 8)
     with b.inside("tasks", attrs={"ranges": (loop,)}):
         over: dict[str, Any] = {"over": (j,), "at": ((loop.symbol, False), (j, False))}
-        row, to = (b.emit("view", (v,), over, names=(n,)).result for v, n in ((x, "row"), (y, "to")))
+        (row,), (to,) = (b.emit("view", (v,), over, names=(n,)).results for v, n in ((x, "row"), (y, "to")))
         b.emit("fill", (to,), {"value": np.float32(0.1)})
-        formula = Formula("mul", (Formula.operand(1), Formula.number(np.sqrt(2.0))))
-        b.emit("map", (to, row), {"formula": formula})
+        product = Formula("mul", (Formula.operand(1), Formula.number(np.sqrt(2.0))))
+        b.emit("map", (to, row), {"formula": product})
     text = str(b.program("half"))
     assert "fill %to 0.10000000149011612" in text
     assert "map %to = %row*1.4142135623730951" in text

@@ -14,10 +14,15 @@ from tile_checks import own_cache  # noqa: F401
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.compiler.contraction import ContractionKernel
+from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, FastPathLost, NoAtoms
+from tilewright.ir.tile import parse_tile
 from tilewright.kernels.attention import attention
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
+from tilewright.plan.contraction import recognise
+from tilewright.targets.registry import machine
 
 M, N, K, B = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -186,6 +191,13 @@ def test_lost_atoms_are_reported_once_at_the_authors_line():
     np.testing.assert_array_equal(run(*ARRAYS), np.full((2, 4), 3.0))
 
 
+def test_a_text_is_reported_where_it_is_compiled():
+    text = str(sums_twice().trace())
+    with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N\]") as reported:
+        tilewright.compile(text, target="cpu")
+    assert reported[0].filename == __file__
+
+
 def test_atoms_that_sizes_lose_are_reported_at_the_first_call():
     """Whether two dimensions of columns can be one depends on nothing but the plan: none fits."""
 
@@ -262,3 +274,40 @@ def test_two_products_in_a_program_are_reported_once():
 def test_the_executor_has_no_atoms_to_require():
     with pytest.raises(ArgumentError, match="require_atoms"):
         tilewright.compile(sums_twice(), require_atoms=True, target="executor")
+
+
+# -- on machines that are described -----------------------------------------------------------------------
+
+
+def interpreted_on(row, program, sizes, arrays):
+    """The result of a contraction as a machine would do it, on the interpreter; its block program has products."""
+    known = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
+    bound = resolve({**program.bindings, **{known[name]: n for name, n in sizes.items()}})
+    kernel = ContractionKernel(recognise(program, {s: int(e) for s, e in bound.items()}), machine=machine(row))
+    text = kernel.text("host")
+    assert re.search(r"\bmma %\w+ \+= ", text)
+    run = tilewright.compile_text(text, "interpreter")
+    shapes = {a.name: tuple(map(int, a.type.shape)) for a in run.main.args}
+    run.bind(*(arrays[name].reshape(shape) for name, shape in shapes.items()))()
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
+def test_every_cpu_finishes_with_numbers(row):
+    rng = np.random.default_rng(5)
+    kernel = product(lambda t, b: tkw.select(t > 1.0, tkw.maximum(t * 0.5, b), b * 2.0), tkl.bf16, tkl.f32)
+    a, b = (integers(rng, shape, ml_dtypes.bfloat16) for shape in ((19, 40), (21, 40)))
+    bias, result = integers(rng, (21,), np.float32), np.full((19, 21), np.nan, np.float32)
+    interpreted_on(row, kernel.trace(), {"M": 19, "N": 21, "K": 40}, {"a": a, "b": b, "bias": bias, "c": result})
+    np.testing.assert_array_equal(result, tilewright.compile(kernel, target="executor")(a, b, bias))
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
+def test_every_cpu_sums_over_separate_taps(row):
+    rng = np.random.default_rng(6)
+    text = conv_tile().replace("f32[N, H", "bf16[N, H").replace("global f32[R", "global bf16[R")
+    text = text.replace("f32[N, P, Q, R", "bf16[N, P, Q, R").replace(": f32[R, S", ": bf16[R, S")
+    x, w = integers(rng, (1, 4, 5, 6), ml_dtypes.bfloat16), integers(rng, (3, 3, 6, 18), ml_dtypes.bfloat16)
+    result = np.full((1, 4, 5, 18), np.nan, np.float32)
+    sizes = {"N": 1, "H": 4, "W": 5, "C": 6, "R": 3, "S": 3, "F": 18}
+    interpreted_on(row, parse_tile(text), sizes, {"x": x, "w": w, "y": result})
+    np.testing.assert_array_equal(result, tilewright.compile(text, target="executor")(x, w))

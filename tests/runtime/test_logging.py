@@ -14,7 +14,7 @@ import tilewright
 def test_compile_is_logged(caplog):
     caplog.set_level(logging.DEBUG, "tilewright")
     tilewright.compile(tilewright.kernels.softmax(), target="executor")
-    assert caplog.record_tuples == [("tilewright.compile", logging.DEBUG, "softmax: compile for the executor")]
+    assert caplog.record_tuples == [("tilewright.compile", logging.DEBUG, "softmax: compile for executor")]
 
 
 def test_steps_the_cache_and_code_generation_are_logged(caplog, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from tilewright.algebra.basis import Path, ScaledBasis
-from tilewright.algebra.inttuple import leaves, transform_leaf
+from tilewright.algebra.inttuple import ceil_quotient, divides, leaves, transform_leaf
 from tilewright.algebra.layout import Layout, make_layout, rank
 from tilewright.algebra.modes import as_layout, inside_composed
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
@@ -172,7 +172,7 @@ def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
     s, d = modes[-1]
     for extent, stride in flat_modes(layout)[-1:]:
         if extent == 1 and s * d != stride:
-            return [*(mode for mode in modes if mode[0] > 1), (1, stride)]
+            return [*(mode for mode in modes if mode[0] != 1), (1, stride)]
     return modes
 
 
@@ -188,7 +188,7 @@ class _Walk:
         """The elements 0, d, ..., (s-1)*d of A as a layout."""
         if d == 0:
             return Layout(s, 0)
-        if d < 0 and s > 1 and len(self.modes) > 1:
+        if len(self.modes) > 1 and s != 1 and d < 0:
             raise self.refuse(f"the stride {d} is negative and A has more than one mode")
         rest, step = s, d
         parts: list[tuple[Any, Any]] = []
@@ -198,21 +198,21 @@ class _Walk:
         for j, (extent, a_stride) in enumerate(self.modes[:last]):
             if (rest - 1) * step < extent:  # the rest lies within this mode
                 count = rest
-            elif step % extent == 0:  # every step is a whole number of this mode's rounds
+            elif divides(extent, step):  # every step is a whole number of this mode's rounds
                 step //= extent
                 continue
-            elif extent % step != 0:
+            elif not divides(step, extent):
                 raise self.refuse(f"{s}:{d} steps by {step} in a mode of extent {extent}: neither divides the other")
             else:
                 count = extent // step
-                if rest % count != 0:
+                if not divides(count, rest):
                     raise self.refuse(f"{s}:{d} takes {rest} in rounds of {count}: it does not divide")
-            if count > 1:
+            if count != 1:
                 parts.append((count, step * a_stride))
                 self.reach[j] += (count - 1) * step
             rest //= count
-            step = -(-step // extent)
-        if rest > 1 or not parts:
+            step = ceil_quotient(step, extent)
+        if rest != 1 or not parts:
             parts.append((rest, step * self.modes[last][1]))
             self.reach[last] += (rest - 1) * step
         return from_modes(parts)

@@ -22,7 +22,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from tilewright.algebra.compose import EMPTY_MODE, by_mode, coalesce, composition
-from tilewright.algebra.inttuple import is_int, leaves, product, unflatten
+from tilewright.algebra.inttuple import ceil_quotient, is_int, leaves, product, unflatten
 from tilewright.algebra.inverse import complement
 from tilewright.algebra.layout import Layout, cosize, make_layout, rank, size
 from tilewright.algebra.modes import append, as_layout, inside_composed
@@ -59,7 +59,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 def _without_last_ones(layout: Layout) -> Layout:
     """The same function of one integer, ending in a mode of more than one element where there is one."""
-    return coalesce(layout) if size(layout) > 1 and leaves(layout.shape)[-1] == 1 else layout
+    return coalesce(layout) if leaves(layout.shape)[-1] == 1 and size(layout) != 1 else layout
 
 
 @inside_composed
@@ -256,7 +256,7 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
     strides = [0] * len(flat)
     running = 1
     for mode in sorted(range(len(flat)), key=lambda m: places[m]):
-        if flat[mode] > 1:  # a mode of one element never moves
+        if flat[mode] != 1:  # a mode of one element never moves
             strides[mode] = running
             running *= flat[mode]
     return Layout(extents, unflatten(strides, extents))
@@ -301,5 +301,5 @@ def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
             f"tile_to_shape of {block} to {extents}: the order {order} must have {ranks} entries, no two alike"
         )
     padded = append(block, EMPTY_MODE, ranks)
-    copies = tuple(-(-product(wanted) // size(padded, mode)) for mode, wanted in enumerate(extents))
+    copies = tuple(ceil_quotient(product(wanted), size(padded, mode)) for mode, wanted in enumerate(extents))
     return blocked_product(padded, make_ordered_layout(copies, order))

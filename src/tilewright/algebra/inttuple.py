@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tilewright.algebra.expr import Const, Expr
 from tilewright.errors import LayoutError
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
@@ -138,6 +139,26 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
         if isinstance(other, tuple):
             raise LayoutError(f"{first} and {other} are not nested alike")
     return f(*tuples)
+
+
+def ceil_quotient(a: Any, b: Any) -> Any:
+    """a / b, rounded up, for a positive b; both may be expressions.
+
+    >>> ceil_quotient(7, 4)
+    2
+    """
+    return (a + b - 1) // b
+
+
+def divides(a: Any, b: Any) -> bool:
+    """Whether a divides b, as far as can be shown where they are expressions.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> divides(4, 12), divides(4, 8 * symbol("K", 1)), divides(4, symbol("K", 1))
+    (True, True, False)
+    """
+    rest = b % a
+    return bool(rest.value == 0) if isinstance(rest, Const) else type(rest) is int and rest == 0
 
 
 def signum(x: int) -> int:
@@ -300,7 +321,7 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
     if stride == 0:
         return idx * 0
-    if not is_int(stride):
+    if not is_int(stride) and not isinstance(stride, Expr):
         raise LayoutError(f"idx2crd of {idx}: the stride {stride} counts coordinates, and an index has none")
     return (idx // stride) % shape
 

@@ -15,7 +15,15 @@ from typing import Any, TypeAlias
 
 from tilewright.algebra.basis import E, Path, ScaledBasis
 from tilewright.algebra.compose import EMPTY_MODE, coalesce, flat_modes, from_modes
-from tilewright.algebra.inttuple import leaves, prefix_product, product, shape_of, transform_leaf
+from tilewright.algebra.inttuple import (
+    ceil_quotient,
+    divides,
+    leaves,
+    prefix_product,
+    product,
+    shape_of,
+    transform_leaf,
+)
 from tilewright.algebra.layout import Layout, make_layout, size
 from tilewright.algebra.modes import as_layout
 from tilewright.algebra.quasi_inverse import quasi_inverse
@@ -166,7 +174,7 @@ def _rows(layout: Layout) -> list[Row]:
     """The moving modes of a layout of offsets."""
     flat = leaves(layout.shape)
     rows = zip(flat, leaves(layout.stride), prefix_product(flat), strict=True)
-    return [(s, d, index) for s, d, index in rows if s > 1 and d != 0]
+    return [(s, d, index) for s, d, index in rows if s != 1 and d != 0]
 
 
 def _ascending(rows: list[Row], layout: Layout, operation: str) -> list[Row]:
@@ -187,7 +195,7 @@ def _complement(rows: list[Row], layout: Layout, extent: int) -> Layout:
             )
         modes.append((d // current, current))
         current = s * d
-    modes.append((-(-extent // current), current))
+    modes.append((ceil_quotient(extent, current), current))
     return coalesce(from_modes(modes))
 
 
@@ -209,7 +217,7 @@ def _left_inverse(rows: list[Row], layout: Layout) -> Layout:
         return EMPTY_MODE
     modes: list[tuple[Any, Any]] = [(rows[0][1], 0)]  # offsets below the smallest stride belong to index 0
     for (s, d, index), (t, reach, _) in pairwise(rows):
-        if reach < s * d or reach % d != 0:
+        if reach < s * d or not divides(d, reach):
             found = quasi_inverse(rows)
             if found is None:
                 fault = f"modes {s}:{d} and {t}:{reach} overlap" if reach < s * d else ""
@@ -233,9 +241,9 @@ def _axes(layout: Layout, operation: str) -> dict[Path, list[Row]]:
     for s, d, index in zip(flat, leaves(layout.stride), prefix_product(flat), strict=True):
         if isinstance(d, ScaledBasis):
             rows = found.setdefault(d.path, [])
-            if s > 1 and d.value != 0:
+            if s != 1 and d.value != 0:
                 rows.append((s, d.value, index))
-        elif s > 1 and d != 0:
+        elif s != 1 and d != 0:
             raise LayoutError(f"{operation} of {layout}: its strides mix coordinates and offsets")
     return found
 

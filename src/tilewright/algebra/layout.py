@@ -16,10 +16,12 @@ and `divide`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
+from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_use import substitute
 from tilewright.algebra.inttuple import (
     Value,
     as_int_tuple,
@@ -44,7 +46,9 @@ class Layout(Value):
     """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
 
     Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis
-    elements (`E(0)`), which make the values coordinates. Immutable, hashable, equal by shape and stride.
+    elements (`E(0)`), which make the values coordinates. Leaves of both may be expressions of sizes that are not
+    known yet; an operation that would have to know them to answer raises. Immutable, hashable, equal by shape and
+    stride.
 
     Post-condition of the default stride: L(i) == i for all i < size(L).
 
@@ -52,6 +56,10 @@ class Layout(Value):
     Layout((4, 8), (1, 4))
     >>> Layout((4, 8), (8, 1))(1, 2)
     10
+    >>> from tilewright.algebra import symbol
+    >>> rows = Layout((symbol("M", 1), 8), (8, 1))
+    >>> print(rows, rows(3, 5), rows.size())
+    (M,8):(8,1) 29 8*M
     """
 
     __slots__ = ("_hash", "shape", "stride")
@@ -61,9 +69,9 @@ class Layout(Value):
     stride: Any
 
     def __init__(self, shape: Any, stride: Any = None):
-        shape = as_int_tuple(shape, "shape")
+        shape = transform_leaf(_as_extent, shape)
         for leaf in leaves(shape):
-            if leaf < 1:
+            if leaf < 1 if type(leaf) is int else leaf.lo < 1:
                 raise LayoutError(f"shape {shape_text(shape)} holds {leaf}: every extent must be at least 1")
         if stride is None:
             stride = prefix_product(shape)
@@ -103,6 +111,19 @@ class Layout(Value):
         if self.has_coordinates:
             offset = coordinate_of(offset, leaves(self.stride))
         return Layout(kept_shape, kept_stride), offset
+
+    def bind(self, values: Mapping[Any, Any]) -> Layout:
+        """The layout with sizes given: values by symbol, or by a symbol's name.
+
+        >>> from tilewright.algebra import symbol
+        >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})
+        Layout((5, 8), (8, 1))
+        """
+
+        def image(leaf: Any) -> Any:
+            return substitute(leaf, values) if isinstance(leaf, Expr) else leaf
+
+        return Layout(transform_leaf(image, self.shape), transform_leaf(image, self.stride))
 
     @property
     def has_coordinates(self) -> bool:
@@ -176,8 +197,19 @@ def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
         return None
 
 
+def _as_extent(leaf: Any) -> Any:
+    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
+
+
 def _as_stride(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, ScaledBasis) else as_int_tuple(leaf, "stride")
+    if isinstance(leaf, ScaledBasis):
+        return leaf
+    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
+
+
+def _plain(e: Expr) -> Any:
+    """An expression that is a number, as an int."""
+    return e.value if isinstance(e, Const) else e
 
 
 def shape_text(x: Any) -> str:
@@ -236,7 +268,7 @@ def make_identity_layout(shape: Any) -> Layout:
 def _is_int_tuple(x: object) -> bool:
     if isinstance(x, tuple):
         return all(_is_int_tuple(e) for e in x)
-    return is_int(x)
+    return is_int(x) or isinstance(x, Expr)
 
 
 # -- measures ---------------------------------------------------------------------------------------
@@ -315,5 +347,9 @@ def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
     found = layout[mode]
     if found.has_coordinates:
         return transform_leaf(lambda last: last + 1, found(size(found) - 1))
-    modes = zip(leaves(found.shape), leaves(found.stride), strict=True)
-    return 1 + sum((s - 1) * abs(d) for s, d in modes)
+    total: Any = 1
+    for s, d in zip(leaves(found.shape), leaves(found.stride), strict=True):
+        if isinstance(d, Expr) and d.lo < 0:
+            raise LayoutError(f"cosize of {found}: the stride {d} may be negative")
+        total = total + (s - 1) * (d if isinstance(d, Expr) else abs(d))
+    return total

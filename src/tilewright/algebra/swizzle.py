@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+from tilewright.algebra.expr import Expr
 from tilewright.algebra.inttuple import Value, has_none, leaves, product
 from tilewright.algebra.layout import Layout, cosize, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
@@ -46,7 +47,10 @@ class Swizzle(Value):
         self._keep(bits=bits, base=base, shift=shift)
 
     def __call__(self, offset: Any) -> Any:
-        """The swizzled offset; numpy arrays are taken element by element."""
+        """The swizzled offset; numpy arrays are taken element by element, expressions give expressions."""
+        if isinstance(offset, Expr):
+            from_bit, to_bit = self.base + max(0, self.shift), self.base + max(0, -self.shift)
+            return offset ^ (offset // (1 << from_bit) % (1 << self.bits) * (1 << to_bit))
         ones = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (ones << (self.base + self.shift))) >> self.shift)

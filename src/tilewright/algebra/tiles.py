@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tilewright.algebra.divide import zipped_divide
-from tilewright.algebra.inttuple import idx2crd, is_int, product
+from tilewright.algebra.inttuple import ceil_quotient, divides, idx2crd, is_int, product
 from tilewright.algebra.layout import Layout, rank, shape, shape_text, size
 from tilewright.algebra.modes import as_layout, slice_and_offset
 from tilewright.algebra.swizzle import ComposedLayout
@@ -51,7 +51,7 @@ def _require_tile(coord: Any, extents: Any, layout: Layout, tiler: Any) -> None:
     if isinstance(coord, tuple) and isinstance(extents, tuple):
         for c, extent in zip(coord, extents, strict=False):
             _require_tile(c, extent, layout, tiler)
-    elif is_int(coord) and not 0 <= coord < product(extents):
+    elif is_int(coord) and is_int(product(extents)) and not 0 <= coord < product(extents):
         raise LayoutError(f"local_tile of {layout} by {tiler}: there is no tile {coord}, there are {product(extents)}")
 
 
@@ -79,8 +79,8 @@ def local_partition(
     if rank(layout) < len(extents):
         raise LayoutError(f"thread layout {threads} has more modes than {layout}")
     for m, count in enumerate(extents):
-        if size(layout, m) % count and not (layout.has_coordinates and mode == "cyclic"):
-            whole = tuple(-(-size(layout, i) // n) * n for i, n in enumerate(extents))
+        if not divides(count, size(layout, m)) and not (layout.has_coordinates and mode == "cyclic"):
+            whole = tuple(ceil_quotient(size(layout, i), n) * n for i, n in enumerate(extents))
             raise LayoutError(
                 f"local_partition of {layout} by {threads}: {count} threads do not divide the {size(layout, m)} "
                 f"elements of mode {m}; pad it to {shape_text(whole)}, or deal out its "
@@ -92,7 +92,7 @@ def local_partition(
     where = flat if isinstance(flat, tuple) else (flat,)
     where = tuple(_flat_coordinate(w, s) for w, s in zip(where, _modes(threads.shape), strict=True))
     if mode == "block":
-        per_thread = tuple(-(-size(layout, m) // count) for m, count in enumerate(extents))
+        per_thread = tuple(ceil_quotient(size(layout, m), count) for m, count in enumerate(extents))
         return local_tile(layout, per_thread, where)
     if mode != "cyclic":
         raise LayoutError(f'local_partition mode {mode!r}: "block" or "cyclic"')

@@ -56,7 +56,7 @@ def check_atom(op: Op, atom: CopyAtom, machine: Machine, places: Places, open_na
 
 
 def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None:
-    """The copy as two views; None for registers whose distribution is found only when the program runs."""
+    """The copy as two views; None for a view of registers of which lanes hold more or less."""
     source, target = op.operands
     if not all(isinstance(e, Const) and e.value > 0 for e in source.type.shape):
         return None  # sizes that are open, or nothing to move
@@ -70,9 +70,8 @@ def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None
 
 def _side(value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Places) -> MemoryView | RegisterView | None:
     if isinstance(value.type, RegisterType):
-        if value.type.distribution is None:
-            return None
-        return RegisterView(f"%{value.name}", placement(value.type, machine).elements)
+        elements = places.registers(value, machine)
+        return None if elements is None else RegisterView(f"%{value.name}", elements)
     return places.view(value, axes, machine)
 
 
@@ -89,6 +88,8 @@ def never_runs(program: Program) -> set[Op]:
 
 def _check_first_round(op: Op, atom: CopyAtom, request: ViewRequest, machine: Machine) -> None:
     """Asks an atom that answers only for numbers about the first round of all loops."""
+    if any(isinstance(v.type, RegisterType) and v.type.distribution is None for v in op.operands):
+        return  # a view of registers has no layout of its own
     source, target = (
         Place("register", placement(value.type, machine).layout)
         if isinstance(side, RegisterView)

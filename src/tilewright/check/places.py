@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.algebra import ceildiv, index
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.check.distribution import placement
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.tensors import TensorType, numbers
@@ -75,6 +76,33 @@ class Places:
         for coordinate, step in zip(coordinates, numbers(kind.steps, str(kind)), strict=True):
             offset = offset + coordinate * step
         return kind, np.broadcast_to(np.asarray(offset), np.broadcast_shapes(*(np.shape(c) for c in coordinates)))
+
+    def registers(self, value: Value, machine: Machine) -> Array | None:
+        """The number of the element that each [lane, value] holds of a register tensor, or of a view of one.
+
+        None where some lanes hold more of the view than others. The view is looked at in the first round of all loops.
+        """
+        shape = numbers(value.type.shape, str(value.type))
+        coordinates: tuple[Any, ...] = tuple(np.indices(shape))
+        op = self.made.get(value)
+        while op is not None and op.name in ("view", "bitcast"):
+            if op.name == "view":
+                names = [s.name for s in op.attrs["over"]]
+                values = {**self.values, **dict(zip(names, coordinates, strict=True))}
+                coordinates = tuple(
+                    np.broadcast_to(evaluate(self.expanded(e), values), shape) for e, _ in op.attrs["at"]
+                )
+            value = op.operands[0]
+            op = self.made.get(value)
+        held = placement(value.type, machine)
+        mine = np.full(int(np.prod(held.shape)), -1)
+        size = int(np.prod(shape))
+        mine[np.ravel_multi_index(coordinates, held.shape, order="F")] = np.arange(size).reshape(shape, order="F")
+        found: Array = mine[held.elements]
+        counts = (found >= 0).sum(axis=1)
+        if counts.min() != counts.max():
+            return None
+        return found[found >= 0].reshape(len(found), -1)
 
     def view(self, value: Value, axes: tuple[Symbol, ...], machine: Machine) -> MemoryView:
         """The tensor at the bottom, and which of its elements the view holds, as expressions of axes."""

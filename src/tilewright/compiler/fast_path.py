@@ -7,7 +7,8 @@ import warnings
 from tilewright.errors import FastPathLost, NoAtoms
 from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import Op, Program
-from tilewright.ir.location import Location
+from tilewright.ir.location import Location, author_location
+from tilewright.ir.printer import op_text
 from tilewright.machine import Machine
 from tilewright.plan.contraction import why_never
 
@@ -52,9 +53,12 @@ def atoms_for(product: Op, machine: Machine) -> list[str]:
 
 
 def _warn(what: str, op: Op) -> None:
-    """The warning belongs to the line in the kernel, wherever compile or the first call stands."""
-    if isinstance(op.loc, Location):
-        warnings.warn_explicit(f"{what}\n{op.loc.pointing()}", FastPathLost, op.loc.file, op.loc.line)
+    """The warning belongs to the line in the kernel, wherever compile or the first call stands; of a program's text,
+    to the line that has it compiled.
+    """
+    shown = f"{what}\n{op.loc.pointing() if op.loc else f'  {op_text(op)}'}"
+    where = op.loc if isinstance(op.loc, Location) else author_location()
+    if where is None:  # nobody's line: from a C program, say
+        warnings.warn(shown, FastPathLost, stacklevel=2)
     else:
-        where = f"\n{op.loc.pointing()}" if op.loc else ""
-        warnings.warn(what + where, FastPathLost, stacklevel=2)
+        warnings.warn_explicit(shown, FastPathLost, where.file, where.line)

@@ -39,8 +39,8 @@ class Kernel(FoundByName):
 
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
         """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
-        made = object.__new__(type(self))
-        made.__dict__ |= self.__dict__
+        made = object.__new__(type(self))  # a copy of a kernel is the kernel itself
+        made.__dict__.update(self.__dict__)
         made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
         return made
 

@@ -1,4 +1,4 @@
-"""Vector mathematics in LLVM text: no library is called, and every machine, any number of lanes, gives the same bits.
+"""Vector mathematics in LLVM text: no library is called, and any number of lanes gives the same bits.
 
 | file           | what                                                                   |
 |----------------|------------------------------------------------------------------------|

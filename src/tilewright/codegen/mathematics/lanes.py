@@ -11,7 +11,7 @@
   %v2 = fmul <8 x float> %v1, splat (float 0x3FE0000000000000)
 
 Only what every machine has is used: arithmetic, comparisons, selections and operations on bits. Where a machine has no
-fused multiply-add (`Writer.fused` is unset), `fused` rounds the product, and `product_error` splits its factors.
+fused multiply-add (`Writer.fused` is unset), `fused` rounds the product, and `product_of` splits its factors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.codegen.text import Writer
-
-Operand = "Number | float"
 
 
 @dataclass(frozen=True, eq=False)
