@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 
 import numpy as np
@@ -16,6 +18,7 @@ from tilewright.errors import (
     DimensionMismatch,
     DtypeMismatch,
     LayoutError,
+    NotPicklable,
     ProgramError,
     PythonControlFlow,
     RaceFault,
@@ -490,6 +493,20 @@ def test_a_loop_left_by_return_is_an_error():
         leaves.trace()
 
 
+def test_a_loop_is_walked_once():
+    @tb.kernel()
+    def twice(x: tb.In("f32", 8)):
+        rounds = tb.tasks(8)
+        for k in rounds:
+            tb.debug_log("x", x[k])
+        for k in rounds:
+            tb.debug_log("x", x[k])
+
+    with pytest.raises(ProgramError, match="this loop was walked before") as found:
+        twice.trace()
+    assert shown(found.value)[0] == "for k in rounds:"
+
+
 def test_a_loop_variable_has_no_value_after_its_loop():
     @tb.kernel()
     def after(x: tb.In("f32", 8)):
@@ -622,6 +639,18 @@ def test_attributes_of_a_wrong_kind_are_named_at_the_line():
     with pytest.raises(ProgramError, match="the attribute value is 'zero', which is no number") as found:
         wrong.trace()
     assert shown(found.value)[1] == 'tb.fill(x, "zero")'
+
+
+def test_kernels_go_by_their_names():
+    assert pickle.loads(pickle.dumps(staged)) is staged
+    assert copy.deepcopy(staged) is staged
+
+    @tb.kernel()
+    def local(x: tb.In("f32", 8)):
+        pass
+
+    with pytest.raises(NotPicklable, match="the kernel local is not"):
+        pickle.dumps(local)
 
 
 def test_wrong_arguments_are_named():
