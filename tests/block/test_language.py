@@ -367,7 +367,7 @@ def test_open_sizes_are_told_by_the_call(target):
     assert fixed(np.ones((5, 64), np.float32)).sum() == 320
 
 
-def test_programs_with_roles_run_on_the_interpreter_unless_said():
+def test_programs_with_roles_run_on_the_interpreter_and_are_refused_elsewhere():
     @tb.kernel("hopper")
     def handed(x: tb.In("f32", 64), y: tb.Out("f32", 64)):
         ring = tb.ring(tb.shared("f32", (1, 64)), producer="one", consumer="two")
@@ -377,9 +377,10 @@ def test_programs_with_roles_run_on_the_interpreter_unless_said():
             tb.copy(full, y)
 
     x = np.arange(64, dtype=np.float32)
-    assert (tilewright.compile(handed)(x) == x).all()
-    assert tilewright.compile(handed).target == "interpreter"
-    assert tilewright.compile(staged).target != "interpreter"
+    assert (tilewright.compile(handed, target="interpreter")(x) == x).all()
+    with pytest.raises(ProgramError, match=r"handed has several roles \(one, two\); .* target='interpreter' all"):
+        tilewright.compile(handed)
+    assert tilewright.compile(staged).target == "cpu"
 
 
 def test_schedules_and_workers():
