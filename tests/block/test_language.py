@@ -356,7 +356,7 @@ def staged(x: tb.In("f32", "M", 64), y: tb.Out("f32", "M", 64), *, M: tb.Size(1,
         tb.copy(b, y.tile((4, 64), (m, 0)))
 
 
-@pytest.mark.parametrize("target", ["interpreter", None])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_open_sizes_are_told_by_the_call(target):
     run = tilewright.compile(staged, target=target)
     assert run.parameters() == {"M": range(1, 4096)}
