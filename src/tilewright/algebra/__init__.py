@@ -81,6 +81,7 @@ from tilewright.algebra.inttuple import (
     unflatten,
     weakly_congruent,
 )
+from tilewright.algebra.kinds import KINDS
 from tilewright.algebra.layout import (
     Layout,
     append,
@@ -102,6 +103,8 @@ from tilewright.algebra.layout import (
 from tilewright.algebra.layout_text import parse_layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
 from tilewright.algebra.transforms import Chain, View
+from tilewright.errors import ExpressionError, LayoutError
+from tilewright.signatures import check_all
 
 __all__ = [
     "Access",
@@ -198,3 +201,10 @@ __all__ = [
     "zipped_divide",
     "zipped_product",
 ]
+
+_EXPRESSIONS = (
+    *("all_of", "any_of", "as_expr", "ceildiv", "eq", "evaluate", "extent", "has_division", "index", "is_nonneg"),
+    *("linear_form", "maximum", "minimum", "ne", "negate", "parse_expr", "substitute", "symbol"),
+)
+check_all(globals(), _EXPRESSIONS, KINDS, ExpressionError)
+check_all(globals(), (name for name in __all__ if name not in _EXPRESSIONS), KINDS, LayoutError)

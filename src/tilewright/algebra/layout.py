@@ -15,7 +15,7 @@ This module holds the type itself and what only rearranges its modes; the algebr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
@@ -33,7 +33,7 @@ from tilewright.algebra.inttuple import (
     slice_,
     transform_leaf,
 )
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, NoSuchMode
 
 if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
@@ -107,11 +107,11 @@ class Layout(Value):
             for m in mode:
                 found = found[m]
             return found
-        if isinstance(self.shape, tuple):
+        if isinstance(mode, slice) and isinstance(self.shape, tuple):
             return Layout(self.shape[mode], self.stride[mode])
-        if mode not in (0, -1):
-            raise IndexError(f"{self} has one mode; there is no mode {mode}")
-        return self
+        if not is_int(mode) or not -len(self) <= mode < len(self):
+            raise NoSuchMode(f"{self} has {_modes(len(self))}; there is no mode {mode!r}")
+        return Layout(self.shape[mode], self.stride[mode]) if isinstance(self.shape, tuple) else self
 
     def __iter__(self) -> Iterator[Layout]:
         for mode in range(len(self)):
@@ -192,6 +192,8 @@ def make_layout(*parts: Any) -> Layout:
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
+        if not isinstance(parts[0], Iterable):
+            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {parts[0]!r}")
         parts = tuple(parts[0])
     elif len(parts) == 2 and _is_int_tuple(parts[0]):
         return Layout(*parts)
@@ -227,10 +229,17 @@ def _is_int_tuple(x: object) -> bool:
 # -- measures ---------------------------------------------------------------------------------------
 
 
+def _modes(count: int) -> str:
+    return "one mode" if count == 1 else f"{count} modes"
+
+
 def _at(x: Any, mode: tuple[int, ...]) -> Any:
     """The part of an int tuple at a path of modes; an int is its own only mode."""
     for m in mode:
-        x = (x if isinstance(x, tuple) else (x,))[m]
+        modes = x if isinstance(x, tuple) else (x,)
+        if not -len(modes) <= m < len(modes):
+            raise NoSuchMode(f"{shape_text(x)} has {_modes(len(modes))}; there is no mode {m}")
+        x = modes[m]
     return x
 
 

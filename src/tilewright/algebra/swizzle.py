@@ -13,10 +13,13 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from tilewright.algebra.compose import composition
-from tilewright.algebra.inttuple import Value, leaves, product
+from tilewright.algebra.inttuple import Value, is_int, leaves, product, transform_leaf
 from tilewright.algebra.layout import Layout, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
+from tilewright.limits import REGISTERS, SWIZZLE, shown
 
 
 class Swizzle(Value):
@@ -39,6 +42,11 @@ class Swizzle(Value):
     shift: int
 
     def __init__(self, bits: int, base: int, shift: int):
+        for name, value in (("bits", bits), ("base", base), ("shift", shift)):
+            if not is_int(value):
+                raise LayoutError(f"Swizzle({bits!r}, {base!r}, {shift!r}): {name} must be an integer, not {value!r}")
+        if SWIZZLE.refuses(bits + base + abs(shift)):
+            raise LayoutError(f"Swizzle({shown(bits)}, {shown(base)}, {shown(shift)}): {SWIZZLE.rule}")
         if bits < 0 or base < 0:
             raise LayoutError(f"Swizzle({bits}, {base}, {shift}): bits and base must not be negative")
         if abs(shift) < bits:
@@ -106,6 +114,8 @@ class ComposedLayout(Value):
         if isinstance(value, Layout):
             raise LayoutError(f"{self} cannot be sliced by {coordinate} without its offset: use local_tile")
         value = _shift(self.offset, value)
+        if isinstance(value, tuple) and isinstance(self.outer, Swizzle):
+            raise LayoutError(f"{self}: a swizzle is of offsets; here are coordinates, {shape_text(value)}")
         return value if self.outer is None else self.outer(value)
 
     @property
@@ -125,15 +135,21 @@ class ComposedLayout(Value):
         """The number of coordinates."""
         return product(self.layout.shape)
 
-    def cosize(self) -> int:
+    def cosize(self) -> Any:
         """What an allocation must hold: the largest value, plus one.
 
         A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
         """
+        if isinstance(self.layout, Layout) and self.layout.has_coordinates:
+            return transform_leaf(lambda last: last + 1, self(size(self.layout) - 1))
         if self.outer is None:
             modes = zip(leaves(self.shape), leaves(self.stride), strict=True)
             return int(1 + self.offset + sum((s - 1) * max(d, 0) for s, d in modes))
-        return 1 + max(int(self(i)) for i in range(size(self.layout)))
+        if REGISTERS.refuses(size(self.layout)):
+            raise LayoutError(
+                f"cosize of {self}: it is found by evaluation, of at most 2**20 elements; take one period"
+            )
+        return 1 + int(np.max(self(np.arange(size(self.layout)))))
 
     def with_layout(self, layout: Layout) -> ComposedLayout:
         """The same outer function and offset over another inner layout."""

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from tilewright.errors import ProgramError
+from tilewright.errors import DtypeMismatch, ProgramError
+from tilewright.ir.location import author_location
+from tilewright.limits import shown
 
 _finfo: Any = ml_dtypes.finfo
 
@@ -77,6 +79,26 @@ class DType:
         return bool(mine.nmant >= its.nmant and mine.maxexp >= its.maxexp and mine.minexp <= its.minexp)
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest value of an integer type."""
+        if self.kind == "int" and self.numpy.kind != "u":
+            return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+        return 0, (1 << self.bits) - 1
+
+    def require(self, value: float) -> None:
+        """Raises unless a number is one of the type's values, or rounds to one.
+
+        >>> i8.require(300)
+        Traceback (most recent call last):
+        tilewright.errors.DtypeMismatch: 300 is no i8, which holds -128 to 127
+        """
+        if self.is_float:
+            return
+        least, most = self.limits
+        if value != value // 1 or not least <= value <= most:
+            raise DtypeMismatch(f"{shown(value)} is no {self}, which holds {least} to {most}")
+
+    @property
     def is_narrow(self) -> bool:
         """Whether arithmetic on it is done in f32 and rounded back."""
         return self.kind == "float" and self.bits < 32
@@ -128,6 +150,28 @@ def dtype(name: str) -> DType:
     found = ALL.get(name)
     if found is None:
         raise ProgramError(f"there is no element type {name}; there are {', '.join(ALL)}")
+    return found
+
+
+def as_dtype(given: Any, what: str) -> DType:
+    """The element type that is given: one of ours, its name, or numpy's; `what` names it in messages.
+
+    >>> as_dtype("bf16", "dtype"), as_dtype(np.float16, "dtype")
+    (bf16, f16)
+    >>> as_dtype(3, "dtype")
+    Traceback (most recent call last):
+    tilewright.errors.DtypeMismatch: dtype=3 is no element type; there are bool, i4, ...
+    """
+    if isinstance(given, DType):
+        return given
+    found = None
+    if isinstance(given, str):
+        found = ALL.get(given)
+    elif isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
+        found = from_numpy(np.dtype(given))
+    if found is None:
+        known = ", ".join(ALL)
+        raise DtypeMismatch(f"{what}={shown(repr(given), 60)} is no element type; there are {known}", author_location())
     return found
 
 

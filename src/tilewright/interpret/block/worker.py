@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.check.distribution import placement
-from tilewright.errors import DeadlockFault, ProgramError, ProtocolFault
+from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import AGENTS, Clock, Watch
 from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
 from tilewright.interpret.block.registers import Registers
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.limits import BUFFER, STEPS, shown
 from tilewright.machine import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -83,8 +84,9 @@ class Agent:
 
     def run(self, block: Block) -> Steps:
         """The operations of a block, in order."""
-        handlers = self.worker.handlers
+        handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
+            budget.spend(op)
             steps = handlers[op.name](self, op)
             if steps is not None:
                 yield from steps
@@ -107,6 +109,26 @@ class Agent:
         return [meeting[w][0] for w in range(group.waves)]
 
 
+class Budget:
+    """How many operations an interpreter still does; a program that goes on and on ends with an error."""
+
+    def __init__(self, steps: int):
+        self.steps = self.left = steps
+
+    def spend(self, op: Op) -> None:
+        """One operation, or one round of a loop, is done."""
+        self.left -= 1
+        if self.left < 0:
+            raise ExecutionError(
+                f"{at_line(op)}: {self.steps} operations were done, and the program goes on; {STEPS.rule}", op.loc
+            )
+
+    def require(self, count: int, what: str, op: Op) -> None:
+        """Raises at once where so many rounds are to come."""
+        if count > self.left:
+            raise ExecutionError(f"{at_line(op)}: {shown(count)} {what}; {STEPS.rule}", op.loc)
+
+
 class Worker:
     """One workgroup: its memory, its channels, its agents and their schedule."""
 
@@ -120,7 +142,9 @@ class Worker:
         seed: int,
         handlers: Mapping[str, Callable[[Agent, Op], Steps | None]],
         ops: list[Op],
+        budget: Budget,
     ):
+        self.budget = budget
         self.program, self.machine, self.handlers = program, machine, handlers
         self.number, self.workers, self.ops = number, workers, ops
         self.random = random.Random(seed * 1000003 + number)
@@ -279,6 +303,7 @@ class Worker:
             memory = self.shared.get(key)
             if memory is None:
                 name = f"%{op.results[0].name or 'shared'}"
+                BUFFER.check(kind.cosize(), at_line(op))
                 memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False, self.ops)
                 memory.watch = Watch(memory.data.size) if self.watching else None
                 self.shared[key] = memory
