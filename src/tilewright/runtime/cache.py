@@ -68,10 +68,8 @@ def store(key: str, payload: bytes) -> None:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MARK + hashlib.sha256(payload).digest() + payload)
             Path(name).replace(place / key)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        finally:
+            Path(name).unlink(missing_ok=True)
     except OSError:
         return
     _tidy(folder, len(payload))
