@@ -13,10 +13,10 @@ from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, as_dtype
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
-from tilewright.wave.tracer import Tile, dims_of, operand, refuse_threads, tile_of, tracer
+from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
 
@@ -35,22 +35,25 @@ def iterate(
     The function takes the carried values and returns the next ones. With `start` and `condition` it is a while loop:
     `axis` starts at that scalar, and the body sets it by `tkw.set_symbol(axis, next)`.
     """
+    where = author_location()
 
     def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("iterate")
+        if not isinstance(init_args, list | tuple):
+            raise DtypeMismatch(f"iterate: init_args={init_args!r}: give a list of tiles, init_args=[...]", where)
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
         block, returned = trace.body(body, [Value(v.type) for v in carried])
         results = _returned(returned, len(carried), "iterate")
         trace.open(block)
         trace.emit("yield", results)
         trace.builder.blocks.pop()
-        attrs: dict[str, Any] = {"axis": as_expr(axis)}
+        attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
         operands = carried
         if start is not None:
             attrs["start"] = True
             operands = [operand(start, dtypes.i32, "iterate"), *carried]
         if condition is not None:
-            attrs["condition"] = condition
+            attrs["condition"] = dim_of(condition, "iterate: condition")
         if any_tile:
             attrs["any_tile"] = True
         if (start is None) != (condition is None):
@@ -133,9 +136,9 @@ def mma(
 def _reduction(name: str) -> Any:
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
         sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
-        if dim is None:
-            dim = sources[0].type.dims[-1]
-        attrs: dict[str, Any] = {"dim": as_expr(dim)}
+        if not sources:
+            raise DtypeMismatch(f"{name} of nothing: give a tile, or a list of tiles", author_location())
+        attrs: dict[str, Any] = {"dim": _last_dim(sources[0], name) if dim is None else dim_of(dim, name)}
         if acc is not None:
             attrs["acc"] = True
             sources.append(operand(acc, sources[0].type.dtype, name))
@@ -146,20 +149,27 @@ def _reduction(name: str) -> Any:
     return reduce
 
 
+def _last_dim(value: Value, what: str) -> Expr:
+    if not value.type.dims:
+        raise DimensionMismatch(f"{what} of {value.type}: it has no dimensions", author_location(2))
+    found: Expr = value.type.dims[-1]
+    return found
+
+
 sum, max, min, prod = (_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
 
 
 def cumsum(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
     """The running sum along a dimension, starting from `acc` if given."""
     value = tile_of(src, "cumsum")
-    attrs = {"dim": as_expr(value.type.dims[-1] if dim is None else dim)}
+    attrs = {"dim": _last_dim(value, "cumsum") if dim is None else dim_of(dim, "cumsum")}
     extra = [] if acc is None else [operand(acc, value.type.dtype, "cumsum")]
     return Tile(tracer("cumsum").emit("cumsum", [value, *extra], attrs).result)
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
     """The largest elements along a dimension, largest first, and their i32 places; the lower place wins a tie."""
-    attrs = {"dim": as_expr(dim), "count": as_expr(k_dim)}
+    attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
     values, places = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
     return Tile(values), Tile(places)
 
@@ -181,9 +191,6 @@ def _binary(name: str) -> Any:
         known = lhs if isinstance(lhs, Tile) else rhs
         dtype = tile_of(known, name).type.dtype
         pair = [operand(x, dtype, name) for x in (lhs, rhs)]
-        for x, given in zip(pair, (lhs, rhs), strict=True):
-            if x is NotImplemented:
-                raise DtypeMismatch(f"{name} takes tiles and numbers, not {given!r}", author_location())
         return Tile(tracer(name).emit(name, pair).result)
 
     operate.__name__ = name
@@ -202,6 +209,9 @@ def softsign(
     """X / (1 + |x| / cap); the cap is `logit_cap`, divided by the root of `head_dim` with `apply_scaling`."""
     if apply_scaling and not head_dim:
         raise DtypeMismatch("softsign: apply_scaling needs head_dim", author_location())
+    for name, number in (("logit_cap", logit_cap), ("head_dim", head_dim or 1)):
+        if not isinstance(number, int | float) or not number > 0:
+            raise DtypeMismatch(f"softsign: {name}={number!r}: a number above 0", author_location())
     cap = logit_cap * (head_dim or 1) ** -0.5 if apply_scaling else logit_cap
     tile = Tile(tile_of(src, "softsign"))
     quotient: Tile = tile / (abs(tile) * (1.0 / cap) + 1.0)
@@ -222,12 +232,14 @@ def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
     Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
     number becomes 0); integers wrap.
     """
-    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": dtype}).result)
+    attrs = {"dtype": as_dtype(dtype, "cast: dtype")}
+    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], attrs).result)
 
 
 def bitcast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
     """The same bits in another element type; the last dimension changes with the width."""
-    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": dtype}).result)
+    attrs = {"dtype": as_dtype(dtype, "bitcast: dtype")}
+    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
 
 
 def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
@@ -254,13 +266,17 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 
 def self_index(dim: Any, dtype: DType = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
-    return Tile(tracer("self_index").emit("self_index", (), {"dim": as_expr(dim), "dtype": dtype}).result)
+    attrs = {"dim": dim_of(dim, "self_index"), "dtype": as_dtype(dtype, "self_index: dtype")}
+    return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
 def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
     """An expression of the elements of one tile, or of several given as a list."""
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
+    if not callable(expr):
+        raise DtypeMismatch(f"apply_expr: {expr!r} is no function of {len(tiles)} symbols", author_location())
+    require_call(expr, len(tiles))
     result = as_expr(expr(*names))
     attrs: dict[str, Any] = {"over": names, "value": result}
     if isinstance(result, AtLeastZero | IsZero | And | Or):  # a condition makes a bool tile
@@ -270,6 +286,8 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     """From here on, the symbol stands for the tile's value at the current element."""
+    if not isinstance(symbol_, Symbol):
+        raise DtypeMismatch(f"set_symbol: {symbol_!r} is no symbol", author_location())
     tile = operand(value, dtypes.i32, "set_symbol")
     trace = tracer("set_symbol")
     trace.assigned[symbol_] = tile.type.dims
@@ -278,7 +296,7 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": dtype}).result)
+    return Tile(operand(value, as_dtype(dtype, "scalar: dtype"), "scalar"))
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
