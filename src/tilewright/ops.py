@@ -23,9 +23,10 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.dtypes import DType, dtype, from_numpy
+from tilewright.ir.dtypes import DType, as_dtype, from_numpy
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
+from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
 from tilewright.plan.opening import opened
@@ -65,10 +66,10 @@ class Conv:
         dilation: PerAxis = 1,
         groups: int = 1,
         activation: str | None = None,
-        out_dtype: str | None = None,
+        out_dtype: DType | str | None = None,
         dynamic: str | None = None,
     ):
-        if dynamic not in (None, "batch", "image"):
+        if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
             raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
         self.dynamic = dynamic
         self.weight = _array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
@@ -82,9 +83,9 @@ class Conv:
         if any(n < 0 for ends in self.padding for n in ends):
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
         kind = _dtype(self.weight, "weight")
-        self.activation, self.groups = activation, groups
+        self.activation, self.groups = known_activation(activation), groups
         self.out = _out(out_dtype, kind)
-        if not isinstance(groups, int) or groups < 1 or filters % groups:
+        if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1 or filters % groups:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
@@ -216,7 +217,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
     return Conv3d(w, bias, **options)(x)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Array:
+def matmul(
+    a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: DType | str | None = None
+) -> Array:
     """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
@@ -228,6 +231,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
     >>> matmul(np.ones((2, 3, 4), np.float32), np.ones((2, 4, 5), np.float32)).shape
     (2, 3, 5)
     """
+    known_activation(activation)
     left, right = _array(a, "a"), _array(b, "b")
     kind = _dtype(left, "a")
     *batch, m, k = left.shape
@@ -317,7 +321,14 @@ def _planned(
 
 def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:
     """The argument as a contiguous numpy array of so many dimensions; at least two where none are given."""
-    found = np.ascontiguousarray(as_array(value, name) if hasattr(value, "__dlpack__") else value)
+    if value is None or isinstance(value, str | bytes | type):
+        raise ArgumentError(f"{name}={value!r} is no array")
+    try:
+        found = np.ascontiguousarray(as_array(value, name) if hasattr(value, "__dlpack__") else value)
+    except (TypeError, ValueError) as fault:  # nested lists of unequal lengths, say
+        raise ArgumentError(f"{name} is no array: {fault}") from None
+    if found.dtype == object:
+        raise ArgumentError(f"{name} is a {type(value).__name__}, no array of numbers")
     if found.ndim not in ranks if ranks else found.ndim < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
         raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {wanted}")
@@ -338,11 +349,11 @@ def _dtype(array: Array, name: str) -> DType:
     return found
 
 
-def _out(name: str | None, kind: DType) -> DType:
+def _out(given: Any, kind: DType) -> DType:
     try:
-        return kind if name is None else dtype(name)
+        return kind if given is None else as_dtype(given, "out_dtype")
     except ProgramError as fault:
-        raise ArgumentError(f"out_dtype={name!r}: {fault}") from None
+        raise ArgumentError(fault.what) from None
 
 
 def _by(extents: Any) -> str:

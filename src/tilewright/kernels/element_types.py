@@ -1,8 +1,8 @@
-"""Element types as kernel makers take them: by name, or as they are."""
+"""Element types as kernel makers take them: by name, as numpy has them, or as they are."""
 
 from __future__ import annotations
 
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DType, as_dtype
 
 
 def element_type(given: DType | str) -> DType:
@@ -12,4 +12,4 @@ def element_type(given: DType | str) -> DType:
     >>> element_type("bf16") is element_type(tkl.bf16)
     True
     """
-    return dtype(given) if isinstance(given, str) else given
+    return as_dtype(given, "dtype")
