@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ LEAST_PARSED = 0.3
 """The share of mutants that must pass the parser, or the mutations say little of what comes after it."""
 STEPS = 3000
 """The steps that an interpreter may do for one mutant."""
+NATIVE_SHARE = 20
+"""One in so many programs that are right so far becomes machine code too; 0: none."""
 ELEMENTS = 1 << 16
 """The most elements that all arguments of a program that is run have together."""
 
@@ -324,16 +327,16 @@ def _wrap_function(tokens: list[str], rng: random.Random, at: int) -> None:
 
 
 OPERATORS: tuple[tuple[Callable[[list[str], random.Random, int], None], str, float], ...] = (
-    (_replace_number, "number", 8),
+    (_replace_number, "number", 9),
     (_replace_alike, "value", 3),
-    (_replace_alike, "word", 2),
-    (_replace_alike, "sign", 1),
-    (_swap, "number word value", 2),
-    (_delete, "", 0.7),
-    (_double, "", 0.7),
+    (_replace_alike, "word", 1.5),
+    (_replace_alike, "sign", 0.8),
+    (_swap, "number value", 2),
+    (_delete, "", 0.5),
+    (_double, "", 0.5),
     (_lines, "", 2),
-    (_nest, "number word value", 0.5),
-    (_wrap_function, "number word value", 0.5),
+    (_nest, "number word value", 0.4),
+    (_wrap_function, "number word value", 0.4),
 )
 
 
@@ -397,6 +400,8 @@ def _text_program(text: str, parsed: Parsed) -> None:
         _same_again(program, lambda t: parse_programs(t, LEVELS)[0])
     made = compile_text(text, workers=2)
     main = made.main
+    if NATIVE_SHARE and zlib.crc32(text.encode()) % NATIVE_SHARE == 0 and main.level.name != "host":
+        compile_text(text, NATIVE[0])
     if main.level.name == "block" and len(text) < 6000:
         here = native(NATIVE[0])
         machine = machine_of(main)
@@ -566,7 +571,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def judge(kind: str, number: int, seed: int) -> Outcome:
     """One mutant, in this process."""
-    from tilewright.errors import TilewrightError
+    from tilewright.errors import CodeGenerationError, TilewrightError
 
     outcome = Outcome(kind, 1)
     parsed = Parsed()
@@ -587,6 +592,8 @@ def judge(kind: str, number: int, seed: int) -> Outcome:
         signal.setitimer(signal.ITIMER_PROF, 0)
         outcome.errors[type(fault).__name__] += 1
         outcome.messages.append((text, str(fault)))
+        if isinstance(fault, CodeGenerationError):  # LLVM was given what it does not take
+            outcome.findings.append((number, f"CodeGenerationError: {str(fault)[:200]}", "codegen"))
     except (Exception, TooLong) as fault:
         signal.setitimer(signal.ITIMER_PROF, 0)
         frames = traceback.extract_tb(fault.__traceback__)
@@ -602,6 +609,9 @@ def _work(kind: str, first: int, last: int, step: int, seed: int, at: Any, resul
     """Mutants first, first + step, ... below last, in a process of its own."""
     os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
     _seeds[kind] = texts
+    from tilewright.runtime.codegen import HELPER
+
+    HELPER._start()  # it has memory of its own
     judge(kind, first, seed)  # what it imports and keeps is no part of what one mutant takes
     held = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
     used = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
@@ -665,10 +675,10 @@ def run(kind: str, first: int, count: int, seed: int, jobs: int) -> Outcome:
 
 
 def names_the_value(text: str, message: str) -> bool:
-    """Whether a message holds something of the text that is wrong: a line of it, or a token beyond signs and words."""
+    """Whether a message holds something of the text that is wrong; of what is long, its beginning."""
     shown = set(_TOKEN.findall(message))
     given = {t for t in _TOKEN.findall(text) if _like(t) != "space"}
-    return bool(shown & given)
+    return bool(shown & given) or any(t[:20] in message for t in given if len(t) > 20)
 
 
 def report(outcome: Outcome, seed: int) -> bool:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ def _in_a_kernel(rng: random.Random) -> str:
             raise ArgumentError(f"{name}: Python refuses {args}")
         wrong_call.last = f"tkw.{name}{args!r} in a kernel"  # type: ignore[attr-defined]
         made = function(*args)
-        if callable(made) and not isinstance(made, wave.Kernel):
+        if isinstance(made, FunctionType):
             made(lambda *tiles: tiles)
         wave.write(tile, y)
 

@@ -93,7 +93,8 @@ class _Reader:
         offset = self.made(start, as_int_tuple, first, "offset")
         self.at += 1
         start = self.at
-        return ComposedLayout(outer, offset, self.plain(start, self.integers()))
+        layout = self.plain(start, self.integers())
+        return self.made(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
     def plain(self, start: int, shape: Any) -> Layout:
         """The layout of a shape that has been read, and of the stride that may follow."""

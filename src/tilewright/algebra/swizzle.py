@@ -106,6 +106,8 @@ class ComposedLayout(Value):
     def __init__(self, outer: Any, offset: Any, layout: Any):
         if isinstance(outer, Swizzle) and outer.bits == 0:
             outer = None
+        if isinstance(offset, tuple) and isinstance(layout, Layout) and not layout.has_coordinates:
+            raise LayoutError(f"{shape_text(offset)} + {layout}: the layout gives offsets, not coordinates to add to")
         self._keep(outer=outer, offset=offset, layout=layout)
 
     def __call__(self, *coordinate: Any) -> Any:

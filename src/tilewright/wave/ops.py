@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
-from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, as_dtype
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.lang.mapping import IndexMapping
 from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
@@ -320,12 +321,24 @@ def debug_log(
     iterations of the loop over an axis apart, along a new first dimension.
     """
     trace = tracer("debug_log")
+    if label is not None and not isinstance(label, str):
+        raise DtypeMismatch(f"debug_log: label={label!r} is no text", author_location())
+    rows = extra_iteration_dimensions if isinstance(extra_iteration_dimensions, list | tuple) else ()
+    if extra_iteration_dimensions is not None and not (
+        rows and all(isinstance(row, list | tuple) and len(row) == 3 for row in rows)
+    ):
+        raise DtypeMismatch(
+            f"debug_log: extra_iteration_dimensions={extra_iteration_dimensions!r}: a list of (name, axis, count)",
+            author_location(),
+        )
+    if mapping is not None and not isinstance(mapping, IndexMapping):
+        raise BadMapping(f"debug_log: mapping={mapping!r} is no IndexMapping", author_location())
     name = label or f"debug_log_output_{len(trace.hooks)}"
     trace.hooks[name] = (printer, handler)
     attrs: dict[str, Any] = {"label": name}
-    if extra_iteration_dimensions:
-        attrs["iterations"] = tuple((as_expr(axis), as_expr(count)) for _, axis, count in extra_iteration_dimensions)
-        attrs["names"] = tuple(name for name, _, _ in extra_iteration_dimensions)
+    if rows:
+        attrs["iterations"] = tuple((dim_of(axis, "debug_log"), dim_of(count, "debug_log")) for _, axis, count in rows)
+        attrs["names"] = tuple(dim_of(name, "debug_log") for name, _, _ in rows)
     value = tile_of(src, "debug_log")
     if mapping is not None:
         dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")
