@@ -173,6 +173,8 @@ _OPERATOR = re.compile(r"[-+*/%^<>=!~&|,]|\b(?:and|or|not|if|lambda|for)\b")
 
 def _require_limits(text: str) -> None:
     """Raises for a text that Python's own reader, or ours, would take too long or too deep for."""
+    if len(text) <= NESTING.most:  # too short for any of it
+        return
     depth = 0
     for at, c in enumerate(text):
         if c in "([{":
