@@ -190,6 +190,12 @@ def test_integer_constants_fit_their_type(body: str, value: str) -> None:
     refused(text, errors.DtypeMismatch, says)
 
 
+def test_numbers_beside_conditions_take_the_type_of_what_they_are_compared_with() -> None:
+    body = "  %b = alloc shared bool (4, 8)\n  map %b = or_(%x < 300.0, %x >= 4000.0)\n  map %y = select(%b, %x, 7.5)"
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    assert np.array_equal(compile_text(f"{BLOCK}{body}\n}}\n")(x), x)
+
+
 def test_5000_digits_are_refused_wherever_a_number_stands() -> None:
     digits = "9" * 5000
     for body in (

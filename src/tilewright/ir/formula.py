@@ -35,6 +35,8 @@ BINARY = (
 TERNARY = ("fma",)
 """`fma(a, b, c)` is a*b + c in one step: the product is not rounded."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_TYPED = ("operand", "argument", "index", "cast", *COMPARISONS)
+"""Nodes that have an element type of their own, whatever they are combined with."""
 _INFIX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _COMPARE = {"<=": "le", ">=": "ge", "==": "eq", "!=": "ne", "<": "lt", ">": "gt"}
 _SIGNS = {name: sign for sign, name in (*_INFIX.items(), *_COMPARE.items())}
@@ -159,11 +161,11 @@ class Formula:
 
     def require_numbers(self, kind: DType) -> None:
         """Raises where a number that takes this element type is none of its values."""
-        if self.name == "number":
-            kind.require(self.value)
-        elif self.name not in ("cast", "operand", "argument", "index"):
-            for part in self.parts:
-                part.require_numbers(kind)
+        if any(node.name in _TYPED for node in self.walk()):
+            return  # its numbers take the type of what they stand beside
+        for node in self.walk():
+            if node.name == "number":
+                kind.require(node.value)
 
     def gives(self, types: Callable[[Formula], DType | None], target: DType) -> DType:
         """The element type it computes; that of the target where only numbers occur."""
