@@ -87,7 +87,7 @@ def _kernels() -> dict[str, Any]:
 def _tile_seeds() -> list[str]:
     import tilewright
 
-    return [tilewright.compile(kernel, symbols).text() for kernel, symbols, _ in _kernels().values()]
+    return [tilewright.compile(kernel, symbols, target="executor").text() for kernel, symbols, _ in _kernels().values()]
 
 
 @cache
@@ -96,13 +96,12 @@ def _native() -> list[Any]:
     import numpy as np
 
     import tilewright
-    from tilewright.targets.registry import NATIVE
 
     found = []
     rng = np.random.default_rng(0)
     for name in ("gemm", "batched", "softmax", "gelu", "sums", "transpose", "reduction"):
         kernel, symbols, small = _kernels()[name]
-        made = tilewright.compile(kernel, symbols, target=NATIVE[0])
+        made = tilewright.compile(kernel, symbols, target="cpu")
         args = [a for a in made.program.args if a not in made.outputs]
         arrays = [
             rng.integers(0, 2, [small.get(str(d), 4) for d in a.type.dims]).astype(a.type.dtype.numpy) for a in args
@@ -393,20 +392,20 @@ def _text_program(text: str, parsed: Parsed) -> None:
     from tilewright.compiler.text import LEVELS, compile_text, machine_of
     from tilewright.ir.parser import parse_programs
     from tilewright.passes.lower import lower
-    from tilewright.targets.registry import NATIVE, native
+    from tilewright.targets.registry import native
 
     for program in parse_programs(text, LEVELS):
         parsed.so = True
         _same_again(program, lambda t: parse_programs(t, LEVELS)[0])
-    made = compile_text(text, workers=2)
+    made = compile_text(text, "interpreter", workers=2)
     main = made.main
     if NATIVE_SHARE and zlib.crc32(text.encode()) % NATIVE_SHARE == 0 and main.level.name != "host":
-        compile_text(text, NATIVE[0])
+        compile_text(text, "cpu")
     if main.level.name == "block" and len(text) < 6000:
-        here = native(NATIVE[0])
+        here = native("cpu")
         machine = machine_of(main)
         if machine is None or machine.lanes is None:
-            lower(main, machine or here.machine(), here.has)
+            lower(main, machine or here.machine, here.machine)
     arrays = _small_arrays(main)
     if arrays is not None:
         made.steps = STEPS
@@ -424,7 +423,7 @@ def _tile_program(text: str, parsed: Parsed) -> None:
     program = parse_tile(text)
     parsed.so = True
     _same_again(program, parse_tile)
-    made = tilewright.compile(program)
+    made = tilewright.compile(program, target="executor")
     arrays: list[Any] = []
     for arg in program.args:
         if not isinstance(arg.type, MemoryType):
@@ -451,13 +450,13 @@ def _plan(text: str, parsed: Parsed) -> None:
     from tilewright.passes.job import Job
     from tilewright.passes.pipeline import run
     from tilewright.plan.plan import parse_plan
-    from tilewright.targets.registry import NATIVE, native
+    from tilewright.targets.registry import native
 
     plan = parse_plan(text)
     parsed.so = True
     assert parse_plan(str(plan)) == plan, "the printed plan parses to something else"
-    here = native(NATIVE[0])
-    run(Job(here.machine(), here.has, given=plan, contraction=_contraction()))
+    here = native("cpu")
+    run(Job(here.machine, given=plan, contraction=_contraction()))
 
 
 def _layout(text: str, parsed: Parsed) -> None:

@@ -163,6 +163,6 @@ def _in_a_kernel(rng: random.Random) -> str:
 
     body.__annotations__ = {"x": lang.Memory[M, N, space, lang.f32], "y": lang.Memory[M, N, space, lang.f32]}
     kernel = wave.wave()(body)
-    made = tilewright.compile(kernel)
+    made = tilewright.compile(kernel, target="executor")
     made(np.ones((2, 3), np.float32))
     return str(wrong_call.last)  # type: ignore[attr-defined]

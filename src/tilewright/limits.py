@@ -12,6 +12,7 @@ tilewright.errors.LimitExceeded: 99999999999999999999...: an integer has at most
 from __future__ import annotations
 
 from dataclasses import dataclass
+from reprlib import Repr
 
 from tilewright.errors import LimitExceeded
 
@@ -67,6 +68,28 @@ def shown(value: object, most: int = 24) -> str:
         return f"an integer of {value.bit_length()} bits"
     text = str(value)
     return text if len(text) <= most else f"{text[: most - 4]}..."
+
+
+class _Bounded(Repr):
+    """Python's `repr`, for values of any depth and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 8
+        self.maxtuple = self.maxlist = self.maxset = self.maxfrozenset = self.maxdict = 32
+        self.maxstring = self.maxother = 1000
+
+    def repr_int(self, x: int, level: int) -> str:
+        return shown(x)
+
+
+def written(value: object, most: int = 24) -> str:
+    """A value as Python writes it, for messages: the beginning of what is long, and not all of what is deep.
+
+    >>> written("abc"), written(10**5000), written((1, [2, 3]))
+    ("'abc'", 'an integer of 16610 bits', '(1, [2, 3])')
+    """
+    return shown(_Bounded().repr(value), most)
 
 
 def integer(text: str) -> int:

@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from tilewright.errors import ArgumentError, TilewrightError
-from tilewright.limits import shown
+from tilewright.limits import written
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,8 +41,8 @@ def checked(
     rest: tuple[str, Kind | None] | None = None
     defaults: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        written = inspect.formatannotation(parameter.annotation).strip("'\"")
-        kind = kinds.get(f"{name}.{parameter.name}", kinds.get(written))
+        annotation = inspect.formatannotation(parameter.annotation).strip("'\"")
+        kind = kinds.get(f"{name}.{parameter.name}", kinds.get(annotation))
         if parameter.default is not parameter.empty:
             defaults[parameter.name] = parameter.default
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -55,7 +55,7 @@ def checked(
 
     def require(parameter: str, kind: Kind | None, value: Any) -> None:
         if kind is not None and not (parameter in defaults and value is defaults[parameter]) and not kind[0](value):
-            raise error(f"{name}: {parameter}={shown(repr(value), 80)} is not {kind[1]}")
+            raise error(f"{name}: {parameter}={written(value, 80)} is not {kind[1]}")
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:

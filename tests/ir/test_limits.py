@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright
+import tilewright.block as tb
 from tilewright import algebra, errors, limits
 from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import parameters
@@ -42,7 +43,7 @@ def in_bounded_time() -> Iterator[None]:
 
 def refused(text: str, error: type[Exception], says: str, *arrays: np.ndarray, **options: object) -> str:
     with pytest.raises(error, match=re.escape(says)) as found:
-        compile_text(text, **options)(*arrays)
+        compile_text(text, "interpreter", **options)(*arrays)
     assert isinstance(found.value, errors.TilewrightError)
     return str(found.value)
 
@@ -66,7 +67,7 @@ def test_parameters_of_0_in_the_examples_work_or_give_typed_errors(path: Path) -
     text = path.read_text()
     for s in parameters(parse_block(text)):
         with contextlib.suppress(errors.TilewrightError):
-            compile_text(text, params={s.name: 0})
+            compile_text(text, "interpreter", params={s.name: 0})
 
 
 def test_a_division_by_a_parameter_of_0_names_its_line() -> None:
@@ -143,7 +144,7 @@ def test_huge_allocs_workspaces_workers_and_tasks_are_refused() -> None:
 
 
 def test_a_program_that_goes_on_and_on_is_ended() -> None:
-    made = compile_text(f"{BLOCK}  for t in 0..900, u in 0..900 {{\n  }}\n  fill %y 0\n}}\n")
+    made = compile_text(f"{BLOCK}  for t in 0..900, u in 0..900 {{\n  }}\n  fill %y 0\n}}\n", "interpreter")
     made.steps = 1000
     with pytest.raises(errors.ExecutionError, match="1000 operations were done, and the program goes on"):
         made(np.ones((4, 8), np.float32))
@@ -164,7 +165,7 @@ def test_500_nested_calls_2000_parentheses_and_2000_loops_are_refused() -> None:
 def test_sums_of_3000_terms_are_refused_and_of_100_are_not() -> None:
     assert "line 3" in block(f"  map %y = {' + '.join(['%x'] * 3000)}", errors.ProgramError, limits.FORMULA.rule)
     x = np.ones((4, 8), np.float32)
-    assert (compile_text(f"{BLOCK}  map %y = {' + '.join(['%x'] * 100)}\n}}\n")(x) == 100).all()
+    assert (compile_text(f"{BLOCK}  map %y = {' + '.join(['%x'] * 100)}\n}}\n", "interpreter")(x) == 100).all()
     m = algebra.extent("M")
     with pytest.raises(errors.ParseError, match=re.escape(limits.OPERATORS.rule)):
         algebra.parse_expr(" + ".join(["M"] * 3000), [m])
@@ -193,7 +194,7 @@ def test_integer_constants_fit_their_type(body: str, value: str) -> None:
 def test_numbers_beside_conditions_take_the_type_of_what_they_are_compared_with() -> None:
     body = "  %b = alloc shared bool (4, 8)\n  map %b = or_(%x < 300.0, %x >= 4000.0)\n  map %y = select(%b, %x, 7.5)"
     x = np.arange(32, dtype=np.float32).reshape(4, 8)
-    assert np.array_equal(compile_text(f"{BLOCK}{body}\n}}\n")(x), x)
+    assert np.array_equal(compile_text(f"{BLOCK}{body}\n}}\n", "interpreter")(x), x)
 
 
 def test_5000_digits_are_refused_wherever_a_number_stands() -> None:
@@ -221,13 +222,13 @@ def test_a_lookup_needs_its_brackets() -> None:
         "  write %1, %y\n}\n"
     )
     with pytest.raises(errors.ParseError, match=re.escape("'dyn0: 0' is no lookup")):
-        tilewright.compile(text)
+        tilewright.compile(text, target="executor")
 
 
 def test_a_tile_program_without_a_write_is_refused() -> None:
     text = "tile f(%x: global f32[M])\n  symbols M\n{\n  %0 = read %x : f32[M]\n}\n"
     with pytest.raises(errors.NothingWritten, match="the program f never writes"):
-        tilewright.compile(text)
+        tilewright.compile(text, target="executor")
 
 
 def test_a_symbol_bound_to_itself_is_refused() -> None:
@@ -237,4 +238,59 @@ def test_a_symbol_bound_to_itself_is_refused() -> None:
     m, n = algebra.symbol("M", 0), algebra.symbol("N", 0)
     for bound in ({m: m + 1}, {m: 2 * n, n: m + 1}):
         with pytest.raises(errors.ArgumentError, match=r"M = .* mentions itself"):
-            tilewright.compile(text, bound)
+            tilewright.compile(text, bound, target="executor")
+
+
+def _nested(depth: int) -> object:
+    found: object = 2
+    for _ in range(depth):
+        found = (found,)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "limit"),
+    [
+        (lambda: algebra.Layout(_nested(3000)), limits.NESTING),
+        (lambda: algebra.Layout((1,) * 300), limits.MODES),
+        (lambda: algebra.Layout(4, 1 << 63), limits.OFFSETS),
+        (lambda: algebra.Layout(algebra.as_expr(1 << 63)), limits.OFFSETS),
+        (lambda: algebra.Layout((algebra.symbol("M", 1), 8)).bind({"M": 1 << 63}), limits.OFFSETS),
+        (lambda: algebra.downcast(algebra.Layout(8), 1 << 61), limits.OFFSETS),
+        (lambda: algebra.repeat(1, 10**9), limits.MODES),
+        (lambda: algebra.append(4, 1, up_to=10**9), limits.MODES),
+        (lambda: algebra.prepend(algebra.Layout(4), algebra.Layout(1), up_to=10**9), limits.MODES),
+        (lambda: algebra.Swizzle(3, 3, 3).downcast(1 << 60), limits.SWIZZLE),
+    ],
+)
+def test_operations_of_the_algebra_keep_to_the_limits(call: Callable[[], object], limit: limits.Limit) -> None:
+    with pytest.raises(errors.LayoutError, match=re.escape(limit.rule)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: algebra.tuple_add(_nested(3000), 1), "tuple_add: a=(((((((((...),),),),),),),),) is not an integer"),
+        (lambda: algebra.coalesce(10**5000), "coalesce: layout=an integer of 16610 bits is not a layout"),
+        (lambda: algebra.product_each((algebra.Layout(4),)), "product_each: x=(Layout(4, 1),) is not an integer"),
+        (lambda: algebra.Swizzle(3, 3, 3).upcast(2.0), "times as large, not 2.0"),
+        (lambda: algebra.Layout(4).bind(3), "values=3 is no dictionary of symbols or names"),
+    ],
+)
+def test_what_the_algebra_does_not_take_is_named_however_deep_or_long_it_is(
+    call: Callable[[], object], says: str
+) -> None:
+    with pytest.raises(errors.LayoutError, match=re.escape(says)):
+        call()
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": "two"}, {"workers": 1 << 20}, {"seed": "x"}])
+def test_workers_and_seeds_of_block_kernels_are_checked(options: dict[str, object]) -> None:
+    @tb.kernel()
+    def double(x: tb.In("f32", "M"), y: tb.Out("f32", "M"), *, M: tb.Size(1, 65536)):
+        y[:] = 2 * x[:]
+
+    (name,) = options
+    with pytest.raises(errors.ArgumentError, match=f"{name}={options[name]!r}: an integer"):
+        tilewright.compile(double, target="interpreter", **options)

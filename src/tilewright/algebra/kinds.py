@@ -56,8 +56,12 @@ def _all(kind: type) -> Callable[[Any], bool]:
     return lambda x: isinstance(x, list | tuple | set | frozenset | dict) and all(isinstance(e, kind) for e in x)
 
 
-def _numbers(x: Any) -> bool:
-    return is_nested(x, _is_int)
+def _is_shape(x: Any) -> bool:
+    return is_nested(x, _is_expr)
+
+
+def _is_layout_or_shape(x: Any) -> bool:
+    return _is_layout(x) or _is_shape(x)
 
 
 def _values(x: Any) -> bool:
@@ -70,8 +74,9 @@ def _values(x: Any) -> bool:
 _ANY: Kind = (is_nested, "an integer, a layout, or nested tuples of them")
 _EXPR: Kind = (_is_expr, "an expression or an integer")
 _LAYOUT: Kind = (_is_layout, "a layout")
-_INTS: Kind = (_numbers, "an integer or nested tuples of integers")
-_OPERAND: Kind = (lambda x: _is_layout(x) or isinstance(x, Swizzle), "a layout or a swizzle")
+_INTS: Kind = (_is_shape, "an integer or nested tuples of integers")
+_SHAPED: Kind = (_is_layout_or_shape, "a layout or a shape")
+_OPERAND: Kind = (lambda x: _is_layout_or_shape(x) or isinstance(x, Swizzle), "a layout, a shape or a swizzle")
 _SYMBOLS: Kind = (_all(Symbol), "a list of symbols")
 
 KINDS: dict[str, Kind] = {
@@ -83,7 +88,8 @@ KINDS: dict[str, Kind] = {
     "ExprLike": _EXPR,
     "_e.ExprLike": _EXPR,
     "ExprLike | None": (lambda x: x is None or _is_expr(x), "an expression, an integer or None"),
-    "Layout": (lambda x: isinstance(x, Layout), "a layout"),
+    "Layout": _LAYOUT,
+    "local_partition.threads": (lambda x: isinstance(x, Layout), "a layout"),
     "Layout | int": (lambda x: isinstance(x, Layout) or _is_int(x), "a layout or an integer"),
     "Layout | ComposedLayout": _LAYOUT,
     "Mapping[Any, Any]": (_values, "a dictionary of symbols (or names) and integers"),
@@ -109,14 +115,18 @@ KINDS: dict[str, Kind] = {
             *("logical_divide.layout", "zipped_divide.layout", "tiled_divide.layout", "flat_divide.layout"),
             *("local_tile.layout", "local_partition.layout", "blocked_product.block", "raked_product.block"),
             *("logical_product.block", "zipped_product.block", "tiled_product.block", "flat_product.block"),
+            *("complement.layout", "left_inverse.layout", "right_inverse.layout", "slice_and_offset.layout"),
+            *("max_common_layout.a", "max_common_layout.b", "max_common_vector.a", "max_common_vector.b"),
+            *("upcast.layout", "downcast.layout", "recast.layout", "tile_to_shape.block"),
         ),
-        _LAYOUT,
+        _SHAPED,
     ),
     **dict.fromkeys(("composition.a",), _OPERAND),
     **dict.fromkeys(
         (
             *("elem_scale.a", "elem_scale.b", "inner_product.a", "inner_product.b", "prefix_product.x"),
             *("suffix_product.x", "product.x", "shape_div.a", "shape_div.b", "idx2crd.shape", "crd2idx.shape"),
+            *("ceil_div.a", "ceil_div.b", "product_each.x", "product_like.x", "product_like.profile"),
             *(
                 "crd2crd.source",
                 "crd2crd.target",

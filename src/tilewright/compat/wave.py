@@ -14,7 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import tilewright.wave
+from tilewright.algebra.expr import Expr
 from tilewright.compiler import Executable, compile
+from tilewright.compiler.symbols import known_names
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
 from tilewright.ir.location import author_location
@@ -94,8 +96,10 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
         _named.update(fresh)
         warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
-    subs = {s: v for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
-    return compile(kernel, subs)
+    named = {getattr(s, "name", s): (s, v) for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
+    values = {s: v for s, v in named.values() if isinstance(v, Expr)}
+    known = known_names(kernel.trace(), kernel, values)  # Wave takes values for symbols that the kernel has not
+    return compile(kernel, {s: v for name, (s, v) in named.items() if name in known})
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.errors import DtypeMismatch, ProgramError
 from tilewright.ir.location import author_location
-from tilewright.limits import shown
+from tilewright.limits import shown, written
 
 _finfo: Any = ml_dtypes.finfo
 
@@ -26,6 +26,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -153,26 +156,49 @@ def dtype(name: str) -> DType:
     return found
 
 
-def as_dtype(given: Any, what: str) -> DType:
-    """The element type that is given: one of ours, its name, or numpy's; `what` names it in messages.
+DTypeLike: TypeAlias = DType | str | np.dtype[Any] | type[np.generic]
+"""What stands for an element type wherever one is taken."""
+_ALIASES = {f"s{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)}
 
-    >>> as_dtype("bf16", "dtype"), as_dtype(np.float16, "dtype")
-    (bf16, f16)
-    >>> as_dtype(3, "dtype")
+
+def element_type(given: Any, what: str = "") -> DType:
+    """The element type that is meant: as it is, by its name or numpy's, or as numpy's dtype; s8 is also i8.
+
+    `what` names the argument in the error.
+
+    >>> import numpy as np
+    >>> [element_type(x) for x in (f32, "f32", "float32", np.float32, np.dtype("float32"), "s8", "i8", "bfloat16")]
+    [f32, f32, f32, f32, f32, i8, i8, bf16]
+    >>> element_type("f13")
     Traceback (most recent call last):
-    tilewright.errors.DtypeMismatch: dtype=3 is no element type; there are bool, i4, ...
+    tilewright.errors.DtypeMismatch: there is no element type f13; there are bool, i4, ...
+    >>> element_type(3, "cast: dtype")
+    Traceback (most recent call last):
+    tilewright.errors.DtypeMismatch: cast: dtype=3: there is no element type 3; there are bool, i4, ...
     """
+    found = as_element_type(given)
+    if found is None:
+        value = written(given, 60)
+        where = f"{what}={value}: " if what else ""
+        name = shown(given, 60) if isinstance(given, str) else value
+        raise DtypeMismatch(
+            f"{where}there is no element type {name}; there are {', '.join(ALL)}, and numpy's dtypes for them",
+            author_location(),
+        )
+    return found
+
+
+def as_element_type(given: Any) -> DType | None:
+    """What `element_type` gives; None where nothing is meant."""
     if isinstance(given, DType):
         return given
-    found = None
     if isinstance(given, str):
-        found = ALL.get(given)
-    elif isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
-        found = from_numpy(np.dtype(given))
-    if found is None:
-        known = ", ".join(ALL)
-        raise DtypeMismatch(f"{what}={shown(repr(given), 60)} is no element type; there are {known}", author_location())
-    return found
+        name = _ALIASES.get(given, given)
+        # numpy's own names in full: its short ones mean other types than ours, i8 one of 64 bits
+        return ALL.get(name) or next((t for t in ALL.values() if t.numpy.name == name and t is not index), None)
+    if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
+        return from_numpy(np.dtype(given))
+    return None
 
 
 def from_numpy(form: np.dtype[Any]) -> DType | None:
@@ -180,4 +206,20 @@ def from_numpy(form: np.dtype[Any]) -> DType | None:
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t
+    return None
+
+
+def plain_number(x: Any) -> bool | int | float | None:
+    """A Python number equal to a Python or numpy number (ml_dtypes' too); None for anything else.
+
+    >>> plain_number(np.float32(0.1)), plain_number(np.int64(3)), plain_number(ml_dtypes.bfloat16(0.5))
+    (0.10000000149011612, 3, 0.5)
+    """
+    if isinstance(x, np.ndarray) and x.shape == () and not isinstance(x, np.ma.MaskedArray):
+        x = x[()]
+    if isinstance(x, np.generic):
+        x = float(x) if isinstance(x, np.longdouble) else x.item()
+    for plain in (bool, int, float):
+        if isinstance(x, plain):
+            return plain(x)  # of the type itself: what is derived from it may print as something else
     return None

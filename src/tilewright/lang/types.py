@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import DimensionMismatch
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, DTypeLike, as_element_type, element_type
 from tilewright.ir.location import author_location
 
 
@@ -31,14 +31,15 @@ class _MemoryMeta(type):
             parts = (*parts[0], *parts[1:])
         kept = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
         given = f"Memory[{', '.join(map(str, parts))}]"
-        if len(kept) < 2 or not isinstance(kept[-1], DType):
-            last = f"{kept[-1]} is no element type; " if kept else ""
+        dtype = as_element_type(kept[-1]) if kept else None
+        if len(kept) < 2 or dtype is None:
+            last = f"{kept[-1]} is no element type; " if kept and dtype is None else ""
             raise DimensionMismatch(
                 f"{given}: {last}give the dimensions, the address space and the element type, as in "
                 "Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]",
                 author_location(),
             )
-        *dims, space, dtype = kept
+        *dims, space, _ = kept
         for dim in dims:
             if isinstance(dim, bool) or not isinstance(dim, int | Expr):
                 raise DimensionMismatch(f"{given}: {dim!r} is neither a symbol nor an integer", author_location())
@@ -70,11 +71,12 @@ class Memory(metaclass=_MemoryMeta):
 class _RegisterMeta(type):
     def __getitem__(cls, parts: Any) -> Register:
         parts = parts if isinstance(parts, tuple) else (parts,)
-        if not isinstance(parts[-1], DType):
+        dtype = as_element_type(parts[-1])
+        if dtype is None:
             raise DimensionMismatch(
                 f"Register[{', '.join(map(str, parts))}]: the last entry must be an element type", author_location()
             )
-        *dims, dtype = parts
+        dims = parts[:-1]
         for dim in dims:
             if isinstance(dim, bool) or not isinstance(dim, int | Expr):
                 raise DimensionMismatch(
@@ -102,8 +104,8 @@ class Register(metaclass=_RegisterMeta):
 
 
 class _SymbolBindMeta(type):
-    def __getitem__(cls, dtype: DType) -> SymbolBind:
-        return SymbolBind(dtype)
+    def __getitem__(cls, dtype: DTypeLike) -> SymbolBind:
+        return SymbolBind(element_type(dtype))
 
 
 class SymbolBind(metaclass=_SymbolBindMeta):

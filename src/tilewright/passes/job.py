@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.tile.general import Lowered
@@ -24,7 +24,6 @@ class Job:
     """What is known so far of a program that becomes block programs."""
 
     machine: Machine
-    available: Callable[[MultiplyAtom], bool]
     program: Program | None = None
     sizes: Mapping[Symbol, int] = field(default_factory=dict)
     shapes: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)

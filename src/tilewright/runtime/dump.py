@@ -1,8 +1,9 @@
-"""`TILEWRIGHT_DUMP`: every level of a program written to a folder, numbered by pass."""
+"""`TILEWRIGHT_DUMP`: every level of a program written to a folder, numbered by pass; the passes are logged anyway."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from tilewright.errors import ArgumentError
 from tilewright.runtime import environment
 
+_LOG = logging.getLogger("tilewright.compile")
 _count = itertools.count()
 
 
@@ -31,7 +33,8 @@ class Dump:
         return self.folder is not None
 
     def write(self, step: str, level: str, text: Callable[[], str]) -> None:
-        """Writes a level after a step."""
+        """Writes a level after a step; logs the step."""
+        _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:
             return
         path = self.folder / f"{os.getpid()}-{self.number:03d}-{self.name}-{self.step:02d}-{step}.{level}"

@@ -11,11 +11,11 @@ from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr
 from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch
 from tilewright.ir import dtypes
 from tilewright.ir.core import MemoryType, Op, TileType, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import dims_text
 from tilewright.lang.mapping import IndexMapping
-from tilewright.limits import shown
+from tilewright.limits import written
 from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
 
 
@@ -41,7 +41,7 @@ def read(
     if otherwise is not None:
         number = otherwise.item() if isinstance(otherwise, np.generic) else otherwise
         if not isinstance(number, int | float):
-            raise DtypeMismatch(f"read: otherwise={shown(repr(number), 60)} is no number", author_location())
+            raise DtypeMismatch(f"read: otherwise={written(number, 60)} is no number", author_location())
         attrs["otherwise"] = number
     made = tracer("read").emit("read", (value, *extra), attrs, (TileType(kind.dtype, dims or kind.dims),))
     return Tile(made.result)
@@ -150,7 +150,7 @@ def _access(
         ("target", target, (list, tuple), "a list of iterators"),
     ):
         if given is not None and not isinstance(given, kinds):
-            raise BadMapping(f"{what}: {name}={shown(repr(given), 60)} is not {wanted}", author_location(2))
+            raise BadMapping(f"{what}: {name}={written(given, 60)} is not {wanted}", author_location(2))
     if bounds:
         attrs["bounds"] = tuple((as_expr(d), as_expr(e)) for d, e in bounds.items())
     if source is not None or target is not None:
@@ -257,7 +257,7 @@ def _by_iterators(
 def allocate(
     shape: Any,
     distributed_shape: Any,
-    dtype: DType,
+    dtype: DTypeLike,
     address_space: Any = None,
     padding: int = 0,
     parent: Any = None,
@@ -266,7 +266,7 @@ def allocate(
     tag: str | None = None,
 ) -> MemoryArgument:
     """Memory shared by the threads of one workgroup."""
-    kind = MemoryType(dtype, dims_of(shape), "shared")
+    kind = MemoryType(element_type(dtype), dims_of(shape), "shared")
     made = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (kind,))
     return MemoryArgument(made.result)
 

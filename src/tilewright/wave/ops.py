@@ -13,7 +13,7 @@ from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or
 from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType, as_dtype
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.lang.mapping import IndexMapping
@@ -43,11 +43,11 @@ def iterate(
         if not isinstance(init_args, list | tuple):
             raise DtypeMismatch(f"iterate: init_args={init_args!r}: give a list of tiles, init_args=[...]", where)
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
-        block, returned = trace.body(body, [Value(v.type) for v in carried])
-        results = _returned(returned, len(carried), "iterate")
-        trace.open(block)
-        trace.emit("yield", results)
-        trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            trace.emit("yield", _returned(returned, len(carried), "iterate"))
+
+        block = trace.body(body, [Value(v.type) for v in carried], ends)
         attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
         operands = carried
         if start is not None:
@@ -103,12 +103,12 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
         otherwise = (
             [] if else_return is None else list(else_return if isinstance(else_return, tuple | list) else [else_return])
         )
-        block, returned = trace.body(body, [])
-        if otherwise:
-            results = _returned(returned, len(otherwise), "conditional")
-            trace.open(block)
-            trace.emit("yield", results)
-            trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            if otherwise:
+                trace.emit("yield", _returned(returned, len(otherwise), "conditional"))
+
+        block = trace.body(body, [], ends)
         operands += [tile_of(x, "conditional") for x in otherwise]
         made = trace.emit("conditional", operands, attrs, None, (block,))
         tiles = tuple(Tile(r) for r in made.results)
@@ -227,19 +227,19 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
     return Tile(tracer("select").emit("select", values).result)
 
 
-def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same numbers in another element type.
 
     Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
     number becomes 0); integers wrap.
     """
-    attrs = {"dtype": as_dtype(dtype, "cast: dtype")}
+    attrs = {"dtype": element_type(dtype, "cast: dtype")}
     return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], attrs).result)
 
 
-def bitcast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same bits in another element type; the last dimension changes with the width."""
-    attrs = {"dtype": as_dtype(dtype, "bitcast: dtype")}
+    attrs = {"dtype": element_type(dtype, "bitcast: dtype")}
     return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
 
 
@@ -265,9 +265,11 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 # -- indices and scalars ----------------------------------------------------------------------------------
 
 
-def self_index(dim: Any, dtype: DType = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None) -> Tile:
+def self_index(
+    dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
+) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
-    attrs = {"dim": dim_of(dim, "self_index"), "dtype": as_dtype(dtype, "self_index: dtype")}
+    attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
     return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
@@ -295,9 +297,9 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     trace.emit("set_symbol", [tile], {"symbol": symbol_})
 
 
-def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
+def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    return Tile(operand(value, as_dtype(dtype, "scalar: dtype"), "scalar"))
+    return Tile(operand(value, element_type(dtype, "scalar: dtype"), "scalar"))
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:

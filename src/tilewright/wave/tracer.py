@@ -19,13 +19,14 @@ from tilewright.errors import (
     ProgramError,
     PythonControlFlow,
 )
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, plain_number
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import Builder
+from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
-from tilewright.limits import shown
+from tilewright.limits import written
 
 _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
@@ -34,7 +35,7 @@ class Tracer:
     """One kernel being traced: the blocks that are open, and the iterators' dimensions."""
 
     def __init__(self, iterators: dict[Symbol, Expr]):
-        self.builder = Builder()
+        self.builder = Builder(TILE)
         self.iterators = iterators
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
@@ -52,20 +53,12 @@ class Tracer:
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
-    def body(self, function: Callable[..., Any], args: Sequence[Value]) -> tuple[Block, Any]:
-        """The block that calling `function` with these values makes, and what it returns."""
+    def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
+        """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
         require_call(function, len(args))
-        block = Block(tuple(args))
-        self.builder.blocks.append(block)
-        try:
-            returned = function(*[Tile(v) for v in args])
-        finally:
-            self.builder.blocks.pop()
-        return block, returned
-
-    def open(self, block: Block) -> None:
-        """Operations go to this block from now on."""
-        self.builder.blocks.append(block)
+        with self.builder.within(tuple(args)) as block:
+            ends(function(*[Tile(v) for v in args]))
+        return block
 
     def __enter__(self) -> Tracer:
         self._token = _current.set(self)
@@ -257,30 +250,32 @@ class Tile:
 _NUMPY = (
     *("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power"),
     *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
 )
-_OURS = ("add", "sub", "mul", "div", "floordiv", "mod", "powf", "lt", "le", "gt", "ge", "eq", "ne")
+_OURS = (
+    *("add", "sub", "mul", "div", "floordiv", "mod", "powf", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("and_", "or_", "xor", "shl", "shr"),
+)
 _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
 """numpy's functions behind Python's operators, and what they are called here."""
 
 
 def operand(x: Any, dtype: DType, what: str) -> Any:
     """X as an operand beside a tile of this element type: numbers and expressions become scalars."""
-    if isinstance(x, np.generic):
-        x = x.item()
     if isinstance(x, Tile):
         return x.value
     if isinstance(x, MemoryArgument):
         raise DtypeMismatch(f"{what}: {x.value.name} is memory; read it first, with tkw.read", author_location(2))
-    if isinstance(x, bool | int | float | Expr):
-        if isinstance(x, float) and not dtype.is_float:
+    number = x if isinstance(x, Expr) else plain_number(x)
+    if number is not None:
+        if isinstance(number, float) and not dtype.is_float:
             raise DtypeMismatch(
-                f"{what} of a tile of {dtype} and the number {x}: it is no integer; cast the tile, for instance "
+                f"{what} of a tile of {dtype} and the number {number}: it is no integer; cast the tile, for instance "
                 "tkw.cast(x, tkl.f32)",
                 author_location(2),
             )
-        value = int(x) if isinstance(x, bool) else x
-        return tracer(what).emit("scalar", (), {"value": value, "dtype": dtype}).result
-    raise DtypeMismatch(f"{what} takes tiles and numbers, not {shown(repr(x), 60)}", author_location(2))
+        return tracer(what).emit("scalar", (), {"value": number, "dtype": dtype}).result
+    raise DtypeMismatch(f"{what} takes tiles and numbers, not {written(x, 60)}", author_location(2))
 
 
 def tile_of(x: Any, what: str) -> Value:
@@ -289,7 +284,7 @@ def tile_of(x: Any, what: str) -> Value:
         return x.value
     if isinstance(x, MemoryArgument):
         raise DtypeMismatch(f"{what}: {x.value.name} is memory; read it first, with tkw.read", author_location(2))
-    raise DtypeMismatch(f"{what} takes a tile, not {shown(repr(x), 60)}", author_location(2))
+    raise DtypeMismatch(f"{what} takes a tile, not {written(x, 60)}", author_location(2))
 
 
 def memory_of(x: Any, what: str) -> Value:
@@ -300,10 +295,9 @@ def memory_of(x: Any, what: str) -> Value:
 
 
 def _fill(register: Register, value: Any) -> Tile:
-    if not isinstance(value, int | float | Expr):
+    if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
-    kept = int(value) if isinstance(value, bool) else value
-    made = tracer("Register[...](value)").emit("fill", (), {"value": kept}, (TileType(register.dtype, register.dims),))
+    made = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
     return Tile(made.result)
 
 
@@ -319,4 +313,4 @@ def dim_of(dim: Any, what: str) -> Expr:
     """A dimension, or a coordinate; an error that names `what` otherwise."""
     if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
         return as_expr(dim)
-    raise DimensionMismatch(f"{what}: {shown(repr(dim), 60)} is neither a symbol nor an integer", author_location(2))
+    raise DimensionMismatch(f"{what}: {written(dim, 60)} is neither a symbol nor an integer", author_location(2))
