@@ -14,6 +14,10 @@ class TilewrightError(Exception):
     """The base of all errors raised by Tilewright."""
 
 
+class LimitExceeded(TilewrightError, ValueError):
+    """More than Tilewright takes: the message names the value and the limit; `tilewright.limits` lists them all."""
+
+
 class LayoutError(TilewrightError, ValueError):
     """A layout operation that cannot be done; the message names the layouts and the failing mode."""
 
@@ -30,6 +34,10 @@ class NotExact(ExpressionError, ArithmeticError):
     """`a / b` was evaluated where b does not divide a."""
 
 
+class DivisionByZero(ExpressionError, ZeroDivisionError):
+    """`//`, `%` or `/` by 0 in an integer expression."""
+
+
 class OutOfRange(ExpressionError):
     """A symbol was given a value outside the range it was declared with."""
 
@@ -38,13 +46,19 @@ class AccessError(TilewrightError, ValueError):
     """A transform, access or cut that cannot be done; the message names the axis or the divisors."""
 
 
+SHOWN = 100
+"""Of a long line, so many characters are shown on both sides of a fault."""
+
+
 class ParseError(TilewrightError, ValueError):
     """Text that is not in the notation; the message shows the text with a caret under the fault."""
 
     def __init__(self, what: str, text: str, position: int):
         self.text = text
         self.position = position
-        super().__init__(f"{what}\n  {text}\n  {' ' * position}^")
+        start = max(0, position - SHOWN) if len(text) > 2 * SHOWN else 0  # of a long text, what stands around
+        line = text[start : start + 2 * SHOWN]
+        super().__init__(f"{what}\n  {line}\n  {' ' * (position - start)}^")
         self.what = what
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,6 +105,10 @@ class DimensionMismatch(ProgramError):
 
 class BadMapping(ProgramError):
     """An index mapping that does not say, for each element of the tile, which element of memory it is."""
+
+
+class NoSuchAttribute(ProgramError, AttributeError):
+    """Something that arrays have, asked of a tile or of memory inside a kernel."""
 
 
 class PythonControlFlow(ProgramError, TypeError):

@@ -27,6 +27,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
+from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
 from tilewright.plan.opening import opened
@@ -73,7 +74,7 @@ class Conv:
         out_dtype: DTypeLike | None = None,
         dynamic: str | None = None,
     ):
-        if dynamic not in (None, "batch", "image"):
+        if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
             raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
         self.dynamic = dynamic
         self.weight = _array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
@@ -88,9 +89,9 @@ class Conv:
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
         kind = _dtype(self.weight, "weight")
         count = plain_number(groups)
-        if not isinstance(count, int) or count < 1 or filters % count:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1 or filters % count:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
-        self.activation, self.groups = activation, count
+        self.activation, self.groups = known_activation(activation), count
         self.out = _out(out_dtype, kind)
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
@@ -260,6 +261,7 @@ def matmul(
     >>> matmul(np.ones((2, 3, 4), np.float32), np.ones((2, 4, 5), np.float32)).shape
     (2, 3, 5)
     """
+    known_activation(activation)
     left, right = _array(a, "a"), _array(b, "b")
     kind = _dtype(left, "a")
     *batch, m, k = left.shape
@@ -358,9 +360,12 @@ def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:
 def _listed(value: Any, name: str) -> Array:
     """An array of numbers that are given as lists."""
     try:
-        return np.asarray(value)
-    except ValueError as fault:
+        found = np.asarray(value)
+    except (TypeError, ValueError) as fault:  # nested lists of unequal lengths, say
         raise ArgumentError(f"{name} is no array of numbers: {fault}") from None
+    if found.dtype.kind in "OSUMmV":
+        raise ArgumentError(f"{name} is no array of numbers: it holds {found.dtype}")
+    return found
 
 
 def _in_place(value: Any, name: str) -> Array:
@@ -387,9 +392,9 @@ def _dtype(array: Array, name: str) -> DType:
 
 def _out(given: DTypeLike | None, kind: DType) -> DType:
     try:
-        return kind if given is None else element_type(given)
+        return kind if given is None else element_type(given, "out_dtype")
     except ProgramError as fault:
-        raise ArgumentError(f"out_dtype={given!r}: {fault}") from None
+        raise ArgumentError(fault.what) from None
 
 
 def _by(extents: Any) -> str:

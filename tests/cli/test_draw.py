@@ -117,6 +117,24 @@ def test_the_console_script() -> None:
     assert result.stderr.splitlines() == ["error: expected , or )", "  (2", "    ^"]
 
 
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ("(1000000000,1000000000)", "1000000000000000000 cells in all"),
+        ("(" * 100 + "2" + ")" * 100, "at most 64 deep in one another"),
+        ("9" * 5000, "an integer has at most 512 bits"),
+        ("4:(1)@99999999999", "has no meaning in a layout"),
+    ],
+)
+def test_a_layout_that_is_too_large_to_draw_is_refused_at_once(layout: str, says: str) -> None:
+    assert says in tilewright("draw", layout, code=2)[1]
+
+
+def test_a_tile_of_5000_digits_is_refused() -> None:
+    message = tilewright("draw", "(4,2):(2,1)", "--partition", f"{'9' * 5000}x2", code=2)[1]
+    assert "an integer has at most 512 bits" in message
+
+
 CK = Path(__file__).parents[2] / "examples" / "ck"
 
 

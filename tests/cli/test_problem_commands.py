@@ -268,6 +268,39 @@ def test_bench_refuses_before_it_starts(tmp_path: Path) -> None:
     assert "names no element type" in tilewright("bench", "resnet_50", "--dt", "f13", code=2)[1]
 
 
+def test_files_that_are_no_text_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "binary"
+    file.write_bytes(bytes(range(256)))
+    for arguments in (("run", SMALL, "--plan", f"@{file}"), ("bench", str(file))):
+        message = tilewright(*arguments, code=2)[1]
+        assert f"{file} is no text: its byte 128 is no UTF-8" in message
+
+
+def test_what_the_peer_itself_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        """A PyTorch whose oneDNN takes nothing."""
+
+        float32 = "float32"
+
+        def from_numpy(self, array: Any) -> Any:
+            return self
+
+        def to(self, form: Any) -> Any:
+            return self
+
+        def permute(self, *axes: int) -> Any:
+            return self
+
+        def to_mkldnn(self) -> Any:
+            raise RuntimeError("mkldnn is not for this CPU\nand more")
+
+    library = peer.Library.__new__(peer.Library)
+    library.torch = Refusing()
+    work = Workload(read_problem("mb1ic8ih6oc8kh3ph1"), read_types("f32"))
+    with pytest.raises(ArgumentError, match=r"PyTorch refuses it on this CPU: mkldnn is not for this CPU$"):
+        library.forms(work, work.arrays(np.random.default_rng(0), exact=False))
+
+
 def test_a_set_may_be_one_problem() -> None:
     assert [str(w.problem) for w in workloads("64x32:32x48", "bf16", None)] == ["64x32:32x48"]
     assert [str(w.problem) for w in workloads("ic8ih5oc8kh3", "f32", 1)] == ["mb1ic8ih5oc8oh3kh3ph0"]

@@ -258,3 +258,24 @@ def test_mistakes_of_batches_are_named():
         tilewright.matmul(a[0, 0], b[0])
     with pytest.raises(ArgumentError, match="bias has 4 elements; there are 5 columns"):
         tilewright.matmul(a, b[0], np.zeros(4, np.float32))
+
+
+def test_an_element_type_may_be_given_as_it_is():
+    import tilewright.lang as tkl
+
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    for kind in (tkl.f32, "f32", np.float32, np.dtype(np.float32)):
+        assert tilewright.matmul(a, b, out_dtype=kind).dtype == np.float32
+    with pytest.raises(ArgumentError, match="out_dtype='f13': there is no element type f13; there are bool, "):
+        tilewright.matmul(a, b, out_dtype="f13")
+
+
+def test_weights_that_are_no_array_are_named():
+    for given, says in ((None, "NoneType"), ("w", "str"), (object(), "object")):
+        with pytest.raises(ArgumentError, match=f"weight is {says}; it must be an array"):
+            tilewright.Conv2d(given)
+
+
+def test_an_activation_that_there_is_not_is_refused_when_the_layer_is_made():
+    with pytest.raises(ArgumentError, match="activation='foo': there are relu, gelu, silu, and None"):
+        tilewright.Conv2d(np.ones((2, 1, 1, 3), np.float32), activation="foo")

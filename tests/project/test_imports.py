@@ -17,6 +17,8 @@ PACKAGE = Path(tilewright.__file__).parent
 # A part may import the parts before it in this list, and itself. Parts of one row do not know each other.
 ORDER = [
     {"_version", "errors"},
+    {"limits"},
+    {"signatures"},
     {"algebra"},
     {"ir"},
     {"machine"},

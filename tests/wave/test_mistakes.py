@@ -17,6 +17,7 @@ from tilewright.errors import (
     ExecutionError,
     MissingTiling,
     NarrowingWarning,
+    NoSuchAttribute,
     NothingWritten,
     OutOfScope,
     ProgramError,
@@ -465,6 +466,102 @@ def test_sizes_and_assumptions_are_checked_at_the_call():
 def test_tile_sizes_are_at_least_one():
     with pytest.raises(ArgumentError, match="the tile size of N is BLOCK_N = 0; it must be at least 1"):
         tilewright.compile(online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)]), {"BLOCK_N": 0}, target="executor")
+
+
+# -- what arrays have, asked of tiles and of memory -----------------------------------------------------------------
+
+
+def traced(body):
+    """The kernel that does this with a tile t of x, and with x and y themselves."""
+
+    @tkw.wave()
+    def kernel(x: f32_mn, y: f32_mn):
+        t = tkw.read(x)
+        body(t, x, y)
+        tkw.write(t, y)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        (lambda t, x, y: x + 1.0, DtypeMismatch, r"x, which is memory: read it first, with tkw.read\(x\)"),
+        (lambda t, x, y: 1.0 - x, DtypeMismatch, "which is memory: read it first"),
+        (lambda t, x, y: np.float32(2) * x, DtypeMismatch, "which is memory: read it first"),
+        (lambda t, x, y: y.__setitem__(slice(None), x[:]), DtypeMismatch, r"tkw.write\(tile, x\)"),
+        (lambda t, x, y: t @ t, DtypeMismatch, "write tkw.mma"),
+        (lambda t, x, y: t.sum(N), NoSuchAttribute, "has no attribute sum: write tkw.sum"),
+        (lambda t, x, y: t.shape, NoSuchAttribute, "has no attribute shape: dimensions go by name"),
+        (lambda t, x, y: x.shape, NoSuchAttribute, "has no attribute shape: dimensions go by name"),
+        (lambda t, x, y: np.exp(t), DtypeMismatch, "numpy.exp of <tile"),
+        (lambda t, x, y: tkw.cast(t, 3), DtypeMismatch, "cast: dtype=3: there is no element type 3;"),
+        (lambda t, x, y: t + None, DtypeMismatch, "add takes tiles and numbers, not None"),
+        (lambda t, x, y: tkw.sum([]), DtypeMismatch, "sum of nothing"),
+        (lambda t, x, y: tkw.sum(t, dim=None, acc="a"), DtypeMismatch, "not 'a'"),
+        (lambda t, x, y: tkw.max(t, dim="N"), DimensionMismatch, "'N' is neither a symbol nor an integer"),
+        (lambda t, x, y: tkw.permute(t, None), DimensionMismatch, "None is neither a symbol nor an integer"),
+        (lambda t, x, y: tkw.set_symbol(3, t), DtypeMismatch, "3 is no symbol"),
+        (lambda t, x, y: tkw.apply_expr(t, 3), DtypeMismatch, "3 is no function"),
+        (lambda t, x, y: tkw.iterate(N, init_args=t)(lambda a: a), DtypeMismatch, "give a list of tiles, init_args="),
+        (lambda t, x, y: tkw.iterate(N, init_args=[t])(lambda: t), DimensionMismatch, "the 1 values that are carried"),
+        (
+            lambda t, x, y: tkw.iterate(N, init_args=[t])(lambda a, b: a),
+            DimensionMismatch,
+            "missing a required argument",
+        ),
+    ],
+)
+def test_what_arrays_have_is_asked_of_tiles_and_memory(body, error, says):
+    with pytest.raises(error, match=says) as found:
+        tilewright.compile(traced(body), target="executor")
+    assert __file__ in str(found.value)
+
+
+def test_powers_numpy_numbers_and_numpy_element_types_mean_what_they_say():
+    @tkw.wave()
+    def kernel(x: f32_m, y: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f16]):
+        tkw.write(tkw.cast(2 ** tkw.read(x) * np.float64(0.5) + np.int64(1), np.float16), y)
+
+    out = tilewright.compile(kernel, target="executor")(np.array([1, 2, 3], np.float32))
+    assert out.tolist() == [2, 3, 5]
+    assert "np." not in tilewright.compile(kernel, target="executor").text()
+
+
+def test_a_kernel_with_open_arguments():
+    @tkw.wave()
+    def kernel(*args: f32_m):
+        tkw.write(tkw.read(args[0]), args[1])
+
+    with pytest.raises(DtypeMismatch, match=r"the parameter \*args.*its arguments are counted"):
+        tilewright.compile(kernel, target="executor")
+
+
+def test_wave_without_parentheses():
+    with pytest.raises(ProgramError, match=r"@tkw.wave is written with parentheses: @tkw.wave\(\)"):
+
+        @tkw.wave
+        def kernel(x: f32_m, y: f32_m):
+            tkw.write(tkw.read(x), y)
+
+
+def test_a_dimension_that_stands_twice_and_a_missing_element_type():
+    with pytest.raises(DimensionMismatch, match=r"Memory\[M, M, .*the dimension M stands there twice"):
+        tkl.Memory[M, M, GLOBAL_ADDRESS_SPACE, tkl.f32]
+    with pytest.raises(DimensionMismatch, match=r"Memory\[M, M\]: M is no element type"):
+        tkl.Memory[M, M]
+
+
+def test_an_iterator_over_2_that_is_not_whole_names_the_other_division():
+    i = tkw.IndexMapping.iterator(0)
+    half = tkw.IndexMapping(num_iterators=1, inputs={M: i / 2}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(x: f32_m, y: f32_m):
+        tkw.write(tkw.read(x, mapping=half), y)
+
+    with pytest.raises(ProgramError, match="1 / 2 was said to be exact, but 2 does not divide 1; // rounds down"):
+        tilewright.compile(kernel, target="executor")(np.ones(4, np.float32))
 
 
 # -- symbols that a kernel does not have -----------------------------------------------------------------------

@@ -74,6 +74,7 @@ from tilewright.algebra.inttuple import (
     weakly_congruent,
 )
 from tilewright.algebra.inverse import complement, left_inverse, max_common_layout, max_common_vector, right_inverse
+from tilewright.algebra.kinds import KINDS
 from tilewright.algebra.layout import (
     Layout,
     cosize,
@@ -109,6 +110,8 @@ from tilewright.algebra.tuples import (
     unwrap,
     wrap,
 )
+from tilewright.errors import ExpressionError, LayoutError
+from tilewright.signatures import check_all
 
 __all__ = [
     "Access",
@@ -221,3 +224,10 @@ __all__ = [
     "zipped_divide",
     "zipped_product",
 ]
+
+_EXPRESSIONS = (
+    *("all_of", "any_of", "as_expr", "ceildiv", "eq", "evaluate", "extent", "has_division", "index", "is_nonneg"),
+    *("linear_form", "maximum", "minimum", "ne", "negate", "parse_expr", "substitute", "symbol"),
+)
+check_all(globals(), _EXPRESSIONS, KINDS, ExpressionError)
+check_all(globals(), (name for name in __all__ if name not in _EXPRESSIONS), KINDS, LayoutError)

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.algebra.inttuple import Value, is_int
 from tilewright.errors import LayoutError
+from tilewright.limits import NESTING, RANK, shown
 
 Path: TypeAlias = "tuple[int, ...]"
 
@@ -38,6 +39,15 @@ class ScaledBasis(Value):
     path: Path
 
     def __init__(self, value: Any, path: Path):
+        if not isinstance(path, tuple):
+            raise LayoutError(f"a stride moves along a path of modes, a tuple, not {path!r}")
+        for mode in path:
+            if not is_int(mode) or not 0 <= mode < RANK.most:
+                raise LayoutError(
+                    f"the stride {shown(value)}@{shown(mode)}: modes are numbered from 0 to {RANK.most - 1}"
+                )
+        if NESTING.refuses(len(path)):
+            raise LayoutError(f"a stride along {len(path)} modes in one another: {NESTING.rule}")
         self._keep(value=value, path=path)
 
     def __mul__(self, factor: Any) -> ScaledBasis:

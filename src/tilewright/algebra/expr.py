@@ -20,6 +20,7 @@ it without that promise.
 
 from __future__ import annotations
 
+import operator
 import zlib
 from collections.abc import Iterator, Mapping
 from math import gcd, inf
@@ -27,6 +28,7 @@ from sys import getrefcount
 from typing import Any, TypeAlias
 
 from tilewright.errors import ExpressionError
+from tilewright.limits import INTEGER, NESTING, shown
 
 Bound: TypeAlias = float
 """An int, or infinity: the numeric end of a range."""
@@ -198,6 +200,8 @@ class Expr:
     def __pow__(self, exponent: int) -> Expr:
         if type(exponent) is not int or exponent < 0:
             raise ExpressionError(f"({self}) ** {exponent!r}: the exponent must be an integer that is not negative")
+        if NESTING.refuses(exponent):
+            raise ExpressionError(f"({self}) ** {shown(exponent)}: the exponent is at most {NESTING.most}")
         result: Expr = ONE
         for _ in range(exponent):
             result = _rules.multiply(result, self)
@@ -485,6 +489,8 @@ def const(value: int) -> Const:
         found._samples = None
         if -1024 <= value <= 4096:
             return _small.setdefault(value, found)
+        if not -INTEGER.most <= value <= INTEGER.most:
+            raise ExpressionError(f"{shown(value)}: {INTEGER.rule}")
         return _nodes.setdefault(value, found)  # type: ignore[return-value]
     return found
 
@@ -495,9 +501,17 @@ def as_expr(value: Any) -> Expr:
         return value
     if type(value) is int:
         return const(value)
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        return const(value.__index__())
+    if hasattr(value, "__index__") and not isinstance(value, bool | type) and not getattr(value, "ndim", 0):
+        return const(index_of(value))
     raise ExpressionError(f"{value!r} is neither an integer nor an expression")
+
+
+def index_of(value: Any) -> int:
+    """The integer that a value with `__index__` is."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ExpressionError(f"{value!r} is neither an integer nor an expression") from None
 
 
 ZERO = const(0)
@@ -524,6 +538,8 @@ def symbol(
     >>> 2 * q + s < W
     <1>
     """
+    if not isinstance(name, str):
+        raise ExpressionError(f"a symbol's name must be an identifier; {name!r} is not")
     lower = None if lo is None else as_expr(lo)
     upper = None if hi is None else as_expr(hi)
     defined = None if definition is None else as_expr(definition)

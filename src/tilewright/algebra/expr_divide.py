@@ -20,7 +20,7 @@ from typing import Any
 
 from tilewright.algebra import expr as _e
 from tilewright.algebra.expr import Bound, Const, Exact, Expr, FloorDiv, Mod, Sum, const, gcd_of
-from tilewright.errors import ExpressionError
+from tilewright.errors import DivisionByZero, ExpressionError
 
 # Results already found: a digit's quotient and remainder are asked for again and again. Emptied when full,
 # so that it keeps only so many expressions alive.
@@ -84,7 +84,7 @@ def _positive(e: Expr) -> bool:
 def _div_number(a: Expr, n: int) -> Expr:
     if n <= 0:
         if n == 0:
-            raise ZeroDivisionError(f"({a}) // 0")
+            raise DivisionByZero(f"({a}) // 0")
         return _div_number(_rules.scale(a, -1), -n)
     if n == 1:
         return a
@@ -128,7 +128,7 @@ def _div_sum(a: Sum, n: int) -> Expr:
 def _mod_number(a: Expr, n: int) -> Expr:
     if n <= 0:
         if n == 0:
-            raise ZeroDivisionError(f"({a}) % 0")
+            raise DivisionByZero(f"({a}) % 0")
         return _rules.scale(_mod_number(_rules.scale(a, -1), -n), -1)
     if n == 1 or a.multiple % n == 0:
         return _e.ZERO
@@ -352,7 +352,7 @@ def quotient_of(a: Expr, d: Expr) -> Expr | None:
 def exact_divide(a: Expr, d: Expr) -> Expr:
     """A / d: the quotient where d is known to divide a, otherwise a node that is checked when evaluated."""
     if d is _e.ZERO:
-        raise ZeroDivisionError(f"({a}) / 0")
+        raise DivisionByZero(f"({a}) / 0")
     quotient = quotient_of(a, d)
     if quotient is not None:
         return quotient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ from tilewright.algebra.expr import (
     as_expr,
 )
 from tilewright.algebra.expr_use import ceildiv
-from tilewright.errors import ParseError, TilewrightError
+from tilewright.errors import LimitExceeded, ParseError, TilewrightError
+from tilewright.limits import NESTING, OPERATORS, integer
 
 # how tightly each form binds, as in Python
 _OR, _AND, _COMPARE, _XOR, _SUM, _PRODUCT, _ATOM = range(7)
@@ -155,31 +157,81 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
     """
     if not isinstance(symbols, Mapping):
         symbols = {s.name: s for s in symbols}
+    body = text.strip()
+    _require_limits(body)
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as fault:
-        raise ParseError(f"not an expression: {fault.msg}", text.strip(), max(0, (fault.offset or 1) - 1)) from None
-    return _Reader(text.strip(), symbols).read(tree)
+        tree = ast.parse(body, mode="eval").body
+    except (SyntaxError, ValueError) as fault:  # a ValueError for null bytes
+        what, offset = (fault.msg, fault.offset) if isinstance(fault, SyntaxError) else (str(fault), 1)
+        raise ParseError(f"not an expression: {what}", body, max(0, (offset or 1) - 1)) from None
+    return _Reader(body, symbols).read(tree)
+
+
+_DIGITS = re.compile(r"\d+")
+_OPERATOR = re.compile(r"[-+*/%^<>=!~&|,]|\b(?:and|or|not|if|lambda|for)\b")
+
+
+def _require_limits(text: str) -> None:
+    """Raises for a text that Python's own reader, or ours, would take too long or too deep for."""
+    if len(text) <= NESTING.most:  # too short for any of it
+        return
+    depth = 0
+    for at, c in enumerate(text):
+        if c in "([{":
+            depth += 1
+            if NESTING.refuses(depth):
+                raise ParseError(NESTING.rule, text, at)
+        elif c in ")]}":
+            depth -= 1
+    for count, found in enumerate(_OPERATOR.finditer(text)):
+        if OPERATORS.refuses(count + 1):
+            raise ParseError(OPERATORS.rule, text, found.start())
+    for found in _DIGITS.finditer(text):
+        if len(found.group()) > 100:
+            try:
+                integer(found.group())
+            except LimitExceeded as fault:
+                raise ParseError(str(fault), text, found.start()) from None
 
 
 class _Reader:
     def __init__(self, text: str, symbols: Mapping[str, Any]):
         self.text = text
         self.symbols = symbols
+        self.depth = 0
 
     def fail(self, what: str, node: Any) -> ParseError:
-        return ParseError(what, self.text, node.col_offset)
+        return ParseError(what, self.text, len(self.text.encode()[: node.col_offset].decode(errors="ignore")))
 
     def read(self, node: ast.expr) -> Expr:
+        self.depth += 1
         try:
+            if NESTING.refuses(self.depth):
+                raise self.fail(NESTING.rule, node)
             return self._read(node)
         except ParseError:
             raise
-        except (TilewrightError, ZeroDivisionError) as fault:
+        except TilewrightError as fault:
             raise self.fail(str(fault), node) from None
+        finally:
+            self.depth -= 1
+
+    def _chain(self, node: ast.BinOp) -> Expr:
+        """What operators one after another give: a - b - c is read from its left end, without a call for each."""
+        chain: list[ast.BinOp] = []
+        left: ast.expr = node
+        while isinstance(left, ast.BinOp) and type(left.op) in _BINARY:
+            chain.append(left)
+            left = left.left
+        if NESTING.refuses(sum(type(link.op) not in _FLAT for link in chain)):
+            raise self.fail(NESTING.rule, node)
+        result = self.read(left)
+        for link in reversed(chain):
+            result = _BINARY[type(link.op)](result, self.read(link.right))
+        return result
 
     def _read(self, node: ast.expr) -> Expr:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        if isinstance(node, ast.Constant) and type(node.value) is int:
             return as_expr(int(node.value))
         if isinstance(node, ast.Name):
             if node.id not in self.symbols:
@@ -189,7 +241,7 @@ class _Reader:
         if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
             return _UNARY[type(node.op)](self.read(node.operand))
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            return _BINARY[type(node.op)](self.read(node.left), self.read(node.right))
+            return self._chain(node)
         if isinstance(node, ast.BoolOp):
             join = rules.all_of if isinstance(node.op, ast.And) else rules.any_of
             return join(*[self.read(value) for value in node.values])
@@ -198,8 +250,12 @@ class _Reader:
             links = zip(node.ops, sides, sides[1:], strict=False)
             return rules.all_of(*[_COMPARISONS[type(op)](a, b) for op, a, b in links])
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in _FUNCTIONS and node.args:
-                return _FUNCTIONS[node.func.id](*[self.read(arg) for arg in node.args])
+            if node.func.id in _FUNCTIONS:
+                least, most, function = _FUNCTIONS[node.func.id]
+                if not least <= len(node.args) <= most:
+                    wanted = f"{least} argument{'s' * (least != 1)}" if most == least else "at least one argument"
+                    raise self.fail(f"{node.func.id} takes {wanted}, not {len(node.args)}", node)
+                return function(*[self.read(arg) for arg in node.args])
             raise self.fail(f"there is no function {node.func.id}; known: {', '.join(sorted(_FUNCTIONS))}", node)
         raise self.fail("this has no meaning in an integer expression", node)
 
@@ -226,10 +282,12 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Expr, Expr], Expr]] = {
     ast.Eq: rules.eq,
     ast.NotEq: rules.ne,
 }
-_FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "min": rules.minimum,
-    "max": rules.maximum,
-    "ceildiv": ceildiv,
-    "floor": lambda a: a.__floor__(),
-    "ceil": lambda a: a.__ceil__(),
+_FLAT = (ast.Add, ast.Sub, ast.Mult)  # chains of these become one node
+_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Expr]]] = {
+    "min": (1, OPERATORS.most, rules.minimum),
+    "max": (1, OPERATORS.most, rules.maximum),
+    "ceildiv": (2, 2, ceildiv),
+    "floor": (1, 1, lambda a: a.__floor__()),
+    "ceil": (1, 1, lambda a: a.__ceil__()),
 }
+"""The functions of expressions: the least and the most arguments, and what they give."""

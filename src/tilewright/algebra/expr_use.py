@@ -48,6 +48,8 @@ def evaluate(e: ExprLike, values: Mapping[Any, Any]) -> Any:
     >>> evaluate((m - 50) // 7, {m: np.array([0, 49, 50, 99])})
     array([-8, -1,  0,  7])
     """
+    if not isinstance(values, Mapping):
+        raise ExpressionError(f"{values!r} is no dictionary of symbols (or names) and their values")
     results: dict[Expr, Any] = {}
     for node in as_expr(e).walk():
         results[node] = _value(node, results, values)

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr
 from tilewright.errors import LayoutError
+from tilewright.limits import MODES, NESTING, OFFSETS, shown
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 
@@ -83,12 +84,26 @@ def has_none(x: object) -> bool:
 def as_int_tuple(x: Any, what: str) -> Any:
     """X with numpy integers made plain ints; raises unless it is an int tuple. `what` names it."""
     if type(x) is int:
+        if OFFSETS.refuses(abs(x)):
+            raise LayoutError(f"{what} holds {shown(x)}: {OFFSETS.rule}")
         return x
     if isinstance(x, tuple):
+        require_nesting(x, what)
         return tuple(as_int_tuple(e, what) for e in x)
     if isinstance(x, Integer):
         return int(x)  # type: ignore[call-overload]
     raise LayoutError(f"{what} must be an int or a nested tuple of ints, but holds {x!r}")
+
+
+def require_nesting(x: Any, what: str) -> None:
+    """Raises for a tuple that is nested too deep, or has too many modes; without a call for each depth."""
+    level, modes, depth = [x], 0, 0
+    while level:
+        modes += len(level)
+        if NESTING.refuses(depth) or MODES.refuses(modes):
+            raise LayoutError(f"{what}: {(NESTING if NESTING.refuses(depth) else MODES).rule}")
+        level = [e for part in level if isinstance(part, tuple) for e in part]
+        depth += 1
 
 
 def leaves(x: Any) -> tuple[Any, ...]:

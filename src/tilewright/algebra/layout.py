@@ -16,7 +16,7 @@ and `divide`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
@@ -32,11 +32,13 @@ from tilewright.algebra.inttuple import (
     leaves,
     prefix_product,
     product,
+    require_nesting,
     shape_of,
     slice_,
     transform_leaf,
 )
 from tilewright.errors import LayoutError, ModeError
+from tilewright.limits import written
 
 if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
@@ -69,6 +71,7 @@ class Layout(Value):
     stride: Any
 
     def __init__(self, shape: Any, stride: Any = None):
+        require_nesting(shape, "shape")
         shape = transform_leaf(_as_extent, shape)
         for leaf in leaves(shape):
             if leaf < 1 if type(leaf) is int else leaf.lo < 1:
@@ -76,6 +79,7 @@ class Layout(Value):
         if stride is None:
             stride = prefix_product(shape)
         else:
+            require_nesting(stride, "stride")
             stride = transform_leaf(_as_stride, stride)
             if not congruent(shape, stride):
                 raise LayoutError(f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike")
@@ -120,6 +124,9 @@ class Layout(Value):
         Layout((5, 8), (8, 1))
         """
 
+        if not isinstance(values, Mapping):
+            raise LayoutError(f"bind of {self}: values={written(values, 80)} is no dictionary of symbols or names")
+
         def image(leaf: Any) -> Any:
             return substitute(leaf, values) if isinstance(leaf, Expr) else leaf
 
@@ -141,12 +148,10 @@ class Layout(Value):
             for m in mode:
                 found = found[m]
             return found
-        extents = self.shape if isinstance(self.shape, tuple) else (self.shape,)
         if isinstance(mode, slice) and isinstance(self.shape, tuple):
             return Layout(self.shape[mode], self.stride[mode])
-        if not is_int(mode) or not -len(extents) <= mode < len(extents):
-            has = "one mode" if len(extents) == 1 else f"{len(extents)} modes"
-            raise ModeError(f"{self} has {has}; there is no mode {mode}")
+        if not is_int(mode) or not -len(self) <= mode < len(self):
+            raise ModeError(f"{self} has {_modes(len(self))}; there is no mode {mode!r}")
         return Layout(self.shape[mode], self.stride[mode]) if isinstance(self.shape, tuple) else self
 
     def __iter__(self) -> Iterator[Layout]:
@@ -198,16 +203,18 @@ def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
 
 
 def _as_extent(leaf: Any) -> Any:
-    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
+    leaf = _plain(leaf)
+    return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
 
 
 def _as_stride(leaf: Any) -> Any:
     if isinstance(leaf, ScaledBasis):
         return leaf
-    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
+    leaf = _plain(leaf)
+    return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
 
 
-def _plain(e: Expr) -> Any:
+def _plain(e: Any) -> Any:
     """An expression that is a number, as an int."""
     return e.value if isinstance(e, Const) else e
 
@@ -239,6 +246,8 @@ def make_layout(*parts: Any) -> Layout:
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
+        if not isinstance(parts[0], Iterable):
+            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {parts[0]!r}")
         parts = tuple(parts[0])
     elif len(parts) == 2 and _is_int_tuple(parts[0]):
         return Layout(*parts)
@@ -274,12 +283,16 @@ def _is_int_tuple(x: object) -> bool:
 # -- measures ---------------------------------------------------------------------------------------
 
 
+def _modes(count: int) -> str:
+    return "one mode" if count == 1 else f"{count} modes"
+
+
 def _at(x: Any, mode: tuple[int, ...]) -> Any:
     """The part of an int tuple at a path of modes; an int is its own only mode."""
     for m in mode:
         modes = x if isinstance(x, tuple) else (x,)
         if not -len(modes) <= m < len(modes):
-            raise ModeError(f"{shape_text(x)} has {len(modes)} modes; there is no mode {m}")
+            raise ModeError(f"{shape_text(x)} has {_modes(len(modes))}; there is no mode {m}")
         x = modes[m]
     return x
 

@@ -10,7 +10,8 @@ from tilewright.algebra.basis import ScaledBasis
 from tilewright.algebra.inttuple import as_int_tuple
 from tilewright.algebra.layout import Layout
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
-from tilewright.errors import LayoutError, ParseError
+from tilewright.errors import LayoutError, LimitExceeded, ParseError
+from tilewright.limits import MODES, NESTING, integer
 
 _TOKEN = re.compile(r"\s*(-?\d+(?:@\d+)*|[(),:+o]|Sw?<\s*-?\d+\s*,\s*-?\d+\s*,\s*-?\d+\s*>)")
 
@@ -54,7 +55,7 @@ class _Reader:
                 raise ParseError(f"{text[start]!r} has no meaning in a layout", text, start)
             self.tokens.append((match.group(1), match.start(1)))
             at = match.end()
-        self.at = 0
+        self.at = self.depth = 0
 
     def peek(self) -> str:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
@@ -76,9 +77,9 @@ class _Reader:
         if not self.peek().startswith("S"):
             return self.shifted(None, "+")
         start = self.at
-        numbers = [int(n) for n in re.findall(r"-?\d+", self.peek())]
+        texts = re.findall(r"-?\d+", self.peek())
         self.at += 1
-        swizzle = self.made(start, Swizzle, *numbers)
+        swizzle = self.made(start, lambda: Swizzle(*map(integer, texts)))
         self.take("o")
         shifted = self.shifted(swizzle, "o")
         return shifted if isinstance(shifted, ComposedLayout) else ComposedLayout(swizzle, 0, shifted)
@@ -92,7 +93,8 @@ class _Reader:
         offset = self.made(start, as_int_tuple, first, "offset")
         self.at += 1
         start = self.at
-        return ComposedLayout(outer, offset, self.plain(start, self.integers()))
+        layout = self.plain(start, self.integers())
+        return self.made(start, lambda: ComposedLayout(outer, offset, layout))  # type: ignore[no-any-return]
 
     def plain(self, start: int, shape: Any) -> Layout:
         """The layout of a shape that has been read, and of the stride that may follow."""
@@ -107,25 +109,35 @@ class _Reader:
         """What is made of the parts; where they do not fit, the fault is shown at the token `start`."""
         try:
             return make(*parts)
-        except LayoutError as fault:
+        except (LayoutError, LimitExceeded) as fault:
             raise ParseError(str(fault), self.text, self.tokens[start][1]) from None
 
     def integers(self) -> Any:
         """An int tuple; (4) is a tuple of one mode, 4 an int."""
         token = self.peek()
         if token == "(":
+            self.depth += 1
+            if NESTING.refuses(self.depth):
+                raise self.fail(NESTING.rule)
             self.at += 1
-            parts = []
+            parts: list[Any] = []
             while self.peek() != ")":
+                if MODES.refuses(len(parts)):
+                    raise self.fail(MODES.rule)
                 parts.append(self.integers())
                 if self.peek() == ",":
                     self.at += 1
                 elif self.peek() != ")":
                     raise self.fail("expected , or )")
             self.at += 1
+            self.depth -= 1
             return tuple(parts)
         if not re.match(r"-?\d", token):
             raise self.fail("expected a number or (")
         self.at += 1
-        value, *path = (int(n) for n in token.split("@"))
-        return ScaledBasis(value, tuple(reversed(path))) if path else value
+        try:
+            value, *path = (integer(n) for n in token.split("@"))
+            return ScaledBasis(value, tuple(reversed(path))) if path else value
+        except (LayoutError, LimitExceeded) as fault:
+            self.at -= 1
+            raise self.fail(str(fault)) from None

@@ -14,6 +14,7 @@ from tilewright.algebra.inttuple import dice_, is_int, leaves
 from tilewright.algebra.layout import Layout, make_layout, rank
 from tilewright.algebra.swizzle import ComposedLayout
 from tilewright.errors import LayoutError, ModeError
+from tilewright.limits import MODES, shown
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
 
@@ -101,9 +102,7 @@ def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
     >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
     Layout((4, 2, 1, 1), (1, 4, 0, 0))
     """
-    count = 1 if up_to is None else up_to - rank(x)
-    if count < 0:
-        raise LayoutError(f"append up to rank {up_to}: {x} has rank {rank(x)} already")
+    count = _missing_modes(x, up_to, "append")
     if isinstance(x, Layout):
         return make_layout([*x, *[mode] * count]) if count else x
     return (*_modes(x), *[mode] * count)
@@ -118,9 +117,7 @@ def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
     >>> prepend(Layout(4, 2), Layout(3, 8))
     Layout((3, 4), (8, 2))
     """
-    count = 1 if up_to is None else up_to - rank(x)
-    if count < 0:
-        raise LayoutError(f"prepend up to rank {up_to}: {x} has rank {rank(x)} already")
+    count = _missing_modes(x, up_to, "prepend")
     if isinstance(x, Layout):
         return make_layout([*[mode] * count, *x]) if count else x
     return (*[mode] * count, *_modes(x))
@@ -162,6 +159,16 @@ def dice(crd: Any, x: Any) -> Any:
     if shape == ():
         raise LayoutError(f"dice of {x} by {crd}: it fixes no mode")
     return Layout(shape, stride)
+
+
+def _missing_modes(x: Any, up_to: int | None, what: str) -> int:
+    """How many modes x lacks to have so many: one more where it is not said."""
+    count = 1 if up_to is None else up_to - rank(x)
+    if count < 0:
+        raise LayoutError(f"{what} up to rank {up_to}: {x} has rank {rank(x)} already")
+    if up_to is not None and MODES.refuses(up_to):
+        raise LayoutError(f"{what} up to rank {shown(up_to)}: {MODES.rule}")
+    return count
 
 
 def _modes(x: Any) -> tuple[Any, ...]:

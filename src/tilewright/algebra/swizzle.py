@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr
-from tilewright.algebra.inttuple import Value, has_none, leaves, product
+from tilewright.algebra.inttuple import Value, has_none, is_int, leaves, product
 from tilewright.algebra.layout import Layout, cosize, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
+from tilewright.limits import REGISTERS, SWIZZLE, shown, written
 
 
 class Swizzle(Value):
@@ -40,6 +43,11 @@ class Swizzle(Value):
     shift: int
 
     def __init__(self, bits: int, base: int, shift: int):
+        for name, value in (("bits", bits), ("base", base), ("shift", shift)):
+            if not is_int(value):
+                raise LayoutError(f"Swizzle({bits!r}, {base!r}, {shift!r}): {name} must be an integer, not {value!r}")
+        if SWIZZLE.refuses(bits + base + abs(shift)):
+            raise LayoutError(f"Swizzle({shown(bits)}, {shown(base)}, {shown(shift)}): {SWIZZLE.rule}")
         if bits < 0 or base < 0:
             raise LayoutError(f"Swizzle({bits}, {base}, {shift}): bits and base must not be negative")
         if abs(shift) < bits:
@@ -84,8 +92,10 @@ class Swizzle(Value):
         return Swizzle(self.bits, self.base + self._log2(count), self.shift)
 
     def _log2(self, count: int) -> int:
-        if count < 1 or count & (count - 1):
-            raise LayoutError(f"{self} acts on bits: elements can become 2, 4, 8, ... times as large, not {count}")
+        if not is_int(count) or count < 1 or count & (count - 1):
+            raise LayoutError(
+                f"{self} acts on bits: elements can become 2, 4, 8, ... times as large, not {written(count)}"
+            )
         return count.bit_length() - 1
 
     def size(self) -> int:
@@ -130,6 +140,8 @@ class ComposedLayout(Value):
     def __init__(self, outer: Any, offset: Any, layout: Any):
         if isinstance(outer, Swizzle) and outer.bits == 0:
             outer = None
+        if isinstance(offset, tuple) and isinstance(layout, Layout) and not layout.has_coordinates:
+            raise LayoutError(f"{shape_text(offset)} + {layout}: the layout gives offsets, not coordinates to add to")
         self._keep(outer=outer, offset=offset, layout=layout)
 
     def __call__(self, *coordinate: Any) -> Any:
@@ -142,6 +154,8 @@ class ComposedLayout(Value):
         if has_none(crd):
             return self.sliced(crd)[0]
         value = _shift(self.offset, self.layout(crd))
+        if isinstance(value, tuple) and isinstance(self.outer, Swizzle):
+            raise LayoutError(f"{self}: a swizzle is of offsets; here are coordinates, {shape_text(value)}")
         return value if self.outer is None else self.outer(value)
 
     def sliced(self, crd: Any) -> tuple[ComposedLayout, int]:
@@ -188,7 +202,11 @@ class ComposedLayout(Value):
                 return _shift(self.offset, cosize(self.layout))
             modes = zip(leaves(self.shape), leaves(self.stride), strict=True)
             return int(1 + self.offset + sum((s - 1) * max(d, 0) for s, d in modes))
-        return 1 + max(int(self(i)) for i in range(size(self.layout)))
+        if REGISTERS.refuses(size(self.layout)):
+            raise LayoutError(
+                f"cosize of {self}: it is found by evaluation, of at most 2**20 elements; take one period"
+            )
+        return 1 + int(np.max(self(np.arange(size(self.layout)))))
 
     def with_layout(self, layout: Any) -> ComposedLayout:
         """The same outer function and offset over another inner layout."""

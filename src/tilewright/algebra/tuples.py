@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.algebra.inttuple import is_int, leaves, product, transform_leaf
 from tilewright.errors import LayoutError
+from tilewright.limits import MODES, shown
 
 
 def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
@@ -175,6 +176,8 @@ def repeat(x: Any, count: int) -> Any:
     """
     if not is_int(count) or count < 1:
         raise LayoutError(f"repeat of {x}, {count} times: at least once")
+    if MODES.refuses(count):
+        raise LayoutError(f"repeat of {x}, {shown(count)} times: {MODES.rule}")
     return x if count == 1 else (x,) * count
 
 

@@ -14,6 +14,7 @@ from tilewright.algebra import Layout
 from tilewright.algebra.inttuple import leaves
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.tensors import RegisterType, numbers
+from tilewright.limits import REGISTERS
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,6 +36,10 @@ class Placement:
         if len(layout) != 2:
             raise LayoutError(f"a distribution has two modes, (thread, value); {layout} has {len(layout)}")
         self.threads, self.values = layout[0].size(), layout[1].size()
+        if REGISTERS.refuses(self.threads * self.values):
+            raise LayoutError(
+                f"{layout} spreads {shape} over {self.threads} threads of {self.values}: {REGISTERS.rule}"
+            )
         thread, value = np.indices((self.threads, self.values))
         self.elements: Array = np.asarray(layout(thread, value)).astype(np.int64)
         size = int(np.prod(shape, dtype=np.int64))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.draw import write_whole
-from tilewright.cli.printing import fail, show, table
+from tilewright.cli.printing import fail, read_text, show, table
 from tilewright.errors import ArgumentError, ProblemError, TilewrightError
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
 
     types = None if dt is None else read_types(dt)
     path = Path(problems)
-    if path.is_file():
-        text = path.read_text(encoding="utf-8")
+    if len(problems) < 4096 and "\0" not in problems and path.is_file():
+        text = read_text(path, "the file")
         found = [(problem, types or settings.dt) for settings, problem in read_batch(text)]
     elif problems in shape_lists():
         found = [(problem, types or read_types("f32")) for problem in shape_list(problems)]
@@ -180,7 +180,7 @@ def measured(
     busy = gate.least("ours") is None or gate.least("peer") is None
     least = gate.shortest if busy else gate.least
     ours, theirs, primitive = (least(side) for side in ("ours", "peer", "primitive"))
-    if ours is None or theirs is None:
+    if not ours or not theirs or not 0 < gate.best < math.inf:
         raise ArgumentError("no sample was taken")
     return {
         "problem": str(work.problem),

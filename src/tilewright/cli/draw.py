@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.errors import LayoutError, TilewrightError
+from tilewright.limits import integer
 
 if TYPE_CHECKING:
     from tilewright.algebra.layout import Layout
@@ -128,7 +129,7 @@ def _tile_shape(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", text.strip())
     if found is None:
         raise LayoutError(f"--partition {text}: say the tile's rows and columns as MxN, such as 8x16")
-    return int(found[1]), int(found[2])
+    return integer(found[1]), integer(found[2])
 
 
 def write_whole(path: Path, text: str) -> None:

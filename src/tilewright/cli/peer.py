@@ -57,11 +57,14 @@ class Library:
         image, filters = (self._tensor(arrays[name], form).permute(0, 3, 1, 2) for name in ("x", "w"))
         shape = [list(p.p), list(p.s), list(p.dilation), p.groups]
         low = form is not self.torch.float32
-        held = filters.float().to_mkldnn(form) if low else filters.to_mkldnn()
-        packed = self.torch._C._nn.mkldnn_reorder_conv2d_weight(held, *shape, list(image.shape))
-        call = self.torch.ops.mkldnn._convolution_pointwise
-        first = image.contiguous()
-        blocked = image.float().to_mkldnn(form) if low else image.to_mkldnn()
+        try:
+            held = filters.float().to_mkldnn(form) if low else filters.to_mkldnn()
+            packed = self.torch._C._nn.mkldnn_reorder_conv2d_weight(held, *shape, list(image.shape))
+            call = self.torch.ops.mkldnn._convolution_pointwise
+            first = image.contiguous()
+            blocked = image.float().to_mkldnn(form) if low else image.to_mkldnn()
+        except (RuntimeError, NotImplementedError, AttributeError) as fault:
+            raise ArgumentError(f"PyTorch refuses it on this CPU: {str(fault).splitlines()[0]}") from None
         made: Forms = {
             "channels last": lambda: call(image, packed, None, *shape, "none", [], ""),
             "channels first": lambda: call(first, packed, None, *shape, "none", [], ""),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+from tilewright.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +42,16 @@ def show(*parts: Table | str) -> None:
         with plain.capture() as kept:
             plain.print(part, markup=False, highlight=False)
         typer.echo(("\n" if place else "") + "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines()))
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that an argument names."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise ArgumentError(f"{what} {path} cannot be read: {fault.strerror}") from None
+    except UnicodeDecodeError as fault:
+        raise ArgumentError(f"{what} {path} is no text: its byte {fault.start} is no UTF-8") from None
 
 
 def fail(message: str) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.cli.printing import read_text
 from tilewright.errors import ArgumentError, ProblemError
 from tilewright.problems import (
     ConvProblem,
@@ -236,10 +237,7 @@ class Checks:
 def _plan_text(plan: str | None) -> str | None:
     """The plan that --plan gives: its text, or @ and the file that holds it."""
     if plan is not None and plan.startswith("@"):
-        try:
-            plan = Path(plan[1:]).read_text()
-        except OSError as fault:
-            raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
+        plan = read_text(Path(plan[1:]), "the plan")
     if plan is not None and not plan.strip():
         raise ArgumentError("the plan is empty: `show --level plan` prints one")
     return plan

@@ -24,6 +24,7 @@ from tilewright.errors import (
     DimensionMismatch,
     DtypeMismatch,
     NarrowingWarning,
+    NothingWritten,
     ProgramError,
     TilewrightError,
     UnboundSymbol,
@@ -34,7 +35,7 @@ from tilewright.interpret.loops import accumulates_only, require_tilings
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.printer import program_text
-from tilewright.ir.tile import loose, parse_tile
+from tilewright.ir.tile import TILE, loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
@@ -108,10 +109,14 @@ def compile(
     >>> tilewright.compile(row_sums)(np.arange(6, dtype=np.float32).reshape(2, 3))
     array([ 3., 12.], dtype=float32)
     """
+    if symbols is not None and not isinstance(symbols, Mapping):
+        raise ArgumentError(f"symbols={symbols!r}: a dictionary of symbols (or names) and their values")
+    if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
+        raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
     if isinstance(kernel, BlockKernel):
         if plan is not None or dynamic or strict:
             raise ArgumentError("plan=, dynamic= and strict= are for tile kernels; a block kernel says how itself")
-        return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
+        return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
         raise ArgumentError("workers= and seed= are for block kernels; leave them out")
     check_target(target, (EXECUTOR,))
@@ -121,6 +126,10 @@ def compile(
         raise ArgumentError(f"require_atoms=: target={target!r} has no atoms; leave it out")
     try:
         program = _program_of(kernel)
+        if program.level is not TILE:
+            raise ArgumentError(f"compile takes tile programs; {program.name} is of the {program.level.name} level")
+        if not any(op.name in WRITES for op in program.walk()):
+            raise NothingWritten(f"the program {program.name} never writes: it would compute nothing anyone can see")
         _LOG.debug("%s: compile for %s", program.name, target)
         given = _bindings(symbols or {})
         refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
@@ -184,7 +193,7 @@ def _program_of(kernel: Any) -> Program:
         program = parse_tile(kernel)
         verify(program)
         return program
-    if hasattr(kernel, "trace"):
+    if not isinstance(kernel, type) and hasattr(kernel, "trace") and isinstance(getattr(kernel, "__name__", None), str):
         traced: Program = kernel.trace()
         return traced
     raise ArgumentError(f"compile takes a kernel (a function under @tkw.wave) or a tile program, not {kernel!r}")
@@ -195,10 +204,10 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
     found: dict[Expr, Any] = {}
     for key, value in symbols.items():
         name = key if isinstance(key, str) else getattr(key, "name", str(key))
-        if isinstance(value, AddressSpace) or value in (GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE):
+        if isinstance(value, AddressSpace) or any(value is s for s in (GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE)):
             continue
         if not isinstance(key, Symbol):
-            if not isinstance(key, str):
+            if not isinstance(key, str) or not key.isidentifier():
                 raise ArgumentError(f"symbols: {key!r} is neither a symbol nor a name")
             key = symbol(key, 0)
         try:
@@ -209,7 +218,13 @@ def _bindings(symbols: Mapping[Any, Any]) -> dict[Expr, Any]:
 
 
 def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
-    """Bindings with bindings put into them, until nothing changes: numbers where all is known."""
+    """Bindings with bindings put into them, until nothing changes: numbers where all is known.
+
+    >>> M, N = symbol("M", 0), symbol("N", 0)
+    >>> resolve({M: 2 * N, N: M + 1})
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentError: symbols: M = 2*N mentions itself, perhaps through others
+    """
     known = {s: as_expr(e) for s, e in bindings.items() if isinstance(s, Symbol)}
     for _ in range(len(known) + 1):
         step = Substitution({s: e for s, e in known.items() if e is not s})
@@ -217,6 +232,10 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
         if all(following[s] is e for s, e in known.items()):
             break
         known = following
+    else:
+        for s, e in known.items():
+            if s in e.symbols:
+                raise ArgumentError(f"symbols: {s} = {bindings[s]} mentions itself, perhaps through others")
     return known
 
 

@@ -25,6 +25,7 @@ from tilewright.ir.host import HOST
 from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
+from tilewright.limits import BUFFER, ELEMENTS, STEPS, WORKERS, Limit, written
 from tilewright.machine import Condition, Machine
 from tilewright.runtime.calls import arranged, signature_of
 from tilewright.runtime.dump import Dump
@@ -71,6 +72,10 @@ def compile_text(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
+    if not isinstance(text, str):
+        raise ArgumentError(f"compile_text takes the text of a program, not {written(text, 60)}")
+    if params is not None and not isinstance(params, Mapping):
+        raise ArgumentError(f"params={written(params, 60)}: a dictionary of parameters and their values")
     check_target(target, (INTERPRETER,))
     try:
         programs = parse_programs(text, LEVELS)
@@ -99,10 +104,16 @@ class TextExecutable:
     """A compiled text: call it with arrays. Outputs that are left out are made and returned."""
 
     def __init__(self, programs: list[Program], params: dict[str, int], target: str, workers: int | None, seed: int):
-        self.target, self.workers, self.seed = target, workers, seed
+        if workers is not None and (type(workers) is not int or not 1 <= workers <= WORKERS.most):
+            raise ArgumentError(f"workers={written(workers)}: an integer of at least 1; {WORKERS.rule}")
+        if type(seed) is not int:
+            raise ArgumentError(f"seed={seed!r}: an integer")
+        self.target, self.workers, self.seed, self.steps = target, workers, seed, STEPS.most
         self.programs = {p.name: p for p in programs}
         if len(self.programs) != len(programs):
-            raise ProgramError("two programs of one text have the same name")
+            names = [p.name for p in programs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ProgramError(f"two programs of one text have the same name, {twice}")
         self._conditions: dict[Program, tuple[Condition, ...]] = {}
         self.main = self._ready(programs[0], params)
         self._open, self._params = bool(open_parameters(self.main)), params
@@ -242,7 +253,7 @@ class TextExecutable:
             if self.main.level is HOST:
                 launches: dict[Any, Any] = {}  # those of machine code, bound: they last as long as this binding
                 launch = partial(self._launch, launches)
-                return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
+                return _shown(HostRun(self.main, arrays, launch, self._roles, self._room).launch)
             if self._kernel is not None:
                 if self._conditions.get(self.main):
                     sizes_of(self.main, arrays, params, self._conditions[self.main])
@@ -270,6 +281,11 @@ class TextExecutable:
         dump.write("bind", program.level.name, lambda: str(program))
         return self._compiler.kernel(program, machine_of(program), dump)
 
+    @property
+    def _room(self) -> Limit:
+        """The most elements of a workspace."""
+        return BUFFER if self._compiler is None else ELEMENTS
+
     def _roles(self, name: str) -> list[str | None]:
         return [a.type.role for a in self.programs[name].args]
 
@@ -294,7 +310,15 @@ class TextExecutable:
 
     def _interpret(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
         handlers = HANDLERS if program.level is BLOCK else loop_interpreter.HANDLERS
-        self.logs += interpret(program, arrays, machine_of(program), workers=workers, seed=self.seed, handlers=handlers)
+        self.logs += interpret(
+            program,
+            arrays,
+            machine_of(program),
+            workers=workers,
+            seed=self.seed,
+            steps=self.steps,
+            handlers=handlers,
+        )
 
     def parameters(self) -> dict[str, int | range | None]:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""

@@ -24,7 +24,7 @@ from tilewright.algebra.expr import (
     Symbol,
     Xor,
 )
-from tilewright.errors import ExpressionError
+from tilewright.errors import DivisionByZero, ExpressionError
 
 _made: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
@@ -45,13 +45,29 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         source = _source(e, names)
         ordered = tuple(sorted(names))
         arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
-        function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max})
+        function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_divisor": _divisor})
         found = _made[e] = (function, ordered)
     function, ordered = found
     try:
         return function(*[values[name] for name in ordered])
     except KeyError as fault:
         raise ExpressionError(f"no value is given for the symbol {fault.args[0]}") from None
+    except ZeroDivisionError:
+        raise DivisionByZero(f"{e} divides by 0{_where(ordered, values)}") from None
+    except OverflowError:
+        raise ExpressionError(f"{e} does not fit 64 bits{_where(ordered, values)}") from None
+
+
+def _where(names: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """The values of symbols, for messages; arrays are left out."""
+    shown = ", ".join(f"{name} = {values[name]}" for name in names if isinstance(values[name], int))
+    return f", where {shown}" if shown else ""
+
+
+def _divisor(b: Any) -> Any:
+    if isinstance(b, np.ndarray) and not b.all():
+        raise ZeroDivisionError
+    return b
 
 
 def _min(*args: Any) -> Any:
@@ -90,4 +106,6 @@ def _source(e: Expr, names: set[str]) -> str:
     parts = [_source(part, names) for part in e.parts]
     if isinstance(e, Min | Max):
         return f"{'_min' if isinstance(e, Min) else '_max'}({', '.join(parts)})"
+    if isinstance(e, FloorDiv | Mod | Exact) and not isinstance(e.right, Const):
+        parts[1] = f"_divisor({parts[1]})"
     return "(" + f" {_SIGNS[type(e)]} ".join(parts) + ")"

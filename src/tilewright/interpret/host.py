@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tilewright.errors import ArgumentError, ExecutionError, UninitialisedFault
 from tilewright.interpret.block.memory import at_line
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.limits import ELEMENTS, WORKERS, Limit, shown
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Launch = Callable[[str, list[Array], int, dict[str, int], Op], None]
@@ -22,11 +24,18 @@ class HostRun:
     """A host program bound to arrays: what was done once is kept, `launch` does the rest.
 
     `roles` gives, for a program that is launched, what it does with each argument ("in", "out", "inout"); with it, a
-    workspace that is read before anything was written to it is found.
+    workspace that is read before anything was written to it is found. `room` is the most elements of a workspace.
     """
 
-    def __init__(self, program: Program, arrays: Mapping[str, Array], launch: Launch, roles: Roles | None = None):
-        self.program, self.launcher, self.roles = program, launch, roles
+    def __init__(
+        self,
+        program: Program,
+        arrays: Mapping[str, Array],
+        launch: Launch,
+        roles: Roles | None = None,
+        room: Limit = ELEMENTS,
+    ):
+        self.program, self.launcher, self.roles, self.room = program, launch, roles, room
         self.unwritten: set[Value] = set()
         self.values = sizes_of(program, arrays)
         self.arrays: dict[Value, Array] = {a: arrays[a.name or ""] for a in program.args}
@@ -70,6 +79,8 @@ class HostRun:
                 shape = tuple(int(evaluated(e, self.values)) for e in kind.shape)
                 if kind.strides is not None:
                     raise ExecutionError(f"{at_line(op)}: a workspace is packed", op.loc)
+                if min(shape, default=0) < 0 or self.room.refuses(prod(shape)):
+                    raise ExecutionError(f"{at_line(op)}: {shape}: no extent is negative, and {self.room.rule}", op.loc)
                 self.arrays[op.results[0]] = _poisoned(shape, kind.dtype.numpy)
                 self.unwritten.add(op.results[0])
             case "table":
@@ -77,10 +88,20 @@ class HostRun:
                 self.unwritten.discard(op.operands[0])
                 over = np.indices(target.shape)
                 names = dict(zip((s.name for s in op.attrs["over"]), over, strict=True))
-                target[...] = evaluated(op.attrs["value"], {**self.values, **names})
+                values = evaluated(op.attrs["value"], {**self.values, **names})
+                least, most = op.operands[0].type.dtype.limits
+                if target.size and (np.min(values) < least or np.max(values) > most):
+                    kind = op.operands[0].type.dtype
+                    wrong = f"{np.min(values)} to {np.max(values)}"
+                    raise ExecutionError(f"{at_line(op)}: its values, {wrong}, are not all {kind}", op.loc)
+                target[...] = values
             case "launch":
                 settings = {name: int(evaluated(e, self.values)) for name, e in op.attrs.get("settings", ())}
                 workers = int(evaluated(op.attrs["workers"], self.values))
+                if not 1 <= workers <= WORKERS.most:
+                    raise ExecutionError(
+                        f"{at_line(op)}: workers {shown(workers)}: at least one is needed, and {WORKERS.rule}", op.loc
+                    )
                 self._check_written(op)
                 self.launcher(op.attrs["program"], [self.arrays[v] for v in op.operands], workers, settings, op)
 

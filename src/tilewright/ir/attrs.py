@@ -113,6 +113,11 @@ class Kind:
         return ()
 
 
+_INTEGER = re.compile(r"-?\d+")
+_STEP = re.compile(r"\d+")
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+
+
 class _Numeric(Kind):
     def plain(self, value: Any) -> Any:
         found = plain_number(value)
@@ -123,7 +128,7 @@ class _Int(_Numeric):
     allowed = int
 
     def read(self, reader: Reader, operands: list[Value]) -> int:
-        return int(reader.match(re.compile(r"-?\d+"), "an integer").group())
+        return reader.integer(_INTEGER, "an integer")
 
 
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
@@ -136,8 +141,10 @@ class _Number(_Numeric):
         return repr(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> int | float:
+        reader.skip()
+        start = reader.at
         text = reader.match(_NUMBER, "a number").group()
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        return reader.number(text, start) if _INTEGER.fullmatch(text) else float(text)
 
 
 class _Bool(Kind):
@@ -166,7 +173,12 @@ class _Str(Kind):
         return json.dumps(value)
 
     def read(self, reader: Reader, operands: list[Value]) -> str:
-        return str(json.loads(reader.match(re.compile(r'"(?:[^"\\]|\\.)*"'), "a text in quotes").group()))
+        reader.skip()
+        start = reader.at
+        try:
+            return str(json.loads(reader.match(_QUOTED, "a text in quotes").group()))
+        except json.JSONDecodeError as fault:
+            raise reader.fail(f"the text in quotes is none: {fault.msg}", start + fault.pos) from None
 
 
 class _Name(Kind):
@@ -290,6 +302,9 @@ class _NumExpr(_Numeric):
         return images(value) if isinstance(value, Expr) else value
 
 
+_LOOKUP = re.compile(r"\s*(\w+)\s*:\s*\[(.*)\]\s*", re.DOTALL)
+
+
 class _Lookups(Kind):
     allowed = tuple
 
@@ -301,9 +316,15 @@ class _Lookups(Kind):
         start = reader.at
         rows = []
         for row, place in split(reader.enclosed("]")):
-            name, _, rest = row.partition(":")
-            at = start + place + row.index("[") + 1
-            rows.append((reader.expr(name.strip(), start + place), reader.exprs(rest.strip()[1:-1], at)))
+            found = _LOOKUP.fullmatch(row)
+            if found is None:
+                raise reader.fail(
+                    f"{row.strip()!r} is no lookup: a symbol and its places, such as d0: [i, j]", start + place
+                )
+            looked_up = reader.expr(found[1], start + place)
+            if not isinstance(looked_up, Symbol):
+                raise reader.fail(f"a lookup gives a symbol its value; {looked_up} is none", start + place)
+            rows.append((looked_up, reader.exprs(found[2], start + place + found.start(2))))
         return tuple(rows)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
@@ -398,7 +419,9 @@ class _Ranges(Kind):
             step = 1
             if reader.peek_word() == "step":
                 reader.word()
-                step = int(reader.match(re.compile(r"\d+"), "a step").group())
+                step = reader.integer(_STEP, "a step")
+                if step < 1:
+                    raise reader.fail(f"{name} in {lo}..{hi} step {step}: a step is at least 1", start)
             loop = Range.of(name, lo, hi, step)
             reader.bind(loop.symbol, start)
             found.append(loop)

@@ -12,6 +12,7 @@ from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.dtypes import plain_number
+from tilewright.limits import ELEMENTS, written
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
@@ -73,8 +74,10 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ArgumentError(f"params: {program.name} has no parameter {name}; it has {', '.join(names)}{hint}")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ArgumentError(f"params: {name} = {value!r} must be an integer that is not negative")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0 or ELEMENTS.refuses(value):
+            raise ArgumentError(
+                f"params: {name} = {written(value)} must be an integer that is not negative, and at most 2**48"
+            )
     bound: dict[Any, Expr] = {}
     for s, default in known.items():
         number = values.get(s.name, default)
@@ -101,7 +104,7 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     records = []
     for record in program.records:
         if record.name == "require":
-            that = images(record.attrs["that"])
+            that = _mapped(record, images)["that"]
             if isinstance(that, Const):
                 if not that.value:
                     given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s))
@@ -112,10 +115,10 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
             if mine:
                 records.append(Op(record.spec, (), {"parameters": mine}, loc=record.loc))
             continue
-        if record.name == "let" and isinstance(images(record.attrs["symbol"]), Const):
+        if record.name == "let" and isinstance(_image(record, images), Const):
             continue
         records.append(Op(record.spec, (), _mapped(record, images), loc=record.loc))
-    args = tuple(Value(a.type.mapped(images), a.name) for a in program.args)
+    args = tuple(Value(_argument_type(program, a, images), a.name) for a in program.args)
     values: dict[Value, Value] = dict(zip(program.args, args, strict=True))
     body = _block(program.body, images, values)
     return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
@@ -161,6 +164,13 @@ class _Binding(Substitution):
         return super()._symbol(s)
 
 
+def _argument_type(program: Program, arg: Value, images: Substitution) -> Any:
+    try:
+        return arg.type.mapped(images)
+    except TilewrightError as fault:
+        raise ProgramError(f"{program.name}, with its parameters bound: %{arg.name}: {first_line(fault)}") from None
+
+
 def _mentions(record: Op, parameter: Any) -> bool:
     """Whether a requirement depends on a parameter, perhaps through a let."""
     found: set[Any] = set()
@@ -173,17 +183,30 @@ def _mentions(record: Op, parameter: Any) -> bool:
     return parameter in found
 
 
+def _image(let: Op, images: Substitution) -> Expr:
+    """What a let's name stands for."""
+    try:
+        return images(let.attrs["symbol"])
+    except TilewrightError as fault:
+        raise ProgramError(f"let, with its parameters bound: {first_line(fault)}", let.loc) from None
+
+
+def first_line(fault: TilewrightError) -> str:
+    """What an error says, without the place it points at."""
+    return str(fault).split("\n", 1)[0]
+
+
 def _mapped(op: Op, images: Substitution) -> dict[str, Any]:
     try:
         return {name: kind_of(op.spec.attrs[name]).mapped(value, images) for name, value in op.attrs.items()}
     except TilewrightError as fault:
-        raise ProgramError(f"{op.name}, with its parameters bound: {fault}", op.loc) from None
+        raise ProgramError(f"{op.name}, with its parameters bound: {first_line(fault)}", op.loc) from None
 
 
 def _block(block: Block, images: Substitution, values: dict[Value, Value]) -> Block:
     ops = []
     for op in block.ops:
-        if op.name == "let" and isinstance(images(op.attrs["symbol"]), Const):
+        if op.name == "let" and isinstance(_image(op, images), Const):
             continue
         new = _op(op, images, values)
         if new is not None:
@@ -192,7 +215,7 @@ def _block(block: Block, images: Substitution, values: dict[Value, Value]) -> Bl
 
 
 def _op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
-    if any(_empty(r, images) for r in op.attrs.get("ranges", ())):
+    if "ranges" in op.attrs and _never(op, images):
         return None  # a loop that never runs says nothing
     attrs = _mapped(op, images)
     if op.name == "if" and isinstance(attrs["when"], Const) and not attrs["when"].value and len(op.blocks) == 1:
@@ -206,6 +229,14 @@ def _op(op: Op, images: Substitution, values: dict[Value, Value]) -> Op | None:
     new.results = tuple(Value(t, r.name) for t, r in zip(types, op.results, strict=True))
     values |= zip(op.results, new.results, strict=True)
     return new
+
+
+def _never(op: Op, images: Substitution) -> bool:
+    """Whether a loop never runs."""
+    try:
+        return any(_empty(r, images) for r in op.attrs["ranges"])
+    except TilewrightError as fault:
+        raise ProgramError(f"{op.name}, with its parameters bound: {first_line(fault)}", op.loc) from None
 
 
 def _empty(loop: Any, images: Substitution) -> bool:

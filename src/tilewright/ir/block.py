@@ -31,13 +31,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import ZERO, Const, Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir.core import Level, Op, OpSpec, Program
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.parser import parse_program
 from tilewright.ir.tensors import ChannelType, RegisterType, TensorType, read_type
+from tilewright.limits import SHARED, WAVES, Limit, shown
 
 Tensor = TensorType | RegisterType
 
@@ -81,15 +82,27 @@ def _writable(op: Op, place: int) -> None:
         raise ProgramError(f"{op.name} writes to an argument that is declared `in`")
 
 
-def _holds(op: Op, kind: DType, name: str) -> None:
+def holds(op: Op, kind: DType, name: str) -> None:
     """That an attribute, where it is given, is a number of an element type."""
     value = op.attrs.get(name)
-    if value is None or kind.is_float:
-        return
-    signed = kind.kind == "int" and kind.numpy.kind != "u"
-    least, most = (-(1 << kind.bits - 1), (1 << kind.bits - 1) - 1) if signed else (0, (1 << kind.bits) - 1)
-    if value != value // 1 or not least <= value <= most:
-        raise DtypeMismatch(f"{op.name}: {value!r} is no {kind}, which holds {least} to {most}")
+    if value is not None:
+        try:
+            kind.require(value)
+        except DtypeMismatch as fault:
+            raise DtypeMismatch(f"{op.name}: {fault.what}") from None
+
+
+def no_arguments(op: Op, formula: Formula) -> None:
+    """That a formula over operands has no names of arguments, as combining functions have."""
+    for node in formula.walk():
+        if node.name == "argument":
+            raise ProgramError(f"{op.name}: {node.value} has no meaning here; operands are written %{node.value}")
+
+
+def at_least_one(op: Op, what: str, count: Expr, most: Limit) -> None:
+    """That a number, where it is known, is from 1 to a limit."""
+    if isinstance(count, Const) and not 1 <= count.value <= most.most:
+        raise ProgramError(f"{op.name}: {what} {shown(count.value)}: at least 1 is needed, and {most.rule}")
 
 
 def _alloc(op: Op) -> tuple[Any, ...]:
@@ -97,6 +110,10 @@ def _alloc(op: Op) -> tuple[Any, ...]:
     if isinstance(found, TensorType):
         if found.space == "global" or found.role is not None:
             raise ProgramError("alloc makes shared memory or registers; global memory comes as an argument")
+        if found.swizzle is None or all(isinstance(e, Const) for e in found.expressions()):
+            room = found.room()
+            if isinstance(room, Const) and SHARED.refuses(room.value * found.dtype.bits // 8):
+                raise ProgramError(f"alloc {found}: it takes {shown(room.value)} elements; {SHARED.rule}")
     elif found.distribution is None:
         raise ProgramError("alloc of registers needs a distribution: by LAYOUT, or as ATOM.a, .b or .c")
     return (found,)
@@ -127,13 +144,13 @@ def _copy(op: Op) -> tuple[Any, ...]:
     _same_shape(op, source, target)
     _same_dtype(op, source, target)
     _writable(op, 1)
-    _holds(op, target.dtype, "otherwise")
+    holds(op, target.dtype, "otherwise")
     return ()
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
     _writable(op, 0)
-    _holds(op, tensor(op, 0).dtype, "value")
+    holds(op, tensor(op, 0).dtype, "value")
     return ()
 
 
@@ -159,11 +176,9 @@ def _map(op: Op) -> tuple[Any, ...]:
     if over is not None and tuple(s.upper + 1 for s in over) != target.shape:
         raise DimensionMismatch(f"map: the coordinates do not run over {shape_text(target.shape)}")
     formula: Formula = op.attrs["formula"]
-    for node in formula.walk():
-        if node.name == "argument":
-            raise ProgramError(f"map: {node.value} has no meaning here; operands are written %{node.value}")
-    found = formula.dtype(lambda leaf: tensor(op, leaf.value).dtype)
-    if found is not None and found is not target.dtype:
+    no_arguments(op, formula)
+    found = formula.gives(lambda leaf: tensor(op, leaf.value).dtype, target.dtype)
+    if found is not target.dtype:
         raise DtypeMismatch(
             f"map: the formula gives {found}, the target holds {target.dtype}; convert: {target.dtype}(...)"
         )
@@ -187,6 +202,10 @@ def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
         _same_dtype(op, source, target)
     if not 0 <= along < len(sources[0].shape):
         raise DimensionMismatch(f"{op.name} along {along}: there are {len(sources[0].shape)} dimensions, from 0")
+    if sources[0].shape[along] == ZERO:
+        raise DimensionMismatch(
+            f"{op.name} along {along}: {shape_text(sources[0].shape)} has the extent 0 there, nothing to combine"
+        )
     for place in range(len(sources), 2 * len(sources)):
         _writable(op, place)
     if isinstance(how, str):
@@ -202,8 +221,8 @@ def _combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
             for node in formula.walk():
                 if node.name == "operand" or (node.name == "argument" and node.value not in known):
                     raise ProgramError(f"{op.name}: a combining formula is over {', '.join(sorted(known))}")
-            found = formula.dtype(lambda leaf: known[leaf.value])
-            if found is not None and found is not source.dtype:
+            found = formula.gives(lambda leaf: known[leaf.value], source.dtype)
+            if found is not source.dtype:
                 raise DtypeMismatch(f"{op.name}: the formula gives {found}, not {source.dtype}")
     return sources, targets
 
@@ -258,7 +277,7 @@ def _placed(op: Op) -> tuple[Any, ...]:
     if op.name == "atomic" and op.attrs["how"] not in ATOMICS:
         raise ProgramError(f"atomic {op.attrs['how']}: there are {', '.join(ATOMICS)}")
     _same_dtype(op, tile, memory)
-    _holds(op, tile.dtype, "otherwise")
+    holds(op, tile.dtype, "otherwise")
     _writable(op, 0 if op.name == "gather" else 1)
     for (_, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
         found = value.type
@@ -289,6 +308,7 @@ def _while(op: Op) -> tuple[Any, ...]:
 
 def _channel(op: Op) -> tuple[Any, ...]:
     count = op.attrs["stages"]
+    at_least_one(op, "stages", count, WAVES)
     stages = []
     for place in range(len(op.operands)):
         found = tensor(op, place)
@@ -319,6 +339,16 @@ def _handed(op: Op) -> tuple[Any, ...]:
 
 def _nothing(op: Op) -> tuple[Any, ...]:
     return ()
+
+
+def role(op: Op) -> tuple[Any, ...]:
+    """What holds of every role."""
+    at_least_one(op, "waves", op.attrs["waves"], WAVES)
+    return ()
+
+
+def _waves(op: Op) -> None:
+    at_least_one(op, "count", op.attrs["count"], WAVES)
 
 
 _PLACED = {"over": "axes", "where": "fetches?", "at": "places"}
@@ -395,7 +425,7 @@ _SPECS = (
         "role",
         {"name": "name", "waves": "count", "registers": "int?"},
         blocks=1,
-        result_types=_nothing,
+        result_types=role,
         notation="role {name} waves {waves}[ registers {registers}] {}",
     ),
     OpSpec(
@@ -417,7 +447,7 @@ _RECORDS = (
     OpSpec("param", {"parameters": "parameters"}, notation="param {parameters}"),
     OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
     OpSpec("require", {"that": "expr"}, notation="require {that}"),
-    OpSpec("waves", {"count": "count"}, notation="waves {count}"),
+    OpSpec("waves", {"count": "count"}, check=_waves, notation="waves {count}"),
 )
 
 BLOCK = Level(

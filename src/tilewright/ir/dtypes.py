@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from tilewright.errors import ProgramError
+from tilewright.errors import DtypeMismatch, ProgramError
+from tilewright.ir.location import author_location
+from tilewright.limits import shown, written
 
 _finfo: Any = ml_dtypes.finfo
 
@@ -80,6 +82,26 @@ class DType:
         return bool(mine.nmant >= its.nmant and mine.maxexp >= its.maxexp and mine.minexp <= its.minexp)
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest value of an integer type."""
+        if self.kind == "int" and self.numpy.kind != "u":
+            return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+        return 0, (1 << self.bits) - 1
+
+    def require(self, value: float) -> None:
+        """Raises unless a number is one of the type's values, or rounds to one.
+
+        >>> i8.require(300)
+        Traceback (most recent call last):
+        tilewright.errors.DtypeMismatch: 300 is no i8, which holds -128 to 127
+        """
+        if self.is_float:
+            return
+        least, most = self.limits
+        if value != value // 1 or not least <= value <= most:
+            raise DtypeMismatch(f"{shown(value)} is no {self}, which holds {least} to {most}")
+
+    @property
     def is_narrow(self) -> bool:
         """Whether arithmetic on it is done in f32 and rounded back."""
         return self.kind == "float" and self.bits < 32
@@ -139,20 +161,30 @@ DTypeLike: TypeAlias = DType | str | np.dtype[Any] | type[np.generic]
 _ALIASES = {f"s{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)}
 
 
-def element_type(given: Any) -> DType:
+def element_type(given: Any, what: str = "") -> DType:
     """The element type that is meant: as it is, by its name or numpy's, or as numpy's dtype; s8 is also i8.
+
+    `what` names the argument in the error.
 
     >>> import numpy as np
     >>> [element_type(x) for x in (f32, "f32", "float32", np.float32, np.dtype("float32"), "s8", "i8", "bfloat16")]
     [f32, f32, f32, f32, f32, i8, i8, bf16]
     >>> element_type("f13")
     Traceback (most recent call last):
-    tilewright.errors.ProgramError: there is no element type f13; there are bool, i4, ...
+    tilewright.errors.DtypeMismatch: there is no element type f13; there are bool, i4, ...
+    >>> element_type(3, "cast: dtype")
+    Traceback (most recent call last):
+    tilewright.errors.DtypeMismatch: cast: dtype=3: there is no element type 3; there are bool, i4, ...
     """
     found = as_element_type(given)
     if found is None:
-        shown = given if isinstance(given, str) else repr(given)
-        raise ProgramError(f"there is no element type {shown}; there are {', '.join(ALL)}, and numpy's dtypes for them")
+        value = written(given, 60)
+        where = f"{what}={value}: " if what else ""
+        name = shown(given, 60) if isinstance(given, str) else value
+        raise DtypeMismatch(
+            f"{where}there is no element type {name}; there are {', '.join(ALL)}, and numpy's dtypes for them",
+            author_location(),
+        )
     return found
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.errors import ProgramError
+from tilewright.errors import DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.dtypes import DType, plain_number
+from tilewright.limits import FORMULA
 
 if TYPE_CHECKING:
     from tilewright.ir.core import Value
@@ -34,6 +35,8 @@ BINARY = (
 TERNARY = ("fma",)
 """`fma(a, b, c)` is a*b + c in one step: the product is not rounded."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_TYPED = ("operand", "argument", "index", "cast", *COMPARISONS)
+"""Nodes that have an element type of their own, whatever they are combined with."""
 _INFIX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _COMPARE = {"<=": "le", ">=": "ge", "==": "eq", "!=": "ne", "<": "lt", ">": "gt"}
 _SIGNS = {name: sign for sign, name in (*_INFIX.items(), *_COMPARE.items())}
@@ -52,6 +55,14 @@ class Formula:
     name: str
     parts: tuple[Formula, ...] = ()
     value: Any = None
+    depth: int = field(init=False, compare=False, repr=False, default=1)
+    """How deep its parts stand in one another."""
+
+    def __post_init__(self) -> None:
+        if self.parts:
+            object.__setattr__(self, "depth", 1 + max(part.depth for part in self.parts))
+            if FORMULA.refuses(self.depth):
+                raise ProgramError(f"{self.name} of formulas {self.depth - 1} deep: {FORMULA.rule}")
 
     @classmethod
     def operand(cls, place: int) -> Formula:
@@ -126,21 +137,44 @@ class Formula:
             return dtypes.index
         found = [part.dtype(types) for part in self.parts]
         if self.name == "cast":
+            if found[0] is None:
+                self.parts[0].require_numbers(self.value)
             return self.value if isinstance(self.value, DType) else None
         if self.name == "select":
-            return _common("select", found[1:])
+            common = _common("select", found[1:])
+            if common is not None:
+                self._require_numbers(self.parts[1:], common)
+            return common
         common = _common(self.name, found)
-        if common is not None and not common.is_float:
-            for part in self.parts:
-                if part.name == "number" and part.value != part.value // 1:
-                    raise ProgramError(
-                        f"{self.name} of {common} and {part.value!r}, which is no {common}; convert first"
-                    )
+        if common is not None:
+            self._require_numbers(self.parts, common)
         if self.name in COMPARISONS:
             return dtypes.bool_
         if self.name in _FLOAT_ONLY and common is not None and not common.is_float:
             raise ProgramError(f"{self.name} of {common}: it takes floating-point numbers; convert first")
         return common
+
+    def _require_numbers(self, parts: tuple[Formula, ...], common: DType) -> None:
+        try:
+            for part in parts:
+                part.require_numbers(common)
+        except DtypeMismatch as fault:
+            raise ProgramError(f"{self.name} of {common} and {fault.what}; convert first") from None
+
+    def require_numbers(self, kind: DType) -> None:
+        """Raises where a number that takes this element type is none of its values."""
+        if any(node.name in _TYPED for node in self.walk()):
+            return  # its numbers take the type of what they stand beside
+        for node in self.walk():
+            if node.name == "number":
+                kind.require(node.value)
+
+    def gives(self, types: Callable[[Formula], DType | None], target: DType) -> DType:
+        """The element type it computes; that of the target where only numbers occur."""
+        found = self.dtype(types)
+        if found is None:
+            self.require_numbers(target)
+        return target if found is None else found
 
 
 def _common(name: str, found: list[DType | None]) -> DType | None:
@@ -194,10 +228,12 @@ def _product(reader: Reader, operands: list[Value]) -> Formula:
 
 def _factor(reader: Reader, operands: list[Value]) -> Formula:
     if reader.accept("-"):
-        part = _factor(reader, operands)
+        with reader.nested():
+            part = _factor(reader, operands)
         return Formula.number(-part.value) if part.name == "number" else Formula("neg", (part,))
     if reader.accept("("):
-        inner = read_formula(reader, operands)
+        with reader.nested():
+            inner = read_formula(reader, operands)
         reader.expect(")")
         return inner
     if reader.accept("["):
@@ -214,15 +250,16 @@ def _factor(reader: Reader, operands: list[Value]) -> Formula:
     if number is not None:
         reader.at = number.end()
         text = number.group()
-        return Formula.number(int(text) if text.isdigit() else float(text))
+        return Formula.number(reader.number(text, start) if text.isdigit() else float(text))
     word = reader.match(_WORD, "a number, a value such as %x or a function").group()
     if not reader.accept("("):
         return Formula.argument(word)
     parts = []
-    while not reader.accept(")"):
-        parts.append(read_formula(reader, operands))
-        if not reader.peek(")"):
-            reader.expect(",")
+    with reader.nested(start):
+        while not reader.accept(")"):
+            parts.append(read_formula(reader, operands))
+            if not reader.peek(")"):
+                reader.expect(",")
     return _call(reader, word, tuple(parts), start)
 
 

@@ -27,17 +27,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from tilewright.algebra.expr import Expr
-from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.algebra.expr import ZERO, Const, Expr
+from tilewright.algebra.expr_use import evaluate
+from tilewright.errors import DimensionMismatch, DtypeMismatch, OutOfBoundsFault, ProgramError
 from tilewright.ir import block as block_level
 from tilewright.ir.block import ATOMICS, COMBINE, shape_text
 from tilewright.ir.core import Level, Op, OpSpec, Program
 from tilewright.ir.dtypes import DType, dtype
 from tilewright.ir.parser import Reader, parse_program
-from tilewright.ir.tensors import Images, TensorType
+from tilewright.ir.tensors import Images, TensorType, made, require_extents
 from tilewright.ir.tensors import read_type as read_tensor_type
+from tilewright.limits import TABLE, VECTOR
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class VectorType:
 
     dtype: DType
     shape: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        require_extents(self, self.shape, (), VECTOR)
+        if any(e == ZERO for e in self.shape):
+            raise ProgramError(f"{self}: a register has at least one element")
 
     def expressions(self) -> Iterable[Expr]:
         """Every expression in it."""
@@ -74,7 +82,8 @@ def read_type(reader: Reader) -> VectorType | Any:
         raise reader.fail(str(fault), start) from None
     reader.expect("(")
     start = reader.at
-    return VectorType(element, reader.exprs(reader.enclosed(")"), start))
+    shape = reader.exprs(reader.enclosed(")"), start)
+    return made(reader, start, lambda: VectorType(element, shape))
 
 
 def _vector(op: Op, place: int) -> VectorType:
@@ -109,6 +118,7 @@ def _moves(op: Op) -> tuple[Any, ...]:
         raise ProgramError("store to an argument that is declared `in`")
     if op.name == "load" and ("when" in op.attrs) != ("otherwise" in op.attrs):
         raise ProgramError("load: `if` and `else` come together")
+    block_level.holds(op, vector.dtype, "otherwise")
     return ()
 
 
@@ -132,8 +142,9 @@ def _compute(op: Op) -> tuple[Any, ...]:
     for place in range(1, len(op.operands)):
         if _vector(op, place).shape not in (target.shape, ()):
             raise DimensionMismatch(f"compute: {_vector(op, place)} and {target} differ")
-    found = op.attrs["formula"].dtype(lambda leaf: _vector(op, leaf.value).dtype)
-    if found is not None and found is not target.dtype:
+    block_level.no_arguments(op, op.attrs["formula"])
+    found = op.attrs["formula"].gives(lambda leaf: _vector(op, leaf.value).dtype, target.dtype)
+    if found is not target.dtype:
         raise DtypeMismatch(f"compute: the formula gives {found}, the register holds {target.dtype}")
     return ()
 
@@ -150,13 +161,26 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
     _over(op, target)
     if target.dtype is not source.dtype:
         raise DtypeMismatch(f"shuffle: {target.dtype} and {source.dtype} differ")
+    if len(target.shape) != 1 or len(source.shape) != 1:
+        raise DimensionMismatch(f"shuffle: {target} of {source}: both are vectors of lanes")
+    (lane,), (place,), (lanes,) = op.attrs["over"], op.attrs["at"], source.shape
+    if not place.symbols <= {lane}:
+        raise ProgramError(f"shuffle: which lane is taken, {place}, depends on more than the lane {lane.name}")
+    if isinstance(lanes, Const) and isinstance(lane.upper, Const):
+        for i in range(lane.upper.value + 1):
+            taken = evaluate(place, {lane: i})
+            if not 0 <= taken < lanes.value:
+                raise OutOfBoundsFault(f"shuffle: lane {i} takes lane {taken} of {lanes}, as {place} says")
     return ()
 
 
 def _reduce(op: Op) -> tuple[Any, ...]:
     source, target = _vector(op, 0), _vector(op, 1)
-    if target.shape or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
-        raise ProgramError(f"reduce of {source} to {target}: to one number of the same type, with {', '.join(COMBINE)}")
+    one = bool(target.shape) or len(source.shape) != 1
+    if one or source.dtype is not target.dtype or op.attrs["with"] not in COMBINE:
+        raise ProgramError(
+            f"reduce of {source} to {target}: a vector of lanes to one number of its type, with {', '.join(COMBINE)}"
+        )
     return ()
 
 
@@ -167,7 +191,7 @@ def _atom(op: Op) -> tuple[Any, ...]:
 
 
 def _fill(op: Op) -> tuple[Any, ...]:
-    _vector(op, 0)
+    block_level.holds(op, _vector(op, 0).dtype, "value")
     return ()
 
 
@@ -181,6 +205,10 @@ def _read(op: Op) -> tuple[Any, ...]:
 def _constant(op: Op) -> tuple[Any, ...]:
     if op.attrs["dtype"].is_float:
         raise ProgramError("constant: a table holds integers")
+    count = prod(s.hi + 1 for s in op.attrs["over"])
+    if count > TABLE.most:
+        shape = ", ".join(f"{s.name} {s.upper + 1}" for s in op.attrs["over"])
+        raise ProgramError(f"constant ({shape}): {TABLE.rule}")
     return (TensorType("global", op.attrs["dtype"], tuple(s.upper + 1 for s in op.attrs["over"]), role="in"),)
 
 
@@ -242,7 +270,7 @@ _SPECS = (
         "role",
         {"name": "name", "waves": "count", "over": "axes?", "registers": "int?"},
         blocks=1,
-        result_types=_nothing,
+        result_types=block_level.role,
         notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",
     ),
 )

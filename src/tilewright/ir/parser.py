@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
-from tilewright.errors import ParseError, ProgramError
+from tilewright.errors import LimitExceeded, ParseError, ProgramError
 from tilewright.ir.attrs import LASTING, kind_of, split
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.location import TextLocation
 from tilewright.ir.notation import Piece, leading, pieces
+from tilewright.limits import NESTING, integer
 
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -52,6 +54,7 @@ class Reader:
         self.known: dict[str, Expr] = {}  # expressions read before: the same few occur again and again
         self.types: dict[str, TileType | MemoryType] = {}
         self.after_ranges: tuple[str, ...] = ()
+        self.depth = 0
 
     # -- characters ---------------------------------------------------------------------------------
 
@@ -95,6 +98,28 @@ class Reader:
             raise self.fail(f"expected {what}")
         self.at = found.end()
         return found
+
+    def integer(self, pattern: re.Pattern[str], what: str) -> int:
+        """Reads an integer."""
+        self.skip()
+        start = self.at
+        return self.number(self.match(pattern, what).group(), start)
+
+    def number(self, text: str, at: int) -> int:
+        """The integer of a text that stands at a place."""
+        try:
+            return integer(text)
+        except LimitExceeded as fault:
+            raise self.fail(str(fault), at) from None
+
+    @contextmanager
+    def nested(self, at: int | None = None) -> Iterator[None]:
+        """Within it, what is read stands one bracket, call or block deeper."""
+        self.depth += 1
+        if NESTING.refuses(self.depth):
+            raise self.fail(NESTING.rule, at)
+        yield
+        self.depth -= 1
 
     def word(self, what: str = "a name") -> str:
         """Reads a name."""
@@ -261,6 +286,7 @@ class Reader:
     def program(self) -> Program:
         """Reads a whole program."""
         self.values, self.symbols, self.known, self.types = {}, {}, {}, {}
+        self.depth = 0
         self.skip()
         start = self.at
         word = self.word("the name of a level")
@@ -329,8 +355,9 @@ class Reader:
     def block(self, block: Block, level: Level, keep: bool = False) -> None:
         """Reads operations up to the closing brace."""
         outside, symbols = dict(self.values), self.symbols
-        while not self.accept("}"):
-            block.ops.append(self.op(level))
+        with self.nested():
+            while not self.accept("}"):
+                block.ops.append(self.op(level))
         if not keep:
             self.values = outside
             self.scope(symbols)
@@ -419,7 +446,10 @@ class Reader:
                         blocks.append(inner)
 
         values = dict(self.values) if spec.blocks else self.values
-        read(pieces(spec.notation))
+        try:
+            read(pieces(spec.notation))
+        except ProgramError as fault:
+            raise fault if fault.location is not None else type(fault)(fault.what, op.loc) from None
         if not spec.keeps:
             self.values = values
         if not any(kind.rstrip("?") in LASTING for kind in spec.attrs.values()) and not spec.keeps:

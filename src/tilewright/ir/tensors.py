@@ -16,6 +16,7 @@ from tilewright.algebra import Layout, Swizzle, parse_layout
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.errors import LayoutError, ParseError, ProgramError
 from tilewright.ir.dtypes import DType, dtype
+from tilewright.limits import ELEMENTS, RANK, REGISTERS, WAVES, Limit, shown
 
 if TYPE_CHECKING:
     from tilewright.ir.parser import Reader
@@ -48,6 +49,23 @@ def numbers(exprs: Iterable[Expr], what: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...], most: Limit = ELEMENTS) -> None:
+    """Raises where a type's extents are negative, or where it is larger than a limit; what is open is left aside."""
+    count = 1
+    if RANK.refuses(len(shape)):
+        raise ProgramError(f"{len(shape)} dimensions: {RANK.rule}")
+    for e in shape:
+        if isinstance(e, Const):
+            if e.value < 0:
+                raise ProgramError(f"{kind}: the extent {shown(e.value)} is negative; extents are from 0 on")
+            count *= max(e.value, 1)
+        if ELEMENTS.refuses(count) or most.refuses(count):
+            raise ProgramError(f"{shown(str(kind), 80)}: {(most if most.refuses(count) else ELEMENTS).rule}")
+    for e in strides:
+        if isinstance(e, Const) and ELEMENTS.refuses(abs(e.value)):
+            raise ProgramError(f"{shown(str(kind), 80)}: the stride {shown(e.value)}: {ELEMENTS.rule}")
+
+
 @dataclass(frozen=True)
 class TensorType:
     """A tensor in memory.
@@ -62,6 +80,9 @@ class TensorType:
     strides: tuple[Expr, ...] | None = None
     swizzle: Swizzle | None = None
     role: str | None = None
+
+    def __post_init__(self) -> None:
+        require_extents(self, self.shape, self.strides or ())
 
     def expressions(self) -> Iterable[Expr]:
         """Every expression in it."""
@@ -161,6 +182,12 @@ class RegisterType:
     shape: tuple[Expr, ...]
     distribution: Distribution | None = None
 
+    def __post_init__(self) -> None:
+        require_extents(self, self.shape, (), REGISTERS)
+        for e in (self.distribution and self.distribution.waves) or ():
+            if isinstance(e, Const) and not 1 <= e.value <= WAVES.most:
+                raise ProgramError(f"{self}: waves are at least 1; {WAVES.rule}")
+
     def expressions(self) -> Iterable[Expr]:
         """Every expression in it."""
         waves = () if self.distribution is None else self.distribution.waves or ()
@@ -200,7 +227,7 @@ class ChannelType:
 # -- from text --------------------------------------------------------------------------------------------
 
 
-def read_type(reader: Reader) -> TensorType | RegisterType:
+def read_type(reader: Reader) -> Any:
     """The type that stands next in the text."""
     reader.skip()
     start = reader.at
@@ -217,7 +244,8 @@ def read_type(reader: Reader) -> TensorType | RegisterType:
         raise reader.fail(str(fault), start) from None
     shape = _tuple(reader)
     if word == "register":
-        return RegisterType(element, shape, _distribution(reader))
+        distribution = _distribution(reader)
+        return made(reader, start, lambda: RegisterType(element, shape, distribution))
     strides = _tuple(reader) if reader.accept(":") else None
     if strides is not None and len(strides) != len(shape):
         raise reader.fail(f"{len(strides)} strides for {len(shape)} dimensions", start)
@@ -227,10 +255,18 @@ def read_type(reader: Reader) -> TensorType | RegisterType:
         at = reader.at
         found = reader.match(re.compile(r"<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>"), "a swizzle such as <3,3,3>")
         try:
-            swizzle = Swizzle(*(int(found.group(i)) for i in (1, 2, 3)))
+            swizzle = Swizzle(*(reader.number(found.group(i), at) for i in (1, 2, 3)))
         except LayoutError as fault:
             raise reader.fail(str(fault), at) from None
-    return TensorType(word, element, shape, strides, swizzle, role)
+    return made(reader, start, lambda: TensorType(word, element, shape, strides, swizzle, role))
+
+
+def made(reader: Reader, at: int, make: Callable[[], Any]) -> Any:
+    """The type that is made; where it makes no sense, the fault is shown at the place."""
+    try:
+        return make()
+    except ProgramError as fault:
+        raise reader.fail(fault.what, at) from None
 
 
 def _tuple(reader: Reader) -> tuple[Expr, ...]:

@@ -17,6 +17,7 @@ def verify(program: Program) -> None:
     known: set[Value] = set(program.args)
     for record in program.records:
         _check_attrs(record)
+        _check_types(record)
     _verify_block(program.body, known, program)
 
 

@@ -18,6 +18,13 @@ Each function gives a kernel, for `tilewright.compile(kernel)`; symbols that fol
 Element types are given by name, as `tkl` has them, or as numpy's dtypes.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType
 from tilewright.kernels.attention import attention
 from tilewright.kernels.conv import conv
 from tilewright.kernels.elementwise import activation, gated_silu
@@ -29,6 +36,8 @@ from tilewright.kernels.reduce import reduction
 from tilewright.kernels.scan import running_sum, tiled_running_sum
 from tilewright.kernels.softmax import online_softmax, softmax
 from tilewright.kernels.transpose import transpose
+from tilewright.limits import ELEMENTS
+from tilewright.signatures import check_all
 
 __all__ = [
     "activation",
@@ -49,3 +58,36 @@ __all__ = [
     "tiled_running_sum",
     "transpose",
 ]
+
+
+def _is_size(x: Any) -> bool:
+    return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
+
+
+def _is_type(x: Any) -> bool:
+    """Whether x may name an element type; which one, the kernel's maker says."""
+    return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
+
+
+def _sizes(count: int | None = None) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(_is_size, x))
+
+
+check_all(
+    globals(),
+    __all__,
+    {
+        "DType | str": (_is_type, "an element type"),
+        "DType | str | None": (_is_type, "an element type"),
+        "int": (_is_size, "an integer"),
+        "str": (lambda x: isinstance(x, str), "a text"),
+        "str | None": (lambda x: isinstance(x, str), "a text"),
+        "bool": (lambda x: isinstance(x, bool), "True or False"),
+        "bool | Sequence[str]": (lambda x: isinstance(x, bool | list | tuple), "True, False, or a list of texts"),
+        "float": (lambda x: isinstance(x, int | float) and not isinstance(x, bool), "a number"),
+        "float | None": (lambda x: isinstance(x, int | float) and not isinstance(x, bool), "a number"),
+        "Sequence[int]": (_sizes(), "a tuple of integers"),
+        "tuple[int, int]": (_sizes(2), "a pair of integers"),
+    },
+    ArgumentError,
+)

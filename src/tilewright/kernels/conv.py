@@ -9,11 +9,15 @@ from math import prod
 from operator import index
 from typing import Any
 
+import numpy as np
+
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
+from tilewright.limits import ELEMENTS
 
 N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
 G, CG, FG = tkl.sym.G, tkl.sym.CG, tkl.sym.FG
@@ -172,9 +176,9 @@ def padding_of(
     (((1, 1), (0, 2)), ((2, 2), (1, 2)))
     """
     rank = len(taps)
-    if padding == "valid":
+    if isinstance(padding, str) and padding == "valid":
         return ((0, 0),) * rank
-    if padding == "same":
+    if isinstance(padding, str) and padding == "same":
         if set(stride) != {1}:
             raise ArgumentError(f"padding='same' needs a stride of 1, not {stride}; give numbers or pairs instead")
         spare = [(r - 1) * d for r, d in zip(taps, dilation, strict=True)]
@@ -194,7 +198,10 @@ def _or_each(rank: int) -> str:
 
 
 def _is_number(value: Any, least: int | None = None) -> bool:
-    return hasattr(value, "__index__") and (least is None or index(value) >= least)
+    """Whether it is an integer, of at least so much, and not larger than any tensor."""
+    if isinstance(value, bool | Expr) or not isinstance(value, int | np.integer):
+        return False
+    return not ELEMENTS.refuses(abs(index(value))) and (least is None or index(value) >= least)
 
 
 def _entries(value: Any) -> tuple[Any, ...] | None:

@@ -29,11 +29,15 @@ ACTIVATIONS = {"relu": tkw.relu, "gelu": gelu, "silu": silu}
 
 def apply_activation(name: str | None, x: Any) -> Any:
     """Inside a kernel: the activation of that name; None leaves x as it is."""
-    if name is None:
-        return x
-    if name not in ACTIVATIONS:
+    known = known_activation(name)
+    return x if known is None else ACTIVATIONS[known](x)
+
+
+def known_activation(name: Any) -> str | None:
+    """The name of an activation; an error that lists them otherwise."""
+    if name is not None and (not isinstance(name, str) or name not in ACTIVATIONS):
         raise ArgumentError(f"activation={name!r}: there are {', '.join(ACTIVATIONS)}, and None")
-    return ACTIVATIONS[name](x)
+    return name
 
 
 def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
@@ -46,6 +50,8 @@ def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
+    if known_activation(name) is None:
+        raise ArgumentError(f"activation={name!r}: there are {', '.join(ACTIVATIONS)}")
 
     @tkw.wave()
     def activate(x: tkl.Memory[M, N, GLOBAL, of_data], y: tkl.Memory[M, N, GLOBAL, of_data]) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr, symbol
+from tilewright.algebra.inttuple import is_int
 from tilewright.errors import BadMapping
 from tilewright.ir.location import author_location
+from tilewright.limits import RANK
 
 
 class IndexMapping:
@@ -34,11 +36,17 @@ class IndexMapping:
         outputs: Mapping[Any, ExprLike],
         dynamic_val_mappings: Any = (),
     ):
+        if not is_int(num_iterators) or not 0 <= num_iterators <= RANK.most:
+            raise BadMapping(f"IndexMapping: num_iterators={num_iterators!r}: from 0 to {RANK.most}", author_location())
+        rows = [dynamic_val_mappings] if isinstance(dynamic_val_mappings, Mapping) else dynamic_val_mappings
+        sides = [inputs, outputs, *rows] if isinstance(rows, list | tuple) else [rows]
+        for side in sides:
+            if not isinstance(side, Mapping):
+                raise BadMapping(f"IndexMapping: {side!r} is no dictionary of coordinates", author_location())
         self.num_iterators = num_iterators
         self.iterators = tuple(self.iterator(i) for i in range(num_iterators))
         self.inputs = {as_expr(d): as_expr(e) for d, e in inputs.items()}
         self.outputs = {as_expr(d): as_expr(e) for d, e in outputs.items()}
-        rows = [dynamic_val_mappings] if isinstance(dynamic_val_mappings, Mapping) else list(dynamic_val_mappings)
         self.dynamic = [{as_expr(d): as_expr(e) for d, e in row.items()} for row in rows]
 
     def __repr__(self) -> str:

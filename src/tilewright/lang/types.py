@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import DimensionMismatch
 from tilewright.ir.dtypes import DType, DTypeLike, as_element_type, element_type
 from tilewright.ir.location import author_location
@@ -30,13 +30,25 @@ class _MemoryMeta(type):
         if parts and isinstance(parts[0], tuple):
             parts = (*parts[0], *parts[1:])
         kept = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
+        given = f"Memory[{', '.join(map(str, parts))}]"
         dtype = as_element_type(kept[-1]) if kept else None
         if len(kept) < 2 or dtype is None:
+            last = f"{kept[-1]} is no element type; " if kept and dtype is None else ""
             raise DimensionMismatch(
-                f"Memory[{', '.join(map(str, parts))}]: give the dimensions, the address space and the element type",
+                f"{given}: {last}give the dimensions, the address space and the element type, as in "
+                "Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]",
                 author_location(),
             )
         *dims, space, _ = kept
+        for dim in dims:
+            if isinstance(dim, bool) or not isinstance(dim, int | Expr):
+                raise DimensionMismatch(f"{given}: {dim!r} is neither a symbol nor an integer", author_location())
+            if isinstance(dim, Symbol) and sum(dim is other for other in dims) > 1:
+                raise DimensionMismatch(
+                    f"{given}: the dimension {dim} stands there twice; dimensions go by name, so give each its own "
+                    "symbol and bind both to one size",
+                    author_location(),
+                )
         extents = None
         for part in parts:
             if isinstance(part, MemoryLayout):
@@ -64,7 +76,14 @@ class _RegisterMeta(type):
             raise DimensionMismatch(
                 f"Register[{', '.join(map(str, parts))}]: the last entry must be an element type", author_location()
             )
-        return Register(tuple(as_expr(d) for d in parts[:-1]), dtype)
+        dims = parts[:-1]
+        for dim in dims:
+            if isinstance(dim, bool) or not isinstance(dim, int | Expr):
+                raise DimensionMismatch(
+                    f"Register[{', '.join(map(str, parts))}]: {dim!r} is neither a symbol nor an integer",
+                    author_location(),
+                )
+        return Register(tuple(as_expr(d) for d in dims), dtype)
 
 
 class Register(metaclass=_RegisterMeta):

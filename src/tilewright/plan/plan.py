@@ -25,6 +25,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tilewright.errors import ArgumentError
+from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
@@ -249,8 +250,8 @@ def _digits(text: str) -> tuple[Digit, ...]:
         match = _DIGIT.fullmatch(part)
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no digit: a name and its extent, such as `q 56` or `q 57 of 56`")
-        extent = int(match[3])
-        walked = int(match[2] or extent)
+        extent = _size(match[3], part)
+        walked = _size(match[2], part) if match[2] else extent
         if extent < 1 or walked < extent:
             raise ArgumentError(f"plan: {part!r}: an extent is at least 1, and what is walked at least the extent")
         found.append(Digit(match[1], extent, walked, match[4] is not None))
@@ -265,7 +266,14 @@ def _cuts(text: str) -> tuple[Cut, ...]:
         match = _CUT.fullmatch(part)
         if match is None:
             raise ArgumentError(f"plan: {part!r} is no cut: such as `loop 32`, `task p 28`, by task, loop or unit")
-        if int(match[3]) < 1:
+        size = _size(match[3], part)
+        if size < 1:
             raise ArgumentError(f"plan: {part!r}: pieces have at least one element")
-        found.append(Cut(match[1], int(match[3]), match[2]))
+        found.append(Cut(match[1], size, match[2]))
     return tuple(found)
+
+
+def _size(digits: str, part: str) -> int:
+    if len(digits) > 18:
+        raise ArgumentError(f"plan: {shown(part, 60)!r}: {ELEMENTS.rule}")
+    return int(digits)

@@ -12,12 +12,20 @@
 | mathematics | functions such as exp as machine code, against higher precision        |
 """
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ProblemError
+from tilewright.ir.dtypes import from_numpy
 from tilewright.problems.batch import Problem, Settings, read_batch, shape_list, shape_lists
 from tilewright.problems.conv import ConvProblem, parse_conv
 from tilewright.problems.data import exact_data, operand_shapes, real_bound, real_data, terms
 from tilewright.problems.dtypes import Dtype, dtype
 from tilewright.problems.matmul import MatmulProblem, parse_matmul
 from tilewright.problems.reference import conv_dgrad, conv_forward, conv_wgrad, matmul_reference
+from tilewright.signatures import check_all
 
 __all__ = [
     "ConvProblem",
@@ -41,3 +49,21 @@ __all__ = [
     "shape_lists",
     "terms",
 ]
+
+
+def _is(*kinds: Any) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, kinds) and not isinstance(x, bool)
+
+
+_KINDS = {
+    "str": (_is(str), "a text"),
+    "int": (_is(int, np.integer), "an integer"),
+    "int | None": (_is(int, np.integer), "an integer"),
+    "float | None": (_is(int, float), "a number"),
+    "Array": (lambda x: isinstance(x, np.ndarray) and from_numpy(x.dtype) is not None, "an array of numbers"),
+    "ConvProblem": (_is(ConvProblem), "a convolution: parse_conv reads one"),
+    "MatmulProblem": (_is(MatmulProblem), "a matrix product: parse_matmul reads one"),
+    "Problem": (_is(ConvProblem, MatmulProblem), "a problem: parse_conv and parse_matmul read one"),
+    "np.random.Generator": (_is(np.random.Generator), "a numpy.random.Generator"),
+}
+check_all(globals(), __all__, _KINDS, ProblemError)

@@ -23,11 +23,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import prod
-from operator import index
 from typing import Any
 
 from tilewright.errors import ParseError, ProblemError
-from tilewright.problems.notation import check_name, content, name_text, read_name, read_number
+from tilewright.problems.notation import check_name, content, integer, integers, name_text, read_name, read_number
 
 _KEY = re.compile(r"mb|g|[io]c|[ioksdp][dhw]")
 _AXES_ALLOWED = ("w", "h", "d", "hw", "dhw")
@@ -61,12 +60,13 @@ class ConvProblem:
     name: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "i", integers(self.i, "i"))
         rank = len(self.i)
         if not 1 <= rank <= 3:
             raise ProblemError(f"a convolution has 1 to 3 axes; i = {tuple(self.i)} has {rank}")
         for key in ("mb", "ic", "oc", "g"):
             if getattr(self, key) is not None:
-                object.__setattr__(self, key, index(getattr(self, key)))
+                object.__setattr__(self, key, integer(getattr(self, key), key))
         _check_channels(self.mb, self.ic, self.oc, self.g)
         rows = list(zip(*(self._one_per_axis(key) for key in "iksdop"), strict=True))
         inferred = [_infer(axis, *row) for axis, row in zip(self.axes, rows, strict=True)]
@@ -78,7 +78,7 @@ class ConvProblem:
 
     def _one_per_axis(self, key: str) -> tuple[Any, ...]:
         """The checked numbers of a field, its default where it is left out, or None where that is inferred."""
-        values = tuple(index(value) for value in getattr(self, key))
+        values = integers(getattr(self, key), key)
         if not values and key in "sdop":
             return ({"s": 1, "d": 0}.get(key),) * self.rank
         if len(values) != self.rank:

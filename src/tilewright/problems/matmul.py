@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from operator import index
 
 from tilewright.errors import ParseError, ProblemError
-from tilewright.problems.notation import check_name, content, name_text, read_name, read_number
+from tilewright.problems.notation import check_name, content, integers, name_text, read_name, read_number
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class MatmulProblem:
 
     def __post_init__(self) -> None:
         for key in ("src", "wei", "dst"):
-            shape = tuple(index(extent) for extent in getattr(self, key))
+            shape = integers(getattr(self, key), key)
             object.__setattr__(self, key, shape)
             if len(shape) < 2 and (shape or key != "dst"):
                 raise ProblemError(f"{key} is {_shape_text(shape)}; a matrix has at least two extents", key)

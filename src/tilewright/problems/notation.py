@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from tilewright.errors import ParseError, ProblemError
+from tilewright.limits import written
 
 _DIGITS = re.compile(r"[0-9]+")
 _LARGEST = 2**63 - 1
@@ -61,8 +66,24 @@ def read_name(text: str, at: int, end: int) -> str | None:
     return name or None
 
 
+def integers(values: Any, key: str) -> tuple[int, ...]:
+    """A field's numbers, as ints."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise ProblemError(f"{key} = {written(values)} is no row of integers", key)
+    return tuple(integer(value, key) for value in values)
+
+
+def integer(value: Any, key: str) -> int:
+    """A field's number, as an int."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(int(value)) > _LARGEST:
+        raise ProblemError(f"{key} = {written(value)} is no integer below 2**63", key)
+    return int(value)
+
+
 def check_name(name: str | None) -> str | None:
     """The name as problems keep it: None for an empty one; an error for one that the notation cannot hold."""
+    if name is not None and not isinstance(name, str):
+        raise ProblemError(f"the name {written(name)} is no text", "n")
     if name and (" " in name or not name.isprintable()):
         raise ProblemError(f"the name {name!r} holds a blank or a control character; write _ instead", "n")
     return name or None

@@ -126,10 +126,9 @@ def replace_file(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         Path(name).replace(path)
-    except BaseException:
+    finally:
         with suppress(OSError):
-            Path(name).unlink()
-        raise
+            Path(name).unlink(missing_ok=True)
 
 
 # -- who may have written what lies there ---------------------------------------------------------------

@@ -38,6 +38,7 @@ class Helper:
         # The file itself, with this process's paths: what lies in the working folder must not be taken for a module.
         command = [sys.executable, "-P", codegen_server.__file__]
         paths = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        ready = None
         try:
             # without buffers: a forked process must find nothing half-written in them
             self.process = subprocess.Popen(
@@ -47,11 +48,10 @@ class Helper:
             ready = read_message(self.process.stdout)  # type: ignore[arg-type]
         except OSError as fault:
             raise CodeGenerationError(f"the helper that generates machine code did not start: {fault}") from None
-        except BaseException:
-            self._stop()
-            raise
+        finally:
+            if ready is None:
+                self._stop()
         if ready is None:
-            self._stop()
             raise CodeGenerationError("the helper that generates machine code did not start; it says why above")
 
     def ask(self, request: dict[str, Any], text: str) -> bytes:
@@ -69,17 +69,17 @@ class Helper:
         for _ in range(2):
             self._start()
             assert self.process is not None
+            answer = None
             try:
                 write_message(self.process.stdin, request, data)  # type: ignore[arg-type]
                 answer = read_message(self.process.stdout)  # type: ignore[arg-type]
             except OSError:
-                answer = None
-            except BaseException:
-                self._stop()  # an interrupt: the answer still to come must not be taken for that to the next request
-                raise
+                continue
+            finally:
+                if answer is None:  # after an interrupt, the answer to come must not be taken for another request's
+                    self._stop()
             if answer is not None:
                 return answer
-            self._stop()
         raise CodeGenerationError(
             "the helper that generates machine code ended, twice: LLVM could not do what it was asked for"
         )

@@ -112,14 +112,14 @@ class _Child:
 
 def _serve(like: dict[str, Any], asked: int, writing: int) -> None:
     """The whole life of a child; `like` is a request such as the one to come."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(RuntimeError):
         generate(like, _SMALL)
     with os.fdopen(asked, "rb") as pipe:
         message = read_message(pipe)
     if message is not None:
         try:
             data = b"+" + generate(message[0], message[1].decode())
-        except Exception as fault:
+        except RuntimeError as fault:  # what LLVM says; anything else ends the child, and its last words are told
             data = b"-" + str(fault).encode()
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(data)

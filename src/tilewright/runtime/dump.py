@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from tilewright.errors import ArgumentError
 from tilewright.runtime import environment
 
 _LOG = logging.getLogger("tilewright.compile")
@@ -36,7 +37,11 @@ class Dump:
         _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{os.getpid()}-{self.number:03d}-{self.name}-{self.step:02d}-{step}.{level}"
-        path.write_text(text())
+        shown = text()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(shown)
+        except OSError as fault:
+            raise ArgumentError(f"TILEWRIGHT_DUMP={self.folder}: {path} cannot be written: {fault.strerror}") from None
         self.step += 1

@@ -82,8 +82,14 @@ class Kernel(FoundByName):
         annotations = self.annotations
         values: list[Value] = []
         arguments: list[Any] = []
-        for name in inspect.signature(self.function).parameters:
+        for name, parameter in inspect.signature(self.function).parameters.items():
             kind = annotations.get(name)
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise DtypeMismatch(
+                    f"the kernel {self.__name__} has the parameter {parameter}: its arguments are counted, and each "
+                    "has a type, as in x: tkl.Memory[...]",
+                    of_function(self.function),
+                )
             if isinstance(kind, Memory):
                 value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
@@ -149,7 +155,19 @@ def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[
     }
     """
 
+    if callable(constraints):
+        raise ProgramError(
+            "@tkw.wave is written with parentheses: @tkw.wave() or @tkw.wave(constraints)", author_location()
+        )
+    if constraints is not None and not isinstance(constraints, list | tuple):
+        raise ProgramError(f"wave: {constraints!r} is no list of constraints", author_location())
+    for constraint in constraints or ():
+        if not isinstance(constraint, Constraint):
+            raise ProgramError(f"wave: {constraint!r} is no constraint", author_location())
+
     def decorate(function: Callable[..., Any]) -> Kernel:
+        if not callable(function) or not hasattr(function, "__code__"):
+            raise ProgramError(f"@tkw.wave() marks a Python function, not {function!r}", author_location())
         return Kernel(function, constraints or (), sys._getframe(1))
 
     return decorate

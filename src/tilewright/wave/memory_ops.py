@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr
-from tilewright.errors import BadMapping, DimensionMismatch
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch
 from tilewright.ir import dtypes
 from tilewright.ir.core import MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import dims_text
 from tilewright.lang.mapping import IndexMapping
+from tilewright.limits import written
 from tilewright.wave.tracer import MemoryArgument, Tile, dims_of, memory_of, operand, tile_of, tracer
 
 
@@ -36,7 +39,10 @@ def read(
     kind: MemoryType = value.type
     attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
     if otherwise is not None:
-        attrs["otherwise"] = otherwise
+        number = otherwise.item() if isinstance(otherwise, np.generic) else otherwise
+        if not isinstance(number, int | float):
+            raise DtypeMismatch(f"read: otherwise={written(number, 60)} is no number", author_location())
+        attrs["otherwise"] = number
     made = tracer("read").emit("read", (value, *extra), attrs, (TileType(kind.dtype, dims or kind.dims),))
     return Tile(made.result)
 
@@ -92,7 +98,7 @@ def _atomic(
     bounds: dict[Any, ExprLike] | None,
 ) -> Tile:
     """An atomic; its mapping may be turned as for a write or, as Wave does, as for a read."""
-    if mapping is not None and all(e in mapping.iterators for e in mapping.outputs.values()):
+    if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
         turned = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
         if set(turned.inputs) == set(tile_of(tile, name).type.dims):
             mapping = turned
@@ -136,6 +142,15 @@ def _access(
 ) -> tuple[dict[str, Any], list[Value], tuple[Expr, ...] | None]:
     """(attributes, dynamic values, the tile's dimensions) of an access; dimensions are None without a mapping."""
     attrs: dict[str, Any] = {}
+    for name, given, kinds, wanted in (
+        ("mapping", mapping, (IndexMapping,), "an IndexMapping"),
+        ("bounds", bounds, (Mapping,), "a dictionary of dimensions and sizes"),
+        ("mapping_dynamic_vals", dynamic, (list, tuple), "a list of tiles"),
+        ("source", source, (list, tuple), "a list of coordinates"),
+        ("target", target, (list, tuple), "a list of iterators"),
+    ):
+        if given is not None and not isinstance(given, kinds):
+            raise BadMapping(f"{what}: {name}={written(given, 60)} is not {wanted}", author_location(2))
     if bounds:
         attrs["bounds"] = tuple((as_expr(d), as_expr(e)) for d, e in bounds.items())
     if source is not None or target is not None:

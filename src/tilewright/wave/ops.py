@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or, Symbol, as_expr, symbol
-from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
+from tilewright.errors import BadMapping, DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
-from tilewright.wave.tracer import Tile, dims_of, operand, refuse_threads, tile_of, tracer
+from tilewright.lang.mapping import IndexMapping
+from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
 
@@ -35,22 +36,25 @@ def iterate(
     The function takes the carried values and returns the next ones. With `start` and `condition` it is a while loop:
     `axis` starts at that scalar, and the body sets it by `tkw.set_symbol(axis, next)`.
     """
+    where = author_location()
 
     def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("iterate")
+        if not isinstance(init_args, list | tuple):
+            raise DtypeMismatch(f"iterate: init_args={init_args!r}: give a list of tiles, init_args=[...]", where)
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
 
         def ends(returned: Any) -> None:
             trace.emit("yield", _returned(returned, len(carried), "iterate"))
 
         block = trace.body(body, [Value(v.type) for v in carried], ends)
-        attrs: dict[str, Any] = {"axis": as_expr(axis)}
+        attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
         operands = carried
         if start is not None:
             attrs["start"] = True
             operands = [operand(start, dtypes.i32, "iterate"), *carried]
         if condition is not None:
-            attrs["condition"] = condition
+            attrs["condition"] = dim_of(condition, "iterate: condition")
         if any_tile:
             attrs["any_tile"] = True
         if (start is None) != (condition is None):
@@ -133,9 +137,9 @@ def mma(
 def _reduction(name: str) -> Any:
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
         sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
-        if dim is None:
-            dim = sources[0].type.dims[-1]
-        attrs: dict[str, Any] = {"dim": as_expr(dim)}
+        if not sources:
+            raise DtypeMismatch(f"{name} of nothing: give a tile, or a list of tiles", author_location())
+        attrs: dict[str, Any] = {"dim": _last_dim(sources[0], name) if dim is None else dim_of(dim, name)}
         if acc is not None:
             attrs["acc"] = True
             sources.append(operand(acc, sources[0].type.dtype, name))
@@ -146,20 +150,27 @@ def _reduction(name: str) -> Any:
     return reduce
 
 
+def _last_dim(value: Value, what: str) -> Expr:
+    if not value.type.dims:
+        raise DimensionMismatch(f"{what} of {value.type}: it has no dimensions", author_location(2))
+    found: Expr = value.type.dims[-1]
+    return found
+
+
 sum, max, min, prod = (_reduction(name) for name in ("sum", "max", "min", "prod"))  # noqa: A001
 
 
 def cumsum(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
     """The running sum along a dimension, starting from `acc` if given."""
     value = tile_of(src, "cumsum")
-    attrs = {"dim": as_expr(value.type.dims[-1] if dim is None else dim)}
+    attrs = {"dim": _last_dim(value, "cumsum") if dim is None else dim_of(dim, "cumsum")}
     extra = [] if acc is None else [operand(acc, value.type.dtype, "cumsum")]
     return Tile(tracer("cumsum").emit("cumsum", [value, *extra], attrs).result)
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
     """The largest elements along a dimension, largest first, and their i32 places; the lower place wins a tie."""
-    attrs = {"dim": as_expr(dim), "count": as_expr(k_dim)}
+    attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
     values, places = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
     return Tile(values), Tile(places)
 
@@ -181,9 +192,6 @@ def _binary(name: str) -> Any:
         known = lhs if isinstance(lhs, Tile) else rhs
         dtype = tile_of(known, name).type.dtype
         pair = [operand(x, dtype, name) for x in (lhs, rhs)]
-        for x, given in zip(pair, (lhs, rhs), strict=True):
-            if x is NotImplemented:
-                raise DtypeMismatch(f"{name} takes tiles and numbers, not {given!r}", author_location())
         return Tile(tracer(name).emit(name, pair).result)
 
     operate.__name__ = name
@@ -202,6 +210,9 @@ def softsign(
     """X / (1 + |x| / cap); the cap is `logit_cap`, divided by the root of `head_dim` with `apply_scaling`."""
     if apply_scaling and not head_dim:
         raise DtypeMismatch("softsign: apply_scaling needs head_dim", author_location())
+    for name, number in (("logit_cap", logit_cap), ("head_dim", head_dim or 1)):
+        if not isinstance(number, int | float) or not number > 0:
+            raise DtypeMismatch(f"softsign: {name}={number!r}: a number above 0", author_location())
     cap = logit_cap * (head_dim or 1) ** -0.5 if apply_scaling else logit_cap
     tile = Tile(tile_of(src, "softsign"))
     quotient: Tile = tile / (abs(tile) * (1.0 / cap) + 1.0)
@@ -222,12 +233,14 @@ def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
     number becomes 0); integers wrap.
     """
-    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": element_type(dtype)}).result)
+    attrs = {"dtype": element_type(dtype, "cast: dtype")}
+    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], attrs).result)
 
 
 def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same bits in another element type; the last dimension changes with the width."""
-    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": element_type(dtype)}).result)
+    attrs = {"dtype": element_type(dtype, "bitcast: dtype")}
+    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], attrs).result)
 
 
 def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
@@ -256,7 +269,7 @@ def self_index(
     dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
 ) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
-    attrs = {"dim": as_expr(dim), "dtype": element_type(dtype)}
+    attrs = {"dim": dim_of(dim, "self_index"), "dtype": element_type(dtype, "self_index: dtype")}
     return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
@@ -264,6 +277,9 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
     """An expression of the elements of one tile, or of several given as a list."""
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     names = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
+    if not callable(expr):
+        raise DtypeMismatch(f"apply_expr: {expr!r} is no function of {len(tiles)} symbols", author_location())
+    require_call(expr, len(tiles))
     result = as_expr(expr(*names))
     attrs: dict[str, Any] = {"over": names, "value": result}
     if isinstance(result, AtLeastZero | IsZero | And | Or):  # a condition makes a bool tile
@@ -273,6 +289,8 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     """From here on, the symbol stands for the tile's value at the current element."""
+    if not isinstance(symbol_, Symbol):
+        raise DtypeMismatch(f"set_symbol: {symbol_!r} is no symbol", author_location())
     tile = operand(value, dtypes.i32, "set_symbol")
     trace = tracer("set_symbol")
     trace.assigned[symbol_] = tile.type.dims
@@ -281,7 +299,7 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": element_type(dtype)}).result)
+    return Tile(operand(value, element_type(dtype, "scalar: dtype"), "scalar"))
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
@@ -305,12 +323,24 @@ def debug_log(
     iterations of the loop over an axis apart, along a new first dimension.
     """
     trace = tracer("debug_log")
+    if label is not None and not isinstance(label, str):
+        raise DtypeMismatch(f"debug_log: label={label!r} is no text", author_location())
+    rows = extra_iteration_dimensions if isinstance(extra_iteration_dimensions, list | tuple) else ()
+    if extra_iteration_dimensions is not None and not (
+        rows and all(isinstance(row, list | tuple) and len(row) == 3 for row in rows)
+    ):
+        raise DtypeMismatch(
+            f"debug_log: extra_iteration_dimensions={extra_iteration_dimensions!r}: a list of (name, axis, count)",
+            author_location(),
+        )
+    if mapping is not None and not isinstance(mapping, IndexMapping):
+        raise BadMapping(f"debug_log: mapping={mapping!r} is no IndexMapping", author_location())
     name = label or f"debug_log_output_{len(trace.hooks)}"
     trace.hooks[name] = (printer, handler)
     attrs: dict[str, Any] = {"label": name}
-    if extra_iteration_dimensions:
-        attrs["iterations"] = tuple((as_expr(axis), as_expr(count)) for _, axis, count in extra_iteration_dimensions)
-        attrs["names"] = tuple(name for name, _, _ in extra_iteration_dimensions)
+    if rows:
+        attrs["iterations"] = tuple((dim_of(axis, "debug_log"), dim_of(count, "debug_log")) for _, axis, count in rows)
+        attrs["names"] = tuple(dim_of(name, "debug_log") for name, _, _ in rows)
     value = tile_of(src, "debug_log")
     if mapping is not None:
         dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.errors import BadMapping, DtypeMismatch, OutOfScope, ProgramError, PythonControlFlow
+from tilewright.errors import (
+    BadMapping,
+    DimensionMismatch,
+    DtypeMismatch,
+    NoSuchAttribute,
+    OutOfScope,
+    ProgramError,
+    PythonControlFlow,
+)
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
 from tilewright.ir.dtypes import DType, plain_number
@@ -15,6 +26,7 @@ from tilewright.ir.location import author_location
 from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
+from tilewright.limits import written
 
 _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
@@ -43,6 +55,7 @@ class Tracer:
 
     def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
         """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
+        require_call(function, len(args))
         with self.builder.within(tuple(args)) as block:
             ends(function(*[Tile(v) for v in args]))
         return block
@@ -53,6 +66,17 @@ class Tracer:
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+
+
+def require_call(function: Callable[..., Any], count: int) -> None:
+    """Raises where the body of a loop does not take as many values as are carried."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as fault:
+        name = getattr(function, "__name__", repr(function))
+        raise DimensionMismatch(
+            f"the body {name} is called with the {count} values that are carried: {fault}", author_location(3)
+        ) from None
 
 
 def refuse_threads(value: Any) -> None:
@@ -74,11 +98,52 @@ def tracer(what: str) -> Tracer:
     return found
 
 
+def _refused(what: str) -> Any:
+    """An operator that memory does not have."""
+
+    def refuse(self: MemoryArgument, *others: Any) -> Any:
+        raise DtypeMismatch(
+            f"{what} of {self.value.name}, which is memory: read it first, with tkw.read({self.value.name}); results "
+            f"are written by tkw.write(tile, {self.value.name})",
+            author_location(2),
+        )
+
+    return refuse
+
+
+_ATTRIBUTES = {
+    "shape": "dimensions go by name; tkw.self_index(dim) gives coordinates",
+    "T": "dimensions go by name, in any order; tkw.permute(tile, [...]) orders them",
+    "dtype": "its element type is `.type.dtype`",
+    "astype": "write tkw.cast(tile, element type)",
+    **{name: f"write tkw.{name}(tile, dim=...)" for name in ("sum", "max", "min", "prod", "cumsum")},
+}
+
+
+def _missing(self: MemoryArgument | Tile, name: str) -> Any:
+    """What arrays have and this has not: the error says what to write instead."""
+    hint = _ATTRIBUTES.get(name, "tkw has functions of tiles: tkw.exp, tkw.sum, tkw.reshape, ...")
+    raise NoSuchAttribute(f"{self!r} has no attribute {name}: {hint}", author_location(2))
+
+
 class MemoryArgument:
     """A tensor inside a kernel: it can be read and written, not computed with."""
 
+    __slots__ = ("value",)
+    __hash__ = object.__hash__
+    __array_ufunc__ = _refused("a function of numpy's")
+    __getattr__ = _missing
+
     def __init__(self, value: Value):
         self.value = value
+
+    __getitem__ = __setitem__ = _refused("an element")
+    __iter__ = __len__ = __bool__ = _refused("Python's use")
+    __lt__ = __le__ = __gt__ = __ge__ = _refused("a comparison")
+    __neg__ = __abs__ = __invert__ = _refused("an operator")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refused("an operator")
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _refused("an operator")
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _refused("an operator")
 
     @property
     def type(self) -> MemoryType:
@@ -93,8 +158,6 @@ class MemoryArgument:
 def _binary(name: str, *, reflected: bool = False) -> Any:
     def operate(self: Tile, other: Any) -> Any:
         other = operand(other, self.type.dtype, name)
-        if other is NotImplemented:
-            return NotImplemented
         pair = (other, self.value) if reflected else (self.value, other)
         return Tile(tracer(name).emit(name, pair).result)
 
@@ -105,11 +168,30 @@ class Tile:
     """A register tile inside a kernel. Operators work element by element; dimensions broadcast by name."""
 
     __slots__ = ("value",)
-    __array_ufunc__ = None  # numpy's numbers leave `number * tile` to the tile
     __hash__ = object.__hash__
+    __getattr__ = _missing
 
     def __init__(self, value: Value):
         self.value = value
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """A number of numpy's beside a tile is a number; numpy's functions have no tiles."""
+        operator = _OPERATORS.get(function.__name__) if method == "__call__" and len(inputs) == 2 else None
+        if operator is None:
+            raise DtypeMismatch(
+                f"numpy.{function.__name__} of {self!r}: a tile's values are not known while the kernel is traced; tkw "
+                "has functions of tiles",
+                author_location(),
+            )
+        first, second = inputs
+        known = first if isinstance(first, Tile) else second
+        pair = [operand(x, known.type.dtype, operator) for x in (first, second)]
+        return Tile(tracer(operator).emit(operator, pair).result)
+
+    def __matmul__(self, other: Any) -> Any:
+        raise DtypeMismatch(f"@ of {self!r}: write tkw.mma(a, b, acc), which names the accumulator", author_location())
+
+    __rmatmul__ = __matmul__
 
     @property
     def type(self) -> TileType:
@@ -123,7 +205,7 @@ class Tile:
     __truediv__, __rtruediv__ = _binary("div"), _binary("div", reflected=True)
     __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
     __mod__, __rmod__ = _binary("mod"), _binary("mod", reflected=True)
-    __pow__ = _binary("powf")
+    __pow__, __rpow__ = _binary("powf"), _binary("powf", reflected=True)
     __and__, __rand__ = _binary("and_"), _binary("and_", reflected=True)
     __or__, __ror__ = _binary("or_"), _binary("or_", reflected=True)
     __xor__, __rxor__ = _binary("xor"), _binary("xor", reflected=True)
@@ -165,6 +247,19 @@ class Tile:
         return f"<tile {self.value.name or ''}: {self.type}>"
 
 
+_NUMPY = (
+    *("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power"),
+    *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
+)
+_OURS = (
+    *("add", "sub", "mul", "div", "floordiv", "mod", "powf", "lt", "le", "gt", "ge", "eq", "ne"),
+    *("and_", "or_", "xor", "shl", "shr"),
+)
+_OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
+"""numpy's functions behind Python's operators, and what they are called here."""
+
+
 def operand(x: Any, dtype: DType, what: str) -> Any:
     """X as an operand beside a tile of this element type: numbers and expressions become scalars."""
     if isinstance(x, Tile):
@@ -180,7 +275,7 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
                 author_location(2),
             )
         return tracer(what).emit("scalar", (), {"value": number, "dtype": dtype}).result
-    return NotImplemented
+    raise DtypeMismatch(f"{what} takes tiles and numbers, not {written(x, 60)}", author_location(2))
 
 
 def tile_of(x: Any, what: str) -> Value:
@@ -189,7 +284,7 @@ def tile_of(x: Any, what: str) -> Value:
         return x.value
     if isinstance(x, MemoryArgument):
         raise DtypeMismatch(f"{what}: {x.value.name} is memory; read it first, with tkw.read", author_location(2))
-    raise DtypeMismatch(f"{what} takes a tile, not {x!r}", author_location(2))
+    raise DtypeMismatch(f"{what} takes a tile, not {written(x, 60)}", author_location(2))
 
 
 def memory_of(x: Any, what: str) -> Value:
@@ -211,4 +306,11 @@ Register.fill = staticmethod(_fill)
 
 def dims_of(shape: Any) -> tuple[Expr, ...]:
     """A shape as dimensions."""
-    return tuple(as_expr(d) for d in (shape if isinstance(shape, list | tuple) else (shape,)))
+    return tuple(dim_of(d, "a shape") for d in (shape if isinstance(shape, list | tuple) else (shape,)))
+
+
+def dim_of(dim: Any, what: str) -> Expr:
+    """A dimension, or a coordinate; an error that names `what` otherwise."""
+    if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
+        return as_expr(dim)
+    raise DimensionMismatch(f"{what}: {written(dim, 60)} is neither a symbol nor an integer", author_location(2))

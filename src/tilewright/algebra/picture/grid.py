@@ -132,6 +132,8 @@ def partition_picture(
 
 
 def _check_memory(memory: Layout | ComposedLayout | None, shape: Any) -> None:
+    if memory is not None:
+        check_drawable(memory, memory.shape)
     if memory is not None and [len(axis) for axis in axes_of(memory.shape)] != [len(axis) for axis in axes_of(shape)]:
         raise LayoutError(f"the memory layout {memory} is not one of the tile {shape_text(shape)}")
 

@@ -13,6 +13,7 @@ from tilewright.algebra.inttuple import product as extent
 from tilewright.algebra.layout import Layout, shape_text
 from tilewright.algebra.swizzle import ComposedLayout
 from tilewright.errors import LayoutError
+from tilewright.limits import shown
 
 LARGEST_SIDE = 128
 LARGEST_AREA = LARGEST_SIDE * LARGEST_SIDE
@@ -77,12 +78,13 @@ def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[
 
 def check_drawable(what: object, shape: Any) -> None:
     """Raises a LayoutError where a picture would have too many cells to be read."""
-    rows, columns = axes_of(shape)
+    modes = _modes(shape)
+    rows, columns = (1, extent(modes)) if len(modes) < 2 else (extent(modes[0]), extent(modes[1]))
     cells = extent(shape)
-    if max(len(rows), len(columns)) <= LARGEST_SIDE and cells <= LARGEST_AREA:
+    if max(rows, columns) <= LARGEST_SIDE and cells <= LARGEST_AREA:
         return
     raise LayoutError(
-        f"{what} has {len(rows)} rows and {len(columns)} columns, {cells} cells in all; a picture holds up to "
+        f"{shown(what, 80)} has {rows} rows and {columns} columns, {cells} cells in all; a picture holds up to "
         f"{LARGEST_SIDE} x {LARGEST_SIDE}: draw one tile of it (local_tile), or fold a long mode (logical_divide)"
     )
 

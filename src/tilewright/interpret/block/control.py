@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any
 
@@ -37,6 +38,9 @@ def points(agent: Agent, ranges: tuple[Range, ...]) -> Iterator[dict[str, int]]:
 
 def for_(agent: Agent, op: Op) -> Steps:
     """The body for each value of the loop variables; `finally` at the end of each, perhaps deferred."""
+    first = op.attrs["ranges"][0]
+    lo, hi = (evaluated(e, agent.values) for e in (first.lo, first.hi))
+    agent.worker.budget.require(-(-(int(hi) - int(lo)) // first.step), "rounds", op)
     yield from _rounds(agent, op, points(agent, op.attrs["ranges"]))
 
 
@@ -48,6 +52,7 @@ def _rounds(agent: Agent, op: Op, rounds: Iterable[dict[str, int]], meets: tuple
     late: Agent | None = None
     deferred = op.attrs.get("overlap") == "defer"
     for point in rounds:
+        agent.worker.budget.spend(op)
         agent.values |= point
         yield from agent.run(op.blocks[0])
         if deferred:
@@ -93,17 +98,14 @@ def _join(agent: Agent, late: Agent, op: Op) -> Steps:
 def while_(agent: Agent, op: Op) -> Steps:
     """The body as long as the number is not zero."""
     flag = agent.handles[op.operands[0]]
-    rounds = 0
     while True:
+        agent.worker.budget.spend(op)
         values = flag.read(flag.mine, op) if isinstance(flag, Registers) else None
         if values is None:
             raise ProgramError(f"{at_line(op)}: the number that `while` looks at is in registers", op.loc)
         if not values.any():
             return
         yield from agent.run(op.blocks[0])
-        rounds += 1
-        if rounds > 1_000_000:
-            raise ProgramError(f"{at_line(op)} has run a million times", op.loc)
 
 
 def if_(agent: Agent, op: Op) -> Steps | None:
@@ -136,6 +138,8 @@ def tasks(agent: Agent, op: Op) -> Steps:
         if not isinstance(r.lo, Const) or not isinstance(r.hi, Const):
             raise ProgramError(f"{at_line(op)}: the limits of tasks are numbers once parameters are bound", op.loc)
     names = [r.symbol.name for r in ranges]
+    count = prod(max(0, -(-(r.hi.value - r.lo.value) // r.step)) for r in ranges)
+    agent.worker.budget.require(count, "tasks", op)
     every = list(product(*(range(r.lo.value, r.hi.value, r.step) for r in ranges)))
     worker, schedule = agent.worker, op.attrs.get("schedule", "strided")
     agent.deals += schedule == "dynamic"

@@ -12,9 +12,10 @@ from tilewright.errors import ArgumentError, NotWrittenFault
 from tilewright.interpret.block import computing, control, moving
 from tilewright.interpret.block.accesses import Sharing
 from tilewright.interpret.block.memory import Buffer, Tensor
-from tilewright.interpret.block.worker import Worker
+from tilewright.interpret.block.worker import Budget, Worker
 from tilewright.ir.core import Program, Value
 from tilewright.ir.tensors import TensorType, numbers
+from tilewright.limits import BUFFER, STEPS, WORKERS, shown
 from tilewright.machine import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,12 +58,14 @@ def interpret(
     *,
     workers: int = 1,
     seed: int = 0,
+    steps: int = STEPS.most,
     handlers: Mapping[str, Any] = HANDLERS,
 ) -> list[tuple[str, Array]]:
     """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
 
     `workers` share the tasks; they run one after another, in an order that the seed decides. A program without tasks
-    has nothing to share: one worker does it. Gives what `debug_log` kept.
+    has nothing to share: one worker does it. After so many `steps`, operations and rounds of loops, a program that
+    still goes on is ended with an ExecutionError. Gives what `debug_log` kept.
 
     Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
     channel used against its order, an output that is not written completely.
@@ -73,12 +76,15 @@ def interpret(
         bound[arg] = Tensor.whole(_buffer(arg, arrays, several), arg.type)
     if not several:
         workers = 1
+    if not 1 <= workers <= WORKERS.most:
+        raise ArgumentError(f"workers={shown(workers)}: at least one is needed, and {WORKERS.rule}")
+    budget = Budget(steps)
     classes: dict[Any, int] = {}
     order = list(range(workers))
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []
     for number in order:
-        worker = Worker(program, machine, bound, number, workers, seed, handlers, classes)
+        worker = Worker(program, machine, bound, number, workers, seed, handlers, classes, budget)
         worker.run()
         logs += worker.logs
     for arg in program.args:
@@ -97,6 +103,7 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
         raise ArgumentError(
             f"{name} is {array.dtype} of shape {array.shape}; the program takes {kind.dtype} of shape {shape}"
         )
+    BUFFER.check(kind.cosize(), f"%{name}: {kind}")
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
     data[_places(kind)] = array
     buffer = Buffer(f"%{name}", data, "global", kind.role != "out")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.check.distribution import placement
-from tilewright.errors import DeadlockFault, ProgramError, ProtocolFault
+from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, ProtocolFault
 from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
@@ -24,6 +24,7 @@ from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
 from tilewright.interpret.block.registers import Registers
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.limits import BUFFER, STEPS, shown
 from tilewright.machine import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,8 +83,9 @@ class Agent:
 
     def run(self, block: Block) -> Steps:
         """The operations of a block, in order."""
-        handlers = self.worker.handlers
+        handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
+            budget.spend(op)
             steps = handlers[op.name](self, op)
             if steps is not None:
                 yield from steps
@@ -119,6 +121,26 @@ class Agent:
             self.clock.meet(other)
 
 
+class Budget:
+    """How many operations an interpreter still does; a program that goes on and on ends with an error."""
+
+    def __init__(self, steps: int):
+        self.steps = self.left = steps
+
+    def spend(self, op: Op) -> None:
+        """One operation, or one round of a loop, is done."""
+        self.left -= 1
+        if self.left < 0:
+            raise ExecutionError(
+                f"{at_line(op)}: {self.steps} operations were done, and the program goes on; {STEPS.rule}", op.loc
+            )
+
+    def require(self, count: int, what: str, op: Op) -> None:
+        """Raises at once where so many rounds are to come."""
+        if count > self.left:
+            raise ExecutionError(f"{at_line(op)}: {shown(count)} {what}; {STEPS.rule}", op.loc)
+
+
 class Worker:
     """One workgroup: its memory, its channels, its agents and their schedule."""
 
@@ -132,7 +154,9 @@ class Worker:
         seed: int,
         handlers: Mapping[str, Callable[[Agent, Op], Steps | None]],
         classes: dict[Any, int],
+        budget: Budget,
     ):
+        self.budget = budget
         self.program, self.machine, self.handlers = program, machine, handlers
         self.number, self.workers, self.classes = number, workers, classes
         self.random = random.Random(seed * 1000003 + number)
@@ -283,6 +307,7 @@ class Worker:
             memory = self.shared.get(key)
             if memory is None:
                 name = f"%{op.results[0].name or 'shared'}"
+                BUFFER.check(kind.cosize(), at_line(op))
                 memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False)
                 memory.watch = Watch(memory.data.size) if self.watching else None
                 self.shared[key] = memory

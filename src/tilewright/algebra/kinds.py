@@ -1,0 +1,141 @@
+"""What the annotations of the algebra's public functions take: the kinds that `signatures` checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.access import Access
+from tilewright.algebra.basis import Displacement, ScaledBasis
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.inttuple import is_int
+from tilewright.algebra.layout import Layout
+from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+from tilewright.limits import INTEGER, MODES, NESTING
+from tilewright.signatures import Kind
+
+_LEAVES = (Layout, ComposedLayout, Swizzle, ScaledBasis, Displacement, Expr)
+
+
+def _is_leaf(x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return bool(x.dtype.kind in "iu")
+    return x is None or isinstance(x, _LEAVES) or _is_int(x)
+
+
+def _is_int(x: Any) -> bool:
+    return is_int(x) and abs(int(x)) <= INTEGER.most
+
+
+def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf) -> bool:
+    """Whether x is a leaf, or nested tuples (or lists) of them, within the limits."""
+    level, seen, depth = [x], 0, 0
+    while level:
+        seen += len(level)
+        if MODES.refuses(seen) or NESTING.refuses(depth):
+            return False
+        depth += 1
+        inner = [e for e in level if isinstance(e, tuple | list)]
+        if not all(leaf(e) for e in level if not isinstance(e, tuple | list)):
+            return False
+        level = [e for part in inner for e in part]
+    return True
+
+
+def _is_expr(x: Any) -> bool:
+    return isinstance(x, Expr) or _is_int(x)
+
+
+def _is_layout(x: Any) -> bool:
+    return isinstance(x, Layout | ComposedLayout)
+
+
+def _all(kind: type) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, list | tuple | set | frozenset | dict) and all(isinstance(e, kind) for e in x)
+
+
+def _is_shape(x: Any) -> bool:
+    return is_nested(x, _is_expr)
+
+
+def _is_layout_or_shape(x: Any) -> bool:
+    return _is_layout(x) or _is_shape(x)
+
+
+def _values(x: Any) -> bool:
+    return isinstance(x, Mapping) and all(
+        isinstance(k, Symbol | str) and (_is_expr(v) or (isinstance(v, np.ndarray) and v.dtype.kind in "iu"))
+        for k, v in x.items()
+    )
+
+
+_ANY: Kind = (is_nested, "an integer, a layout, or nested tuples of them")
+_EXPR: Kind = (_is_expr, "an expression or an integer")
+_LAYOUT: Kind = (_is_layout, "a layout")
+_INTS: Kind = (_is_shape, "an integer or nested tuples of integers")
+_SHAPED: Kind = (_is_layout_or_shape, "a layout or a shape")
+_OPERAND: Kind = (lambda x: _is_layout_or_shape(x) or isinstance(x, Swizzle), "a layout, a shape or a swizzle")
+_SYMBOLS: Kind = (_all(Symbol), "a list of symbols")
+
+KINDS: dict[str, Kind] = {
+    "Any": _ANY,
+    "int": (_is_int, "an integer"),
+    "int | None": (lambda x: x is None or _is_int(x), "an integer or None"),
+    "str": (lambda x: isinstance(x, str), "a text"),
+    "Expr": (lambda x: isinstance(x, Expr), "an expression"),
+    "ExprLike": _EXPR,
+    "_e.ExprLike": _EXPR,
+    "ExprLike | None": (lambda x: x is None or _is_expr(x), "an expression, an integer or None"),
+    "Layout": _LAYOUT,
+    "local_partition.threads": (lambda x: isinstance(x, Layout), "a layout"),
+    "Layout | int": (lambda x: isinstance(x, Layout) or _is_int(x), "a layout or an integer"),
+    "Layout | ComposedLayout": _LAYOUT,
+    "Mapping[Any, Any]": (_values, "a dictionary of symbols (or names) and integers"),
+    "Mapping[Any, ExprLike]": (_values, "a dictionary of symbols (or names) and expressions"),
+    "Mapping[str, Any] | Iterable[Symbol]": (
+        lambda x: _SYMBOLS[0](x) or (isinstance(x, Mapping) and all(isinstance(k, str) for k in x)),
+        "a list of symbols, or a dictionary of names",
+    ),
+    "Iterable[Symbol]": _SYMBOLS,
+    "Iterable[Symbol] | None": _SYMBOLS,
+    "Sequence[Expr]": (_all(Expr), "a list of expressions"),
+    "Access": (lambda x: isinstance(x, Access), "an access"),
+    "Sequence[Access]": (_all(Access), "a list of accesses"),
+    "Sequence[Any]": (lambda x: isinstance(x, Sequence) and not isinstance(x, str), "a list"),
+    "Callable[..., Any]": (callable, "a function"),
+    "tuple[Any, ...] | None": (lambda x: x is None or isinstance(x, tuple), "a tuple"),
+    "Literal['block', 'cyclic']": (lambda x: isinstance(x, str), "a text"),
+    "as_expr.value": (lambda x: True, ""),
+    "stride.x": _LAYOUT,
+    "make_layout.parts": (lambda x: True, ""),
+    **dict.fromkeys(
+        (
+            *("logical_divide.layout", "zipped_divide.layout", "tiled_divide.layout", "flat_divide.layout"),
+            *("local_tile.layout", "local_partition.layout", "blocked_product.block", "raked_product.block"),
+            *("logical_product.block", "zipped_product.block", "tiled_product.block", "flat_product.block"),
+            *("complement.layout", "left_inverse.layout", "right_inverse.layout", "slice_and_offset.layout"),
+            *("max_common_layout.a", "max_common_layout.b", "max_common_vector.a", "max_common_vector.b"),
+            *("upcast.layout", "downcast.layout", "recast.layout", "tile_to_shape.block"),
+        ),
+        _SHAPED,
+    ),
+    **dict.fromkeys(("composition.a",), _OPERAND),
+    **dict.fromkeys(
+        (
+            *("elem_scale.a", "elem_scale.b", "inner_product.a", "inner_product.b", "prefix_product.x"),
+            *("suffix_product.x", "product.x", "shape_div.a", "shape_div.b", "idx2crd.shape", "crd2idx.shape"),
+            *("ceil_div.a", "ceil_div.b", "product_each.x", "product_like.x", "product_like.profile"),
+            *(
+                "crd2crd.source",
+                "crd2crd.target",
+                "tile_to_shape.extents",
+                "tuple_max.x",
+                "make_ordered_layout.extents",
+                "make_identity_layout.shape",
+            ),
+        ),
+        _INTS,
+    ),
+}

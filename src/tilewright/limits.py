@@ -1,0 +1,99 @@
+"""Every limit on what a text or a call may hold, in one table: what goes beyond is refused, before it costs anything.
+
+The limits lie far above what programs need; they keep time and memory bounded for texts that are wrong.
+
+>>> NESTING.refuses(65), NESTING.refuses(64)
+(True, False)
+>>> integer("12"), integer("9" * 5000)
+Traceback (most recent call last):
+tilewright.errors.LimitExceeded: 99999999999999999999...: an integer has at most 512 bits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from reprlib import Repr
+
+from tilewright.errors import LimitExceeded
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit: the most there may be, and the rule in words."""
+
+    most: int
+    rule: str
+
+    def refuses(self, count: int) -> bool:
+        """Whether so many are too many."""
+        return count > self.most
+
+    def check(self, count: int, what: object) -> None:
+        """Raises a LimitExceeded that names `what` where so many are too many."""
+        if count > self.most:
+            raise LimitExceeded(f"{shown(what)}: {self.rule}")
+
+
+NESTING = Limit(64, "brackets, calls and blocks stand at most 64 deep in one another")
+OPERATORS = Limit(512, "an expression has at most 512 operators")
+FORMULA = Limit(128, "the operations of a formula stand at most 128 deep in one another")
+INTEGER = Limit((1 << 512) - 1, "an integer has at most 512 bits")
+ELEMENTS = Limit(1 << 48, "a tensor has extents, strides and a number of elements of at most 2**48")
+RANK = Limit(32, "a tensor has at most 32 dimensions")
+REGISTERS = Limit(1 << 20, "a tensor in registers has at most 2**20 elements")
+VECTOR = Limit(1 << 14, "a register of the loop level has at most 2**14 elements")
+SHARED = Limit(1 << 32, "an alloc makes at most 2**32 bytes")
+TABLE = Limit(1 << 22, "a constant table has at most 2**22 elements")
+WAVES = Limit(1 << 10, "a program has at most 1024 waves")
+WORKERS = Limit(1 << 10, "a program has at most 1024 workers")
+MODES = Limit(256, "a layout has at most 256 modes, those in one another counted too")
+OFFSETS = Limit((1 << 63) - 1, "a layout's extents, strides and size are below 2**63")
+SWIZZLE = Limit(48, "a swizzle's bits, base and shift are together at most 48")
+STEPS = Limit(1 << 22, "an interpreter does at most 2**22 operations, unless it is told more")
+BUFFER = Limit(1 << 24, "an interpreter's tensor has at most 2**24 elements")
+
+LIMITS = (
+    *(NESTING, OPERATORS, FORMULA, INTEGER, ELEMENTS, RANK, REGISTERS, VECTOR, SHARED, TABLE, WAVES, WORKERS),
+    *(MODES, OFFSETS, SWIZZLE, STEPS, BUFFER),
+)
+
+
+def shown(value: object, most: int = 24) -> str:
+    """A value as messages show it: the beginning of what is long.
+
+    >>> shown(10**40), shown("abc")
+    ('10000000000000000000...', 'abc')
+    """
+    if isinstance(value, int) and abs(value) > 1 << 2048:  # its text would take long, or be refused
+        return f"an integer of {value.bit_length()} bits"
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 4]}..."
+
+
+class _Bounded(Repr):
+    """Python's `repr`, for values of any depth and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 8
+        self.maxtuple = self.maxlist = self.maxset = self.maxfrozenset = self.maxdict = 32
+        self.maxstring = self.maxother = 1000
+
+    def repr_int(self, x: int, level: int) -> str:
+        return shown(x)
+
+
+def written(value: object, most: int = 24) -> str:
+    """A value as Python writes it, for messages: the beginning of what is long, and not all of what is deep.
+
+    >>> written("abc"), written(10**5000), written((1, [2, 3]))
+    ("'abc'", 'an integer of 16610 bits', '(1, [2, 3])')
+    """
+    return shown(_Bounded().repr(value), most)
+
+
+def integer(text: str) -> int:
+    """The integer that digits write, perhaps after a sign; a LimitExceeded where it is too large."""
+    if len(text) > 160 or abs(found := int(text)) > INTEGER.most:
+        raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
+    return found

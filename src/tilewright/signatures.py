@@ -1,0 +1,83 @@
+"""Arguments of public functions, checked against the annotations of their signatures.
+
+A part that offers functions says once, for each annotation that occurs in them, what it takes; `checked` wraps a
+function so that anything else is refused by name before the function begins. Inside the package functions are called
+without it.
+
+>>> def half(n: int) -> int:
+...     return n // 2
+>>> half = checked(half, {"int": (lambda n: type(n) is int, "an integer")}, ArgumentError)
+>>> half(6)
+3
+>>> half("six")
+Traceback (most recent call last):
+tilewright.errors.ArgumentError: half: n='six' is not an integer
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
+
+from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.limits import written
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Kind = tuple[Callable[[Any], bool], str]
+"""Whether a value will do, and what would, in words."""
+
+
+def checked(
+    function: Callable[P, R], kinds: Mapping[str, Kind], error: type[TilewrightError] = ArgumentError
+) -> Callable[P, R]:
+    """The function, with its arguments checked: `kinds` by "function.parameter", by annotation, or not at all."""
+    name = function.__name__
+    positional: list[tuple[str, Kind | None]] = []
+    by_name: dict[str, Kind] = {}
+    rest: tuple[str, Kind | None] | None = None
+    defaults: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = inspect.formatannotation(parameter.annotation).strip("'\"")
+        kind = kinds.get(f"{name}.{parameter.name}", kinds.get(annotation))
+        if parameter.default is not parameter.empty:
+            defaults[parameter.name] = parameter.default
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            rest = (parameter.name, kind)
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                positional.append((parameter.name, kind))
+            if kind is not None:
+                by_name[parameter.name] = kind
+
+    def require(parameter: str, kind: Kind | None, value: Any) -> None:
+        if kind is not None and not (parameter in defaults and value is defaults[parameter]) and not kind[0](value):
+            raise error(f"{name}: {parameter}={written(value, 80)} is not {kind[1]}")
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        for place, value in enumerate(args):
+            if place < len(positional):
+                require(*positional[place], value)
+            elif rest is not None:
+                require(*rest, value)
+        for parameter, value in options.items():
+            require(parameter, by_name.get(parameter), value)
+        return function(*args, **options)
+
+    return call
+
+
+def check_all(
+    offered: dict[str, Any],
+    names: Iterable[str],
+    kinds: Mapping[str, Kind],
+    error: type[TilewrightError] = ArgumentError,
+) -> None:
+    """Wraps, in a part's namespace, all functions of these names."""
+    for name in names:
+        if isinstance(offered[name], FunctionType):
+            offered[name] = checked(offered[name], kinds, error)
