@@ -95,7 +95,7 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
         warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
     subs = {s: v for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
-    return compile(kernel, subs)
+    return compile(kernel, subs, longer=True)
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:

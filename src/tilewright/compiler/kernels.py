@@ -46,6 +46,7 @@ def compile(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
+    longer: bool = False,
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
@@ -54,7 +55,8 @@ def compile(
     `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
     or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
-    for those of the first call.
+    for those of the first call. `longer` lets arguments be longer than their dimensions say, as Wave does: the first
+    argument that has a size tells it, and mappings may reach what lies past it.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -80,7 +82,9 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
+        made = _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
+        made.longer = longer
+        return made
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
@@ -213,8 +217,10 @@ def _access_of(op: Op, tile: TileType) -> Any:
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
     """Raises for a symbol that nothing will bind; tile sizes of logical programs are left to the planner."""
-    measured = [d for a in program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
-    free = {s for d in measured if d is not None for s in d.symbols}
+    memory = [a.type for a in program.args if isinstance(a.type, MemoryType)]
+    free = {s for kind in memory for d in kind.sizes if d is not None for s in d.symbols}
+    for kind in memory:  # where an extent is free, its array tells the dimension's size
+        free |= {d for d, size in zip(kind.dims, kind.sizes, strict=True) if size is None and isinstance(d, Symbol)}
     for op in program.walk():
         free |= {s for name in ("over",) for e in op.attrs.get(name, ()) for s in e.symbols}
         free |= {s for s, _ in op.attrs.get("lookups", ())}
@@ -279,6 +285,8 @@ class Executable:
     def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
         self.program = program
         self.known = dict(known)
+        self.longer = False
+        """Whether arguments may be longer than their dimensions say."""
         self.outputs = tuple(
             a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
         )
@@ -304,7 +312,7 @@ class Executable:
             raise fault.with_traceback(None) from None
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.longer)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:

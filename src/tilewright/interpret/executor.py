@@ -49,6 +49,7 @@ def execute(
     for op in program.body.ops:  # scalar arguments that bind symbols count in constraints too
         if op.name == "set_symbol" and op.operands[0] in arguments:
             making.set_symbol(run, op)
+    run.given = dict(run.bound)
     for ids in workgroups(program, run):
         run.workgroup(ids)
         run.block(program.body)

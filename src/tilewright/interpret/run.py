@@ -15,6 +15,7 @@ from tilewright.errors import ExecutionError, ExpressionError, OutOfRange, Progr
 from tilewright.interpret.tiles import Array, TileValue, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
+from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 
 Handler: TypeAlias = "Callable[[Run, Op], tuple[TileValue, ...]]"
@@ -41,6 +42,8 @@ class Run:
     """The axes of the while loops around."""
     masks: list[TileValue] = field(default_factory=list)
     """The conditions of the conditionals around."""
+    given: dict[Symbol, TileValue] = field(default_factory=dict)
+    """What scalar arguments make symbols stand for, in every workgroup."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
         """An expression that has one value now."""
@@ -91,6 +94,7 @@ class Run:
     def workgroup(self, ids: tuple[int, ...] | None) -> None:
         """Makes one workgroup current: its ids, and its part of every constrained dimension."""
         self.parts.clear()
+        self.bound = dict(self.given)
         if ids is None:
             return
         for i, s in enumerate(WORKGROUPS):
@@ -111,8 +115,11 @@ class Run:
             if any(r.name == "grid" for r in self.program.records):
                 own = 0  # the kernel itself adds where each of its tiles starts
             first = self.number(attrs["start"]) if "start" in attrs else own * tile
+            if not attrs["dim"].symbols <= self.symbols.keys() | self.bound.keys():
+                self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
+                continue
             size = self.number(attrs["dim"])
-            if attrs.get("primary", True) or size % tile:
+            if attrs.get("primary", True) or size % tile or not is_mapped(self.program, attrs["dim"]):
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
                 self.parts[attrs["dim"]] = (first, first + tile)

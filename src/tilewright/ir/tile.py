@@ -370,6 +370,16 @@ def loose(op: Op) -> tuple[set[Expr], str] | None:
     return None
 
 
+def is_mapped(program: Program, dim: Expr) -> bool:
+    """Whether an access has a dimension and a mapping, which may bring coordinates past its end into range."""
+    for op in program.walk():
+        if "at" in op.attrs and op.name != "debug_log":
+            tile = op.results[0].type if op.name == "read" else op.operands[0].type
+            if dim in tile.dims:
+                return True
+    return False
+
+
 _ACCESS = {"over": "exprs?", "lookups": "lookups?", "at": "exprs?", "bounds": "table?"}
 _SPECS: list[OpSpec] = [
     OpSpec("fill", {"value": "numexpr"}, check=_check_fill),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,14 @@ class Arguments:
     """Arrays and numbers for a program's arguments, and the symbols that follow from shapes."""
 
     def __init__(
-        self, program: Program, outputs: tuple[Value, ...], known: Mapping[Symbol, Expr], given: tuple[Any, ...]
+        self,
+        program: Program,
+        outputs: tuple[Value, ...],
+        known: Mapping[Symbol, Expr],
+        given: tuple[Any, ...],
+        longer: bool = False,
     ):
-        self.program, self.outputs = program, outputs
+        self.program, self.outputs, self.longer = program, outputs, longer
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.values: dict[Value, Any] = {}
@@ -118,6 +123,8 @@ class Arguments:
             for d, n in zip(value.type.sizes, array.shape, strict=True)
             if d is not None
         ]
+        if any(isinstance(v.type, MemoryType) and v.type.extents is not None for v in self.values):
+            pending += self._free_sizes({s for d, _, _ in pending for s in d.symbols} | known.keys())
         changed = True
         while changed:
             changed = False
@@ -138,6 +145,16 @@ class Arguments:
             if not s.lo <= number <= s.hi:
                 raise ArgumentError(f"{self.program.name}: {s.name} comes out as {number}; it must be at least {s.lo}")
         return numbers
+
+    def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
+        """Dimensions whose extent is free and whose size nothing else tells: the first argument along one tells it."""
+        return [
+            (d, n, value)
+            for value, array in self.values.items()
+            if isinstance(value.type, MemoryType)
+            for d, free, n in zip(value.type.dims, value.type.sizes, array.shape, strict=True)
+            if free is None and isinstance(d, Symbol) and d not in told
+        ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
         if d is None:
@@ -161,11 +178,11 @@ class Arguments:
                 if d is None:
                     continue
                 wanted = self._extent(d, value)
-                if wanted != n:
+                if wanted != n and not (self.longer and n > wanted):
                     equation = f"{d} = {wanted}" if str(d) != str(wanted) else str(d)
                     raise ArgumentError(
                         f"{self.program.name}: argument {value.name} has shape {array.shape}; its dimension {place} "
-                        f"must be {equation}, not {n}"
+                        f"must be {'at least ' if self.longer else ''}{equation}, not {n}"
                     )
 
     def _check_assumptions(self) -> None:

@@ -345,7 +345,8 @@ class Lowering:
         if found is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], memory.role_of(self.program, arg)
-                if role == "out" and self.workgroups is not None:  # their parts need not be all of it
+                whole = self.workgroups is None and shape == tuple(map(self.number, arg.type.dims))
+                if role == "out" and not whole:  # what is written need not be all of it
                     role = "inout"
             else:
                 shape, role = (), "in"

@@ -30,6 +30,7 @@ from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range, attr_symbols
 from tilewright.ir.core import MemoryType, Op
+from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.tile import formulas
 from tilewright.passes.tile.memory import is_ordered
@@ -114,7 +115,7 @@ class Workgroups:
         first = np.asarray(self._first(record, self.numbers, _evaluated))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
-        if attrs.get("primary", True) or size % tile:
+        if attrs.get("primary", True) or size % tile or not is_mapped(self.low.program, attrs["dim"]):
             return np.minimum(first + tile, size) - np.minimum(first, size)
         if int(first.max()) + tile > size:  # it goes along with another dimension, and mappings bring it into range
             self.low.reach[attrs["dim"]] = int(first.max()) + tile
