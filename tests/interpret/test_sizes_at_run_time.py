@@ -62,11 +62,11 @@ def test_an_argument_longer_than_its_dimension_was_refused() -> None:
     out = np.full((3, 5), np.nan, np.float32)
     with pytest.raises(ArgumentError, match=r"argument ends has shape .4,.; its dimension 0 must be S = 3, not 4"):
         tilewright.compile(lengths_of_pages())(q, pages, ends, out)
-    tilewright.compile(lengths_of_pages(), longer=True)(q, pages, ends, out)
+    tilewright.compile(lengths_of_pages(), lenient=True)(q, pages, ends, out)
     wanted = np.stack([pages[a:b].sum(0) for a, b in pairwise(ends)]) * q
     assert np.array_equal(out, wanted)
     with pytest.raises(ArgumentError, match="its dimension 0 must be at least S = 3, not 2"):
-        tilewright.compile(lengths_of_pages(), longer=True)(q, pages, ends[:2], out)
+        tilewright.compile(lengths_of_pages(), lenient=True)(q, pages, ends[:2], out)
 
 
 @pytest.mark.parametrize("target", ["executor", "x86"])
@@ -88,7 +88,7 @@ def test_products_of_longer_arguments_keep_to_their_dimensions(target: str) -> N
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((9, 13), (11, 17)))
     c = np.full((12, 14), 7, np.float32)
-    tilewright.compile(gemm, target=target, longer=True)(a, b, c)
+    tilewright.compile(gemm, target=target, lenient=True)(a, b, c)
     wanted = np.full((12, 14), 7, np.float32)
     wanted[:9, :11] = a @ b[:, :13].T
     assert np.array_equal(c, wanted)

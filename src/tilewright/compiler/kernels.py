@@ -46,7 +46,7 @@ def compile(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
-    longer: bool = False,
+    lenient: bool = False,
 ) -> Executable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
@@ -55,8 +55,9 @@ def compile(
     `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
     or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
-    for those of the first call. `longer` lets arguments be longer than their dimensions say, as Wave does: the first
-    argument that has a size tells it, and mappings may reach what lies past it.
+    for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
+    (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
+    way round, and set_symbol may make a symbol negative.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -83,7 +84,7 @@ def compile(
         _require_bound(program, known)
         _require_tiles(program, known)
         made = _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
-        made.longer = longer
+        made.lenient = lenient
         return made
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
@@ -285,8 +286,8 @@ class Executable:
     def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
         self.program = program
         self.known = dict(known)
-        self.longer = False
-        """Whether arguments may be longer than their dimensions say."""
+        self.lenient = False
+        """Whether arguments are taken as Wave takes them."""
         self.outputs = tuple(
             a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
         )
@@ -312,11 +313,11 @@ class Executable:
             raise fault.with_traceback(None) from None
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args, self.longer)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
-            execute(self.program, bound.symbols, bound.values, logs, bound.derived)
+            execute(self.program, bound.symbols, bound.values, logs, bound.derived, lenient=self.lenient)
         self._finish_logs(bound, logs)
         return bound.finish()
 

@@ -76,7 +76,7 @@ class NativeExecutable(Executable):
     ) -> Job:
         here = native(self.target)
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        general = general or self.path == "general" or (self.longer and _longer(self.program, symbols, shapes))
+        general = general or self.path == "general" or (self.lenient and _longer(self.program, symbols, shapes))
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
             here.machine(),
@@ -199,7 +199,7 @@ class NativeExecutable(Executable):
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, args, self.longer)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
@@ -210,7 +210,7 @@ class NativeExecutable(Executable):
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args, self.longer)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:

@@ -34,13 +34,15 @@ def execute(
     arguments: Mapping[Value, Any],
     logs: dict[str, Any] | None = None,
     derived: Mapping[Symbol, Expr] | None = None,
+    *,
+    lenient: bool = False,
 ) -> None:
     """Runs the program: `arguments` are numpy arrays, written in place, and numbers.
 
     `symbols` binds every symbol that the program needs; `derived` those that depend on the workgroup; `logs` receives
-    what debug_log keeps.
+    what debug_log keeps. With `lenient`, symbols that set_symbol sets may be negative, whatever their range.
     """
-    run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}))
+    run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
     for value, given in arguments.items():
         if isinstance(value.type, MemoryType):
             run.memory[value] = given

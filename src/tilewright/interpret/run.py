@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol
-from tilewright.algebra.expr_use import evaluate
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ExecutionError, ExpressionError, OutOfRange, ProgramError, UnboundSymbol
 from tilewright.interpret.tiles import Array, TileValue, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
@@ -44,6 +44,8 @@ class Run:
     """The conditions of the conditionals around."""
     given: dict[Symbol, TileValue] = field(default_factory=dict)
     """What scalar arguments make symbols stand for, in every workgroup."""
+    lenient: bool = False
+    """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
         """An expression that has one value now."""
@@ -52,9 +54,16 @@ class Run:
             for s, tile in self.bound.items():
                 if s in e.symbols:
                     known[s] = self.uniform(tile, str(s), at)
-            return int(evaluate(e, known))
+            return int(self.evaluate(e, known))
         except ExpressionError as fault:
             raise _run_time_fault(e, fault, at) from None
+
+    def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
+        """The value of an expression; of symbols that were set, ranges are looked after only where that is wanted."""
+        if self.lenient:
+            loose = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
+            return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
+        return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
         """The one value of a tile whose elements are all alike."""
@@ -200,7 +209,7 @@ class Run:
             else:
                 values[s] = self.uniform(tile, str(s), at)
         try:
-            return np.asarray(evaluate(e, values))
+            return np.asarray(self.evaluate(e, values))
         except ExpressionError as fault:
             raise _run_time_fault(e, fault, at) from None
 

@@ -38,12 +38,16 @@ class Symbol(metaclass=_SymbolMeta):
 
 
 def ceiling(x: ExprLike) -> Expr:
-    """The smallest integer that is not below x; closes a division by `/`."""
+    """The smallest integer that is not below x, an expression or a number; closes a division by `/`."""
+    if isinstance(x, float):
+        return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
 
 def floor(x: ExprLike) -> Expr:
-    """The largest integer that is not above x; closes a division by `/`."""
+    """The largest integer that is not above x, an expression or a number; closes a division by `/`."""
+    if isinstance(x, float):
+        return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
 

@@ -25,9 +25,9 @@ class Arguments:
         outputs: tuple[Value, ...],
         known: Mapping[Symbol, Expr],
         given: tuple[Any, ...],
-        longer: bool = False,
+        lenient: bool = False,
     ):
-        self.program, self.outputs, self.longer = program, outputs, longer
+        self.program, self.outputs, self.lenient = program, outputs, lenient
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.values: dict[Value, Any] = {}
@@ -92,6 +92,8 @@ class Arguments:
                 return argument.item() if hasattr(argument, "item") else argument
             raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {value.type.dtype}")
         array = as_array(argument, where)
+        if self.lenient and {array.dtype, value.type.dtype.numpy} == {np.dtype(np.int8), np.dtype(np.uint8)}:
+            array = array.view(value.type.dtype.numpy)
         self._check_dtype(array, value.type.dtype, where)
         if array.ndim != len(value.type.dims):
             dims = ", ".join(map(str, value.type.dims))
@@ -178,11 +180,11 @@ class Arguments:
                 if d is None:
                     continue
                 wanted = self._extent(d, value)
-                if wanted != n and not (self.longer and n > wanted):
+                if wanted != n and not (self.lenient and n > wanted):
                     equation = f"{d} = {wanted}" if str(d) != str(wanted) else str(d)
                     raise ArgumentError(
                         f"{self.program.name}: argument {value.name} has shape {array.shape}; its dimension {place} "
-                        f"must be {'at least ' if self.longer else ''}{equation}, not {n}"
+                        f"must be {'at least ' if self.lenient else ''}{equation}, not {n}"
                     )
 
     def _check_assumptions(self) -> None:

@@ -33,14 +33,18 @@ class Kernel:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
 
-    def trace(self) -> Program:
-        """The tile program, traced anew: verified, and the same each time."""
+    def trace(self, *, as_wave: bool = False) -> Program:
+        """The tile program, traced anew: verified, and the same each time.
+
+        With `as_wave` two things mean what they mean in Wave: % on tiles takes the dividend's sign (otherwise the
+        divisor's, as in Python), and what a read with a mapping finds outside memory is 0 (otherwise an error).
+        """
         location = of_function(self.function)
         iterators: dict[Symbol, Expr] = {}
         for constraint in self.constraints:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
-        trace = Tracer(iterators)
+        trace = Tracer(iterators, as_wave)
         body = Block()
         trace.open(body)
         with trace, building():
@@ -50,7 +54,8 @@ class Kernel:
         bindings: dict[Expr, Any] = {}
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
-                bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
+                bindings[constraint.source] = as_expr(constraint.source_to_target(constraint.target))
+                records = constraint.divided(records)
         program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(

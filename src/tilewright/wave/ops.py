@@ -16,6 +16,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.lang.types import Register
 from tilewright.wave.tracer import Tile, dims_of, operand, refuse_threads, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
@@ -249,6 +250,12 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
     return _to_dims("reshape", src, target_shape)
 
 
+def register(shape: Any, dtype: DType, value: Any, tag: str | None = None) -> Tile:
+    """A tile over these dimensions, every element `value`: `Register[*shape, dtype](value)` as a function."""
+    filled: Tile = Register(dims_of(shape), dtype)(value)
+    return filled
+
+
 # -- indices and scalars ----------------------------------------------------------------------------------
 
 
@@ -332,6 +339,7 @@ __all__ = [
     "mma",
     "permute",
     "prod",
+    "register",
     "reshape",
     "scalar",
     "select",
