@@ -69,7 +69,7 @@ HANDLERS: dict[str, Handler] = {
     **{name: getattr(making, name) for name in ("fill", "scalar", "self_index", "apply", "set_symbol")},
     **{name: getattr(memory, name) for name in ("allocate", "read", "debug_log")},
     **{name: getattr(combining, name) for name in ("mma", "cumsum", "topk")},
-    **{name: getattr(forming, name) for name in ("cast", "bitcast", "reshape", "select", "extract")},
+    **{name: getattr(forming, name) for name in ("cast", "bitcast", "reshape", "repeat", "select", "extract")},
     **{name: getattr(control, name) for name in ("iterate", "conditional")},
     "barrier": _nothing,
 }

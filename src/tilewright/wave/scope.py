@@ -52,7 +52,6 @@ _REASONS = {
         ),
         _HARDWARE,
     ),
-    "scaled_mma": "scaled multiplication is out of scope: multiply the scales in, or cast first",
 }
 
 

@@ -80,6 +80,11 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[value]
     if to.bits == tile.dtype.bits:
         return (_as_bits(low, tile, to),)
+    if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
+        bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
+        if tile.dtype.bits != 8:
+            raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
+        return (_halves(low, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
@@ -127,6 +132,39 @@ def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
             pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
         formula = reduce(lambda a, b: Formula("or_", (a, b)), pieces)
     return _as_bits(low, Tile(word, kind.dims, parts, formula), kind.dtype)
+
+
+def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
+    """Bytes as two floats of four bits each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
+    kind: TileType = op.results[0].type
+    last, before = kind.dims[-1], tile.dims[-1]
+    start, width = tile.parts[before]
+    parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
+    c = low.coordinate(last)
+    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.coordinate(before): c // 2})))
+
+    def number(n: float) -> Formula:
+        return formulas.number(n, dtypes.i32)
+
+    code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
+    code = low.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
+    size = call("and_", code, number(7))
+    power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
+    large = call("shl", call("add", call("and_", code, number(1)), number(2)), power)
+    twice = Formula.cast(dtypes.f32, call("select", call("lt", size, number(4)), size, large))
+    half = call("select", call("lt", code, number(8)), *(formulas.number(x, dtypes.f32) for x in (0.5, -0.5)))
+    return Tile(dtypes.f4e2m1fn, kind.dims, parts, Formula.cast(dtypes.f4e2m1fn, call("mul", twice, half)))
+
+
+def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Each element of a dimension several times in a row."""
+    tile = low.env[op.operands[0]]
+    kind: TileType = op.results[0].type
+    dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
+    start, width = tile.parts[dim]
+    parts = {d: (start * times, width * times) if d is to else tile.parts[d] for d in kind.dims}
+    images = Substitution({low.coordinate(dim): low.coordinate(to) // times})
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, images)),)
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:

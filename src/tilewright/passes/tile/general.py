@@ -345,7 +345,8 @@ class Lowering:
         if found is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], memory.role_of(self.program, arg)
-                whole = self.workgroups is None and shape == tuple(map(self.number, arg.type.dims))
+                exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
+                whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
                     role = "inout"
             else:
@@ -484,6 +485,7 @@ RULES: dict[str, Rule] = {
     "cast": forming.cast,
     "bitcast": forming.bitcast,
     "reshape": forming.reshape,
+    "repeat": forming.repeat,
     "select": forming.select,
     "extract": forming.extract,
     "read": memory.read,
