@@ -172,6 +172,7 @@ def _refuse_loose(program: Program, known: Mapping[Symbol, Expr]) -> None:
         for record in program.records
         if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
     }
+    single |= {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for op in program.walk():
         found = loose(op)
         if found is not None and not found[0] <= single:
@@ -193,7 +194,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
 
 def _report_aliasing(program: Program) -> None:
     """Arguments that are read and written through different accesses: the result depends on the order."""
-    so = "the order of workgroups shows" if is_grid(program) else "native targets refuse this"
+    so = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
         writes = [op for op in program.walk() if op.name == "write" and op.operands[1] is value]

@@ -20,7 +20,6 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.tile.general import Lowered
-from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
@@ -50,8 +49,6 @@ class NativeExecutable(Executable):
         self.target = target
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
         self._grid = is_grid(program)
-        if not self._grid:  # workgroups run one after another, so that reads and writes of an argument have an order
-            refuse_aliases(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
         self.why = ""

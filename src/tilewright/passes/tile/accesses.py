@@ -41,20 +41,15 @@ class Access:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
     """The access of a read or a write over these dimensions."""
-    walked = [d for d in (*dims, *(() if "at" in op.attrs else target.type.dims)) if d in low.walking]
-    if walked:
-        raise ProgramError(
-            f"{op_text(op)}: an access along {walked[0]}, which a while loop walks, has no native form yet"
-        )
     tensor = low.argument(target)
     shape = low.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        at: tuple[Expr, ...] = tuple(low.coordinate(d) for d in target.type.dims)
+        at: tuple[Expr, ...] = tuple(_coordinate(low, d, data) for d in target.type.dims)
         if target in low.origins:
             at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
         return Access(tensor, shape, at, data)
-    known: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    known: dict[Symbol, Expr] = {i: _coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
         tile, found = low.load_of(low.env[value])
@@ -75,6 +70,15 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
         images = Substitution(known)
     places_of = tuple(images(with_data(low, low.expr(e), data, dims, op)) for e in op.attrs["at"])
     return Access(tensor, shape, places_of, data)
+
+
+def _coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
+    """A dimension's coordinate; along the axis of a while loop it is where the loop is, a number found in data."""
+    if dim not in low.walking or not isinstance(dim, Symbol):
+        return low.coordinate(dim)
+    now = symbol(low.w.fresh("d"))
+    _, data[now] = low.load_of(low.bound[dim])
+    return now
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:

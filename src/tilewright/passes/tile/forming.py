@@ -244,7 +244,7 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    if dim in low.walking and dim not in low.symbols:
+    if dim in low.walking:
         found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
     else:
         found = formulas.index(low.coordinate(dim), kind.dtype)

@@ -152,7 +152,8 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[Expr, Symbol] = {}
+        self._coordinates: dict[tuple[Expr, bool], Symbol] = {}
+        """By dimension, and whether a while loop walks it."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -161,12 +162,10 @@ class Lowering:
     def run(self) -> Lowered:
         """The block program."""
         tasks: dict[Expr, int] = {}
-        if self.workgroups is None:
-            memory.refuse_aliases(self.program)
-            if not memory.is_ordered(self.program):
-                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
-                if self.widths is not None:
-                    tasks = dict(self.widths)
+        if self.workgroups is None and not memory.is_ordered(self.program):
+            tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
+            if self.widths is not None:
+                tasks = dict(self.widths)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count
@@ -299,10 +298,11 @@ class Lowering:
 
     def coordinate(self, dim: Expr) -> Symbol:
         """The symbol of a dimension's coordinate."""
-        found = self._coordinates.get(dim)
+        walked = dim in self.walking
+        found = self._coordinates.get((dim, walked))
         if found is None:
-            if dim in self.walking and dim not in self.symbols:
-                found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, 0)
+            if walked:
+                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, 0)
                 return found
             if isinstance(dim, Symbol) and dim in self.bound:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
@@ -311,12 +311,12 @@ class Lowering:
                 found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
                 found = symbol(name, 0, max(1, self.number(dim)) - 1)
-            self._coordinates[dim] = found
+            self._coordinates[dim, walked] = found
         return found
 
     def part(self, dim: Expr) -> Part:
         """The current part of a dimension."""
-        if dim in self.walking and dim not in self.symbols:  # one coordinate; which one, only data tell
+        if dim in self.walking:  # one coordinate; which one, only data tell
             return as_expr(0), 1
         found = self.parts.get(dim)
         if found is not None:

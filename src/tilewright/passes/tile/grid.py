@@ -232,13 +232,14 @@ def _set_symbols(low: Lowering) -> set[Symbol]:
 def _refuse_set_symbols(low: Lowering) -> None:
     """Raises where a constraint depends on a value that is only known when the program runs."""
     set_here = _set_symbols(low)
+    walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for record in low.program.records:
         if record.name in ("workgroup", "reordering", "grid", "tiling"):
             kinds = record.spec.attrs
             used = {s for name, value in record.attrs.items() for s in attr_symbols(kinds[name], value)}
             for s in sorted(used & set_here, key=lambda s: s.name):
-                if record.attrs.get("dim") is s and s not in low.symbols:
-                    continue  # the axis of a while loop
+                if record.attrs.get("dim") is s and s in walked:
+                    continue
                 raise ProgramError(f"a constraint depends on {s}, which set_symbol gives a value: no native form yet")
 
 
