@@ -116,6 +116,10 @@ def test_names_that_wave_has_and_ours_had_not():
     options.edit_ir_after = ["hoisting"]
     options.print_mlir_after_water = "all"
     assert options.target.startswith("gfx") is False
+    gemm, subs = gemm_of_waves_text()
+    native = wave_compile(WaveCompileOptions(subs=subs, target="x86"), gemm)
+    check(native)
+    assert "on x86" in repr(native)
     assert [c.name for c in compat.CoalescingType] == ["LINEAR", "WAVE_TILE_ALIGNED"]
     torch = pytest.importorskip("torch")
     assert compat.TORCH_DTYPE_TO_WAVE[torch.bfloat16] is tkl.bf16

@@ -55,14 +55,15 @@ def lengths_of_pages() -> Any:
     return sums
 
 
-def test_an_argument_longer_than_its_dimension_was_refused() -> None:
+@pytest.mark.parametrize("target", ["executor", "x86"])
+def test_an_argument_longer_than_its_dimension_was_refused(target: str) -> None:
     rng = np.random.default_rng(0)
     q, pages = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 5), (16, 5)))
     ends = np.array([0, 7, 7, 16], np.int32)
     out = np.full((3, 5), np.nan, np.float32)
     with pytest.raises(ArgumentError, match=r"argument ends has shape .4,.; its dimension 0 must be S = 3, not 4"):
         tilewright.compile(lengths_of_pages())(q, pages, ends, out)
-    tilewright.compile(lengths_of_pages(), lenient=True)(q, pages, ends, out)
+    tilewright.compile(lengths_of_pages(), target=target, lenient=True)(q, pages, ends, out)
     wanted = np.stack([pages[a:b].sum(0) for a, b in pairwise(ends)]) * q
     assert np.array_equal(out, wanted)
     with pytest.raises(ArgumentError, match="its dimension 0 must be at least S = 3, not 2"):
@@ -123,12 +124,13 @@ def ragged_copies(free: bool, rows: int = 30) -> Any:
     return negated
 
 
+@pytest.mark.parametrize("target", ["executor", "x86"])
 @pytest.mark.parametrize("free", [True, False])
-def test_a_workgroups_dimension_that_set_symbol_ends_had_no_size(free: bool) -> None:
+def test_a_workgroups_dimension_that_set_symbol_ends_had_no_size(free: bool, target: str) -> None:
     x = np.random.default_rng(2).standard_normal((30, 3)).astype(np.float32)
     ends = np.array([0, 9, 9, 10, 27, 30], np.int32)
     y = np.full_like(x, np.nan)
-    tilewright.compile(ragged_copies(free))(x, ends, 17, y)
+    tilewright.compile(ragged_copies(free), target=target)(x, ends, 17, y)
     assert np.array_equal(y, -x)
 
 
@@ -150,3 +152,103 @@ def test_an_empty_workgroup_of_a_dimension_that_goes_along_raised_numpys_error(t
     tilewright.compile(sums, target=target)(x, w, y)
     totals = [sum(max(n, g) for n in w[4 * g : 4 * g + 4]) for g in range(4)]
     assert np.array_equal(y, x + np.repeat(totals, 4)[:13])
+
+
+H, G, D, Q = (tkl.sym.__getattr__(name) for name in ("H", "G", "D", "Q"))
+
+
+def extended(causal: bool) -> Any:
+    """Scores times values, without a softmax: over the pages of a sequence, then over its own new rows.
+
+    As in Wave's attention for extended sequences: Q rows and K of every sequence end where data say, heads go in
+    groups, keys of the cache are found by page.
+    """
+    l = tkw.IndexMapping.iterator(2)  # noqa: E741
+    PAGES, LONGEST = tkl.sym.PAGES, tkl.sym.LONGEST
+    page = tkw.IndexMapping.dynamic_val(0)
+    q_at = tkw.IndexMapping(num_iterators=3, inputs={H: i, Q: j + START, D: l}, outputs={H: i, Q: j, D: l})
+    y_at = tkw.IndexMapping(num_iterators=3, inputs={H: i, D: j, Q: l}, outputs={H: i, Q: l + START, D: j})
+    own = tkw.IndexMapping(num_iterators=3, inputs={G: i // 2, K: j + START, D: l}, outputs={G: i, K: j, D: l})
+    cached = tkw.IndexMapping(
+        num_iterators=3, inputs={G: i // 2, K: page, D: l}, outputs={G: i, K: j, D: l}, dynamic_val_mappings={K: j}
+    )
+    listed = tkw.IndexMapping(num_iterators=1, inputs={K: i + PAGES}, outputs={K: i})
+    following = tkw.IndexMapping(num_iterators=1, inputs={S: i + 1}, outputs={S: i})
+    rows, many = tkl.MemoryLayout(shape=[None, H, D]), tkl.MemoryLayout(shape=[None, G, D])
+    line = tkl.MemoryLayout(shape=[None])
+    constraints = [
+        tkw.WorkgroupConstraint(Q, 8, 0, iters=sympy.ceiling(LONGEST / 8)),
+        tkw.WorkgroupConstraint(H, 1, 1),
+        tkw.WorkgroupConstraint(G, 1, 1, primary=False),
+        tkw.WorkgroupConstraint(S, 1, 2, iters=S - 1),
+        tkw.TilingConstraint(K, 4),
+    ]
+
+    @tkw.wave(constraints)
+    def attention(
+        q: tkl.Memory[Q, H, D, GLOBAL, tkl.f32, rows],  # type: ignore[valid-type]
+        k: tkl.Memory[K, G, D, GLOBAL, tkl.f32, many],  # type: ignore[valid-type]
+        cache: tkl.Memory[K, G, D, GLOBAL, tkl.f32, many],  # type: ignore[valid-type]
+        starts: tkl.Memory[S, GLOBAL, tkl.i32, line],  # type: ignore[valid-type]
+        ends: tkl.Memory[S, GLOBAL, tkl.i32, line],  # type: ignore[valid-type]
+        pages: tkl.Memory[K, GLOBAL, tkl.i32, line],  # type: ignore[valid-type]
+        LONGEST: tkl.SymbolBind[tkl.i32],  # noqa: N803
+        y: tkl.Memory[Q, H, D, GLOBAL, tkl.f32, rows],  # type: ignore[valid-type]
+    ) -> None:
+        none = tkl.Register[H, D, Q, tkl.f32](0.0)
+        zero, one = (tkl.Register[Q, K, tkl.f32](x) for x in (0.0, 1.0))
+        first = tkw.read(starts)
+        tkw.set_symbol(START, first)
+        new = tkw.read(starts, mapping=following) - first
+        tkw.set_symbol(Q, new)
+        of_pages = tkw.read(ends)
+        tkw.set_symbol(PAGES, of_pages)
+        tkw.set_symbol(K, tkw.read(ends, mapping=following) - of_pages)
+
+        def scored(keys: Any, acc: Any, kept: Any) -> Any:
+            scores = tkw.mma(keys, tkw.read(q, mapping=q_at), tkl.Register[H, K, Q, tkl.f32](0.0))
+            weights = tkw.permute(scores, [H, Q, K]) * tkw.select(kept, one, zero)
+            return tkw.mma(tkw.permute(keys, [G, D, K]), weights, acc)
+
+        def inside() -> Any:
+            return tkw.broadcast(tkw.apply_expr(tkw.self_index(K), lambda x: x < K), [Q, K])
+
+        @tkw.iterate(K, init_args=[none])
+        def before(acc: Any) -> Any:
+            keys = tkw.read(cache, mapping=cached, mapping_dynamic_vals=(tkw.read(pages, mapping=listed),))
+            return scored(keys, acc, inside())
+
+        tkw.set_symbol(K, new)
+
+        @tkw.iterate(K, init_args=[before])
+        def total(acc: Any) -> Any:
+            kept = inside()
+            if causal:
+                kept = kept & (tkw.broadcast(tkw.self_index(Q), [Q, K]) >= tkw.self_index(K))
+            return scored(tkw.read(k, mapping=own), acc, kept)
+
+        tkw.write(total, y, mapping=y_at)
+
+    return attention
+
+
+@pytest.mark.parametrize("target", ["executor", "x86"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_over_sequences_whose_lengths_are_data(target: str, causal: bool) -> None:
+    rng = np.random.default_rng(4)
+    new, old = [9, 1, 13], [6, 0, 11]
+    starts, ends = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (new, old))
+    q = rng.integers(-2, 3, (sum(new), 4, 5)).astype(np.float32)
+    k, cache = (rng.integers(-2, 3, (n, 2, 5)).astype(np.float32) for n in (sum(new), 40))
+    pages = rng.permutation(40)[: sum(old)].astype(np.int32)
+    y = np.full_like(q, np.nan)
+    kernel = tilewright.compile(extended(causal), {H: 4, G: 2, D: 5}, target=target)
+    kernel(q, k, cache, starts, ends, pages, max(new), y)
+    for s, length in enumerate(new):
+        mine = slice(starts[s], starts[s + 1])
+        found = cache[pages[ends[s] : ends[s + 1]]]
+        for h in range(4):
+            own = q[mine, h] @ k[mine, h // 2].T
+            own = np.tril(own) if causal else own
+            wanted = q[mine, h] @ found[:, h // 2].T @ found[:, h // 2] + own @ k[mine, h // 2]
+            assert np.array_equal(y[mine, h], wanted), (s, h, length)

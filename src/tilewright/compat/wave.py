@@ -15,6 +15,7 @@ from typing import Any
 
 import tilewright.wave
 from tilewright.compiler import Executable, compile
+from tilewright.compiler.kernels import TARGETS
 from tilewright.errors import ArgumentError, IgnoredOptionWarning
 from tilewright.ir import dtypes
 from tilewright.wave.constraints import (
@@ -54,7 +55,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_devices": 1,
     "backend": "llvm",
     "optimization_level": True,
-    "target": "cpu",
+    "target": "executor",
 }
 _FAMILIES = ("edit_ir_", "print_mlir_")
 """What the names of Wave's options for debugging its passes begin with: there are many, and they change."""
@@ -87,7 +88,10 @@ class WaveCompileOptions:
     @property
     def ignored(self) -> tuple[str, ...]:
         """The options that were set and have no meaning here."""
-        return tuple(sorted(name for name, value in self._set.items() if value not in (None, False, (), [])))
+        used = {"target"} if self.target in TARGETS else set()
+        return tuple(
+            sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
+        )
 
 
 _named: set[str] = set()
@@ -98,7 +102,8 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
     Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
-    sign. A manual schedule is ignored, and named once.
+    sign. A manual schedule is ignored, and named once. `options.target` may be one of ours ("executor" or a native one);
+    Wave's names of GPUs are ignored.
     """
     ignored = [*options.ignored]
     if schedule is not None:
@@ -109,7 +114,8 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
         warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
     subs = {s: v for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
-    return compile(kernel.trace(as_wave=True), subs, lenient=True)
+    target = options.target if options.target in TARGETS else None
+    return compile(kernel.trace(as_wave=True), subs, target=target, lenient=True)
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:

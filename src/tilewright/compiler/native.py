@@ -16,6 +16,7 @@ from tilewright.compiler.kernels import Executable
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
+from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
@@ -201,7 +202,22 @@ class NativeExecutable(Executable):
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
             return lambda: None
-        return self.compiled(bound.symbols, self._shapes(bound)).bound(bound.values, self.outputs)
+        return self.compiled(self._sizes(bound), self._shapes(bound)).bound(bound.values, self.outputs)
+
+    def _sizes(self, bound: Arguments) -> dict[Symbol, int]:
+        """The sizes of a call; scalar arguments count among them where workgroups and loops depend on them."""
+        asked = {
+            s
+            for r in self.program.records
+            if r.name in ("workgroup", "tiling", "grid", "reordering")
+            for name, value in r.attrs.items()
+            for s in attr_symbols(r.spec.attrs[name], value)
+        }
+        found = dict(bound.symbols)
+        for op in self.program.body.ops if self._grid else ():
+            if op.name == "set_symbol" and op.operands[0] in bound.values and op.attrs["symbol"] in asked:
+                found[op.attrs["symbol"]] = int(bound.values[op.operands[0]])
+        return found
 
     def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
@@ -211,7 +227,7 @@ class NativeExecutable(Executable):
         if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:
-            found = self.compiled(bound.symbols, self._shapes(bound), logs=logs is not None)
+            found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
             found.bound(bound.values, self.outputs)(logs)
         self._finish_logs(bound, logs)
         return bound.finish()

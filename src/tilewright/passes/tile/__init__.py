@@ -12,5 +12,6 @@
 | functions| functions from simpler ones; integer arithmetic where machines would stop                  |
 | combining| products, reductions, running sums, the largest few                                        |
 | loops    | `iterate`, while loops and `conditional`                                                   |
+| moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |
 """

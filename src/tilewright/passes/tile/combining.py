@@ -13,7 +13,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.passes.places import linear_step
-from tilewright.passes.tile import formulas
+from tilewright.passes.tile import formulas, moving
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
 
@@ -54,7 +54,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
     for tile in tiles:
-        cut = tile.over(tile.dims, parts)
+        cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
         if parts[dim][1] == 0:
             if op.name in ("max", "min"):
                 continue
@@ -252,7 +252,8 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         assert total is not None
     last = acc.dims[-1] if acc.dims else None
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
-    left, right = (_factor(low, t.over(t.dims, parts), wide, last, tf32) for t in (a, b))
+    a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
+    left, right = (_factor(low, t, wide, last, tf32) for t in (a, b))
     low.going_on[op.results[0]] = total.tensor
     _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)

@@ -14,7 +14,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
-from tilewright.passes.tile import formulas
+from tilewright.passes.tile import formulas, moving
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
@@ -246,6 +246,8 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     dim = op.attrs["dim"]
     if dim in low.walking:
         found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
+    elif dim in low.bases:
+        found = converted(moving.place(low, dim), dtypes.i64, kind.dtype)
     else:
         found = formulas.index(low.coordinate(dim), kind.dtype)
     return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
@@ -271,7 +273,7 @@ def _computed(
     tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
         if s in low.bound and s not in values:
-            tiles[s] = low.bound[s]
+            tiles[s] = low.bound[s] if dims is None else moving.squeezed(low, low.bound[s], dims, str(s), op)
             low.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
@@ -287,12 +289,18 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if s not in low.walking and any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
-        raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
+    if op.operands[0] in low.program.args and s in low.symbols:  # a scalar argument that is known already
+        return ()
     if low.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
     if s in low.walking:
         low.bound[s] = low.single(op.operands[0], op)
+    elif any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
+        if low.workgroups is None:
+            raise ProgramError(
+                f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
+            )
+        low.bound[s] = low.ends[s] = low.single(op.operands[0], op)
     else:
         low.bound[s] = low.simple(op.operands[0])
     return ()

@@ -30,7 +30,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile import accesses, combining, forming, formulas, grid, loops, memory
+from tilewright.passes.tile import accesses, combining, forming, formulas, grid, loops, memory, moving
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
@@ -144,6 +144,10 @@ class Lowering:
         self.faults: list[Fault] = []
         self.walking: set[Symbol] = set()
         """The axes of the while loops around."""
+        self.ends: dict[Expr, Tile] = {}
+        """Dimensions that end where data say: a number of i64."""
+        self.bases: dict[Expr, Tile] = {}
+        """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
         """How many tiles of each loop around have been done before."""
         self.reach: dict[Expr, int] = {}
@@ -152,8 +156,8 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[tuple[Expr, bool], Symbol] = {}
-        """By dimension, and whether a while loop walks it."""
+        self._coordinates: dict[tuple[Expr, int], Symbol] = {}
+        """By dimension, and how wide its tiles are in a loop that data move."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -210,6 +214,7 @@ class Lowering:
             if rule is None:
                 raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
             try:
+                moving.refuse(self, op)
                 found = rule(self, op)
             except ProgramError as fault:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
@@ -232,11 +237,11 @@ class Lowering:
     def scope(self) -> Iterator[None]:
         """Within it, what is defined stays inside; the open block of the writer is another one."""
         before, self.env = self.env, self.env.new_child()
-        bound = dict(self.bound)
+        bound, ends = dict(self.bound), dict(self.ends)
         try:
             yield
         finally:
-            self.env, self.bound = before, bound
+            self.env, self.bound, self.ends = before, bound, ends
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
@@ -298,13 +303,13 @@ class Lowering:
 
     def coordinate(self, dim: Expr) -> Symbol:
         """The symbol of a dimension's coordinate."""
-        walked = dim in self.walking
+        walked = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
         found = self._coordinates.get((dim, walked))
         if found is None:
             if walked:
-                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, 0)
+                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
                 return found
-            if isinstance(dim, Symbol) and dim in self.bound:
+            if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
             name = f"at_{len(self._coordinates)}"
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):

@@ -15,7 +15,7 @@ from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
-from tilewright.passes.tile import formulas
+from tilewright.passes.tile import formulas, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
@@ -148,9 +148,13 @@ def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts
         if not all(d in dims for d in mask.dims):
             raise ProgramError("a read under a condition that has dimensions the read has not: no native form yet")
         wrong = Formula("and_", (wrong, mask.formula))
+    ended = [d for d in dims if d in low.ends]
+    for d in ended:
+        wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
     used = [d for d in dims if any(low.coordinate(d) in e.symbols for e in _expressions(access))] or []
     for mask in low.masks:
         used += [d for d in mask.dims if d not in used]
+    used += ended
     used = [d for d in dims if d in used]
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
@@ -187,7 +191,7 @@ def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Exp
             continue
         data: dict[Symbol, Load] = {}
         limit = with_data(low, low.expr(bound), data, dims, op)
-        condition = low.coordinate(dim) < limit
+        condition = moving.coordinate(low, dim, data) < limit
         if data:
             values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
             found.append((None, Formula("ne", (formulas.of_expr(condition, values), Formula.number(0)))))
@@ -244,6 +248,7 @@ class _Write:
                     f"{self.op.name} under a condition over dimensions that it has not: no native form yet"
                 )
             chosen.append(mask.formula)
+        chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
             _, found = low.load_of(whole)
