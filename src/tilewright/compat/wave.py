@@ -102,8 +102,8 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
     Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
-    sign. A manual schedule is ignored, and named once. `options.target` may be one of ours ("executor" or a native one);
-    Wave's names of GPUs are ignored.
+    sign. A manual schedule is ignored, and named once. `options.target` may be one of ours, "executor" or a native
+    one; Wave's names of GPUs are ignored.
     """
     ignored = [*options.ignored]
     if schedule is not None:
