@@ -124,3 +124,32 @@ def test_an_iterator_that_only_looks_up_keeps_its_dimension() -> None:
     y = np.full((3, 5), np.nan, np.float32)
     tilewright.compile(sums)(cache, pages, lengths, y)
     assert np.array_equal(y, np.stack([cache[pages[:n]].sum(0) for n in lengths]))
+
+
+def test_a_while_loop_ends_for_each_workgroup_when_it_is_done() -> None:
+    """Chains through a table, until a negative number ends them: as in Wave's speculative decoding."""
+    S, B = tkl.sym.S, tkl.sym.B
+    NOW = sympy.Symbol("NOW")
+    i, j = (tkw.IndexMapping.iterator(n) for n in range(2))
+    here = tkw.IndexMapping(num_iterators=2, inputs={S: i, B: NOW}, outputs={S: i, B: j})
+    begin = tkw.IndexMapping(num_iterators=2, inputs={S: i, B: sympy.Integer(0)}, outputs={S: i, B: j})
+
+    @tkw.wave([tkw.WorkgroupConstraint(S, 1, 0), tkw.TilingConstraint(NOW)])
+    def followed(
+        following: tkl.Memory[S, B, GLOBAL, tkl.i32],
+        count: tkl.Memory[S, B, GLOBAL, tkl.i32],
+    ) -> None:
+        first = tkw.read(following, mapping=begin)
+        zero, one = (tkl.Register[S, B, tkl.i32](n) for n in (0, 1))
+
+        @tkw.iterate(NOW, start=first, condition=NOW >= 0, init_args=[zero])
+        def steps(total: Any) -> Any:
+            tkw.set_symbol(NOW, tkw.read(following, mapping=here))
+            return total + one
+
+        tkw.write(steps, count)
+
+    following = np.array([[2, 3, 1, -1], [-1, 0, 0, 0], [1, 2, 3, -5]], np.int32)
+    count = np.full((3, 4), 9, np.int32)
+    tilewright.compile(followed, lenient=True)(following, count)
+    assert np.array_equal(count, np.repeat([[3], [0], [3]], 4, axis=1))

@@ -87,6 +87,7 @@ class NativeExecutable(Executable):
             self.plan,
             general_only=general,
             workgroups=derived,
+            lenient=self.lenient,
         )
 
     def compiled(

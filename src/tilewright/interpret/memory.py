@@ -63,6 +63,9 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
     for d in tile.dims:  # inside a loop or a workgroup only the current part is written
         first, last = run.part(d)
         parts[d] = (first, last) if tile.number is not None else (max(first, parts[d][0]), min(last, parts[d][1]))
+    if "at" not in op.attrs:
+        for d, n in zip(target.type.dims, array.shape, strict=True):  # there is nothing past the end
+            parts[d] = (min(parts[d][0], n), min(parts[d][1], n))
     if any(last <= first for first, last in parts.values()):
         return (tile,) if op.results else ()
     data = round_to(spread(tile, tile.dims, parts, tile.array), target.type.dtype)

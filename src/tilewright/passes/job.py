@@ -35,6 +35,8 @@ class Job:
     general_only: bool = False
     workgroups: Mapping[Symbol, Expr] | None = None
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
+    lenient: bool = False
+    """Whether symbols that set_symbol sets may have values outside their range."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""

@@ -92,6 +92,7 @@ def general(job: Job) -> None:
         workgroups=job.workgroups,
         widths=job.choice.widths,
         tiles=job.choice.tiles,
+        lenient=job.lenient,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 

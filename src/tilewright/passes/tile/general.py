@@ -81,12 +81,14 @@ def to_block(
     widths: Mapping[Expr, int] | None = None,
     tiles: Mapping[Op, int] | None = None,
     workgroups: Mapping[Symbol, Expr] | None = None,
+    lenient: bool = False,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     A plan's `widths` are those of tasks along the dimensions they cut, its `tiles` those of free loops.
-    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how.
+    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
+    symbols that set_symbol sets may have values outside their range.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -109,7 +111,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles, lenient).run()
 
 
 class Lowering:
@@ -125,7 +127,9 @@ class Lowering:
         workgroups: Mapping[Symbol, Expr] | None = None,
         widths: Mapping[Expr, int] | None = None,
         tiles: Mapping[Op, int] | None = None,
+        lenient: bool = False,
     ):
+        self.lenient = lenient
         self.widths, self.tiles = widths, tiles or {}
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
@@ -388,7 +392,7 @@ class Lowering:
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""
         tile = self.bound[s]
-        if (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
+        if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
         self.required.add((s, tile))
         value = formulas.converted(tile.formula, tile.dtype, dtypes.i64)
