@@ -126,7 +126,8 @@ def test_an_iterator_that_only_looks_up_keeps_its_dimension() -> None:
     assert np.array_equal(y, np.stack([cache[pages[:n]].sum(0) for n in lengths]))
 
 
-def test_a_while_loop_ends_for_each_workgroup_when_it_is_done() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_while_loop_ends_for_each_workgroup_when_it_is_done(target: str) -> None:
     """Chains through a table, until a negative number ends them: as in Wave's speculative decoding."""
     S, B = tkl.sym.S, tkl.sym.B
     NOW = sympy.Symbol("NOW")
@@ -151,5 +152,5 @@ def test_a_while_loop_ends_for_each_workgroup_when_it_is_done() -> None:
 
     following = np.array([[2, 3, 1, -1], [-1, 0, 0, 0], [1, 2, 3, -5]], np.int32)
     count = np.full((3, 4), 9, np.int32)
-    tilewright.compile(followed, lenient=True)(following, count)
+    tilewright.compile(followed, target=target, lenient=True)(following, count)
     assert np.array_equal(count, np.repeat([[3], [0], [3]], 4, axis=1))

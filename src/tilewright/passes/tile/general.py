@@ -441,13 +441,12 @@ class Lowering:
         return tile
 
     def single(self, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-        """The one element of a tile, as i64 without dimensions."""
+        """The one value of a tile whose elements are all alike, as i64 without dimensions."""
         tile = self.env[value] if tile is None else tile
-        if prod(tile.sizes) != 1:
-            raise ProgramError(f"{op_text(op)}: natively {value.type} must have one element here", op.loc)
-        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in tile.dims})
-        formula = formulas.converted(rewritten(tile.formula, images), tile.dtype, dtypes.i64)
-        return self.stored(Tile(dtypes.i64, (), {}, formula))
+        if prod(tile.sizes) > 1 and any(loads(tile.formula)):
+            tile = self.stored(tile)
+        found = moving.squeezed(self, tile, (), value.name or "a value", op)
+        return self.stored(Tile(dtypes.i64, (), {}, formulas.converted(found.formula, tile.dtype, dtypes.i64)))
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
         """The tile as it lies in memory, put there if it is not; perhaps as another type."""

@@ -221,8 +221,11 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     (body,) = op.blocks
     if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
         raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
-    if low.masks or axis in low.bound:
-        raise ProgramError(f"a while loop over {axis} inside another or a conditional has no native form yet", op.loc)
+    if low.masks or axis in low.walking:
+        raise ProgramError(
+            f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
+        )
+    outside = low.bound.get(axis)
     first = low.single(op.operands[0], op)
     place = low.stored(first, name=f"{axis}_now")
     starts = [low.env[v] for v in op.operands[1:]]
@@ -254,7 +257,10 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         look()
     low.w.emit("while", (going,), (inner,))
     low.walking.discard(axis)
-    del low.bound[axis]
+    if outside is None:
+        del low.bound[axis]
+    else:
+        low.bound[axis] = outside
     return _results(low, op, carried)
 
 

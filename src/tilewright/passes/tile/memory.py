@@ -145,9 +145,7 @@ def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts
     """Notes at run time that a read leaves its memory."""
     wrong = is_outside(access)
     for mask in low.masks:
-        if not all(d in dims for d in mask.dims):
-            raise ProgramError("a read under a condition that has dimensions the read has not: no native form yet")
-        wrong = Formula("and_", (wrong, mask.formula))
+        wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
     ended = [d for d in dims if d in low.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
@@ -243,11 +241,7 @@ class _Write:
             elif formula is not None:
                 chosen.append(formula)
         for mask in low.masks:
-            if not all(d in self.dims for d in mask.dims):
-                raise ProgramError(
-                    f"{self.op.name} under a condition over dimensions that it has not: no native form yet"
-                )
-            chosen.append(mask.formula)
+            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
         chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))

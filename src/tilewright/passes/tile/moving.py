@@ -98,13 +98,17 @@ def identity(how: str, dtype: DType) -> float:
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
-    """A tile without the dimensions that others have not: it must have one coordinate there."""
+    """A tile without the dimensions that others have not: its first element there, which all must be like."""
     gone = [d for d in tile.dims if d not in dims]
-    if any(tile.parts[d][1] != 1 for d in gone):
-        raise ProgramError(f"{op_text(op)}: {what} differs along {tile.dims}, where this does not go", op.loc)
+    if any(tile.parts[d][1] == 0 for d in gone):
+        raise ProgramError(f"{op_text(op)}: {what} must have one value here, but has none", op.loc)
     images = Substitution({low.coordinate(d): tile.parts[d][0] for d in gone})
     kept = tuple(d for d in tile.dims if d in dims)
-    return Tile(tile.dtype, kept, {d: tile.parts[d] for d in kept}, rewritten(tile.formula, images))
+    first = rewritten(tile.formula, images)
+    if any(tile.parts[d][1] != 1 for d in gone) and not tile.filled:
+        differs = Tile(dtypes.bool_, tile.dims, tile.parts, call("ne", tile.formula, first))
+        low.report(differs, f"{what} must have one value here, but differs from element to element", op)
+    return Tile(tile.dtype, kept, {d: tile.parts[d] for d in kept}, first)
 
 
 def value(low: Lowering, e: Expr, op: Op) -> Formula:
