@@ -252,3 +252,21 @@ def test_attention_over_sequences_whose_lengths_are_data(target: str, causal: bo
             own = np.tril(own) if causal else own
             wanted = q[mine, h] @ found[:, h // 2].T @ found[:, h // 2] + own @ k[mine, h // 2]
             assert np.array_equal(y[mine, h], wanted), (s, h, length)
+
+
+def test_a_layout_of_numbers_takes_an_array_with_fewer_dimensions() -> None:
+    layout = tkl.MemoryLayout(shape=[3, 1, 1])
+
+    @tkw.wave()
+    def sums(
+        x: tkl.Memory[S, N, GLOBAL, tkl.f32],
+        y: tkl.Memory[S, N, B, GLOBAL, tkl.f32, layout],  # type: ignore[valid-type]
+    ) -> None:
+        total = tkw.sum(tkw.read(x), dim=N)
+        tkw.write(tkw.broadcast(total, [S, N, B]), y)  # of which y has one element for each s
+
+    x, y = np.arange(6, dtype=np.float32).reshape(3, 2), np.zeros(3, np.float32)
+    with pytest.raises(ArgumentError, match="argument y has shape"):
+        tilewright.compile(sums, {B: 4})(x, y)
+    tilewright.compile(sums, {B: 4}, lenient=True)(x, y)
+    assert y.tolist() == [1, 5, 9]

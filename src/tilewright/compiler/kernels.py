@@ -57,7 +57,8 @@ def compile(
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
     for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
     (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
-    way round, and set_symbol may make a symbol negative.
+    way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
+    a symbol negative.
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N

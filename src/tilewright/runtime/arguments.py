@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Set
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,8 @@ class Arguments:
         array = as_array(argument, where)
         if self.lenient and {array.dtype, value.type.dtype.numpy} == {np.dtype(np.int8), np.dtype(np.uint8)}:
             array = array.view(value.type.dtype.numpy)
+        if self.lenient:
+            array = _laid_out(array, value.type)
         self._check_dtype(array, value.type.dtype, where)
         if array.ndim != len(value.type.dims):
             dims = ", ".join(map(str, value.type.dims))
@@ -207,6 +210,14 @@ class Arguments:
                         f"{self.program.name}: the output {output.name} shares memory with {value.name}; give them "
                         "memory of their own"
                     )
+
+
+def _laid_out(array: Any, kind: MemoryType) -> Any:
+    """An array in the shape that a MemoryLayout of numbers states, where it only has another number of dimensions."""
+    extents = [e.value for e in kind.sizes if isinstance(e, Const)]
+    if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
+        return array
+    return array.reshape(extents) if array.flags.c_contiguous else array
 
 
 def _overlap(a: Any, b: Any) -> bool:
