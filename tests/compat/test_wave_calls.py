@@ -19,7 +19,7 @@ from tilewright.compat.wave import (
     set_default_run_config,
     wave_compile,
 )
-from tilewright.errors import ArgumentError, IgnoredOptionWarning
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import *  # noqa: F403 - as Wave's kernels do
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -124,6 +124,12 @@ def test_names_that_wave_has_and_ours_had_not():
     torch = pytest.importorskip("torch")
     assert compat.TORCH_DTYPE_TO_WAVE[torch.bfloat16] is tkl.bf16
     assert compat.torch_dtype_range(torch.int16) == [-32768, 32767]
+
+
+def test_assembly_dumps_are_out_of_scope_by_name():
+    gemm, subs = gemm_of_waves_text()
+    with pytest.raises(OutOfScope, match="compile_to_asm: there is no AMD assembly here"):
+        wave_compile(WaveCompileOptions(subs=subs, compile_to_asm=True), gemm)
 
 
 def test_what_a_read_finds_outside_memory_is_zero_as_with_amds_buffers():

@@ -12,6 +12,7 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import DimensionMismatch
+from tilewright.ir.tile import parse_tile
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -63,6 +64,7 @@ def test_microscaled_products(target: str, kind: Any, block: int) -> None:
     a_scale, b_scale = (rng.integers(125, 129, (rows, k // 32), np.uint8) for rows in (m, n))
     c = np.full((m, n), np.nan, np.float32)
     tilewright.compile(product(kind, block), target=target, lenient=True)(a, a_scale, b, b_scale, c)
+    assert str(parse_tile(str(product(kind, block).trace()))) == str(product(kind, block).trace())
     wanted = numbers(a, kind, a_scale) @ numbers(b, kind, b_scale).T
     assert np.array_equal(c, wanted)  # sums of few small numbers are exact
 

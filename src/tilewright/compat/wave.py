@@ -16,7 +16,7 @@ from typing import Any
 import tilewright.wave
 from tilewright.compiler import Executable, compile
 from tilewright.compiler.kernels import TARGETS
-from tilewright.errors import ArgumentError, IgnoredOptionWarning
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
 from tilewright.wave.constraints import (
     GenericDot,
@@ -105,6 +105,10 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     sign. A manual schedule is ignored, and named once. `options.target` may be one of ours, "executor" or a native
     one; Wave's names of GPUs are ignored.
     """
+    if options.compile_to_asm:
+        raise OutOfScope(
+            "compile_to_asm: there is no AMD assembly here; text('asm') of a native executable is the CPU's"
+        )
     ignored = [*options.ignored]
     if schedule is not None:
         ignored.append(f"the schedule {getattr(schedule, '__name__', type(schedule).__name__)}")
