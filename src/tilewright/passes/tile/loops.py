@@ -104,9 +104,9 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
-    stated = _stated(low, axis)
     if op in low.free:
         return max(1, low.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
+    stated = _stated(low, axis)
     if stated is not None:
         return stated
     if op.attrs.get("any_tile"):
