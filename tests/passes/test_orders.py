@@ -199,3 +199,53 @@ def test_a_persistent_product_whose_tiles_are_reordered() -> None:
     a, b = (rng.integers(-3, 4, (n, 11)).astype(np.float32) for n in (30, 21))
     *_, c = both(reordered, {many: 5}, a, b, np.full((30, 21), np.nan, np.float32))
     assert np.array_equal(c, a @ b.T)
+
+
+def test_while_loops_nest_and_conditions_may_have_more_dimensions_than_a_write() -> None:
+    """Chains through a table, several in a row: the inner loop's axis is set before it starts."""
+    S, T = tkl.sym.S, tkl.sym.T
+    now, turn = sympy.Symbol("NOW"), sympy.Symbol("TURN")
+    here = tkw.IndexMapping(num_iterators=2, inputs={S: i, T: now}, outputs={S: i, T: j})
+    seen_at = tkw.IndexMapping(num_iterators=2, inputs={S: i, T: j}, outputs={S: i, T: now})
+
+    @tkw.wave([tkw.WorkgroupConstraint(S, 1, 0), tkw.TilingConstraint(now), tkw.TilingConstraint(turn)])
+    def visited(
+        following: tkl.Memory[S, T, GLOBAL, tkl.i32],
+        seen: tkl.Memory[S, T, GLOBAL, tkl.i32],
+        count: tkl.Memory[S, T, GLOBAL, tkl.i32],
+    ) -> None:
+        zero, one = (tkl.Register[S, T, K, tkl.i32](n) for n in (0, 1))
+
+        @tkw.iterate(turn, start=zero, condition=turn < 3, init_args=[zero])
+        def turns(total: Any) -> Any:
+            tkw.set_symbol(now, tkw.scalar(turn, tkl.i32))
+
+            @tkw.iterate(now, start=tkw.read(following, mapping=here), condition=now >= 0, init_args=[total])
+            def steps(inner: Any) -> Any:
+                @tkw.conditional(inner < zero + 4)  # one value, over a dimension more than the write has
+                def early() -> None:
+                    tkw.write(tkl.Register[S, T, tkl.i32](1), seen, mapping=seen_at)
+
+                tkw.set_symbol(now, tkw.read(following, mapping=here))
+                return inner + one
+
+            tkw.set_symbol(turn, tkw.apply_expr(tkw.self_index(turn, tkl.i32), lambda x: x + 1))
+            return steps
+
+        tkw.write(tkw.max(turns, dim=K), count)
+
+    following = np.array([[2, 3, 1, -1], [-1, -1, 0, 1]], np.int32)
+    seen = np.zeros_like(following)
+    _, seen, count = both(visited, {K: 2}, following, seen, np.zeros_like(following), lenient=True)
+    wanted, totals = np.zeros_like(seen), []
+    for s, row in enumerate(following):
+        total = 0
+        for begin in range(3):
+            at = row[begin]
+            while at >= 0:
+                if total < 4:
+                    wanted[s, at] = 1
+                total, at = total + 1, row[at]
+        totals.append(total)
+    assert np.array_equal(seen, wanted)
+    assert np.array_equal(count, np.repeat(np.array(totals)[:, None], 4, axis=1))
