@@ -6,16 +6,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types fix pictures clean help
+.PHONY: demo test test-cross lint types fix pictures clean help
 
 help:            ## list the commands
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
 demo: $(READY)   ## show what Tilewright does, on this CPU
 	$(BIN)/python examples/demo.py
 
 test: $(READY) lint types  ## lint, type check, all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
+
+test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user where it is installed
+	$(BIN)/python -m pytest -n auto -m cross tests/cross
 
 lint: $(READY)   ## ruff: lint and format
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright
-from tilewright.targets.x86.pool import aligned, pool
+from tilewright.targets.cpu.pool import aligned, pool
 
 BF16 = ml_dtypes.bfloat16
 BLOCK = Path(__file__).parent.parent / "examples" / "block"
@@ -86,7 +86,7 @@ def cases(keys):
         packed = made.pack(w)
         call = made.bind(x, packed, outputs[0])
         text = (BLOCK / ("conv_amx.block" if amx else "conv_avx512.block")).read_text()
-        ours = tilewright.compile_text(text, "x86", {"H": h, "W": h, "C": c, "F": f, **params})
+        ours = tilewright.compile_text(text, "cpu", {"H": h, "W": h, "C": c, "F": f, **params})
         shape = tuple(int(n) for n in ours.main.args[1].type.shape)
         mine = kept(np.asarray(packed).view(kind).reshape(-1)[: int(np.prod(shape))].reshape(shape))
         launch = ours.bind(x, mine, outputs[1])

@@ -55,7 +55,7 @@ def _tile_program(number: int, seed: int) -> tuple[str, Callable[[], tuple[bytes
     sizes = {"M": 5, "N": 7, "K": 4} if number % 4 < 2 else {"M": 6, "N": 40, "K": 9}
 
     def compiled() -> tuple[bytes, str]:
-        run: Any = compile(program, target="x86")
+        run: Any = compile(program, target="cpu")
         text = run.text("block", sizes)
         return run.object_code, text
 
@@ -66,7 +66,7 @@ def differs(number: int, seed: int = 0) -> str | None:
     """What is wrong with a kernel, if anything."""
     name, compiled = random_kernel(number, seed)
     code, text = compiled()
-    again = compile_text(text, "x86")
+    again = compile_text(text, "cpu")
     if again.text("block") != text:
         return f"number {number} of seed {seed}, {name}: its text is another when it is read"
     return None if again.object_code == code else f"number {number} of seed {seed}, {name}: its object code differs"

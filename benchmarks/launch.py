@@ -31,7 +31,7 @@ from rich.table import Table
 import tilewright
 from tilewright.compiler import text as compiler
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.x86 import native
+from tilewright.targets.cpu import native
 
 CONV = Path(__file__).parent.parent / "examples" / "block" / "conv_amx.block"
 KEYS = {
@@ -65,7 +65,7 @@ def per_call(run: Callable[[], Any], calls: int = 500, samples: int = 300) -> tu
 def launches() -> Table:
     """A row for each way to call a program that does next to nothing."""
     x, y = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
-    bound = {workers: tilewright.compile_text(LITTLE, "x86", workers=workers).bind(x, y) for workers in (1, None)}
+    bound = {workers: tilewright.compile_text(LITTLE, "cpu", workers=workers).bind(x, y) for workers in (1, None)}
     kernel, _, _, block = bound[1]._kept
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(kernel.entry)
     plain = per_call(partial(call, ctypes.c_void_p(block.ctypes.data), ctypes.c_int64(0), ctypes.c_int64(1)))
@@ -121,7 +121,7 @@ class Parts:
         self.took = dict.fromkeys(self.took, 0.0)
         slower = probe()
         before = perf_counter()
-        tilewright.compile_text(text, "x86", params)
+        tilewright.compile_text(text, "cpu", params)
         total = perf_counter() - before
         slower = max(slower, probe())
         rest = total - sum(self.took.values())
@@ -139,7 +139,7 @@ def compiles(samples: int) -> Table:
     """A row for each key: the medians of the samples that were taken while the machine was undisturbed."""
     text = CONV.read_text()
     HELPER.start()
-    tilewright.compile_text(LITTLE, "x86")  # loads LLVM, and starts the linker
+    tilewright.compile_text(LITTLE, "cpu")  # loads LLVM, and starts the linker
     parts = Parts()
     table = Table(title=f"from text to callable, milliseconds, medians (at most {BUDGET_MS:.0f})")
     table.add_column("key")
@@ -148,7 +148,7 @@ def compiles(samples: int) -> Table:
         table.add_column(name, justify="right")
     steps = [step - samples // 2 for step in range(samples)]  # each another width, around that of the key
     found = {
-        key: [parts.compile(text, {**params, "W": params["W"] + step}) for step in steps]
+        key: [parts.compile(text, {**params, "W": params["W"] + step}, target="executor") for step in steps]
         for key, params in KEYS.items()
     }
     best = min(one["probe"] for all_ in found.values() for one in all_)

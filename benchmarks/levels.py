@@ -82,7 +82,7 @@ def interpreted() -> Table:
         ("conv_hopper_halo", {}, (data(4, 7, 7, 128), data(64, 3, 3, 128))),
         ("attention_hopper", {}, (data(2, 128, 64), data(2, 192, 64), data(2, 192, 64))),
     ):
-        program = compile_text((FOLDER / f"{name}.block").read_text(), params=params)
+        program = compile_text((FOLDER / f"{name}.block").read_text(), params=params, target="interpreter")
         took = best(lambda program=program, arguments=arguments: program(*arguments), 3) / 1000
         table.add_row(name, " ".join(f"{k}={v}" for k, v in params.items()), f"{took:.3f}")
     return table

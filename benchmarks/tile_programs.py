@@ -79,7 +79,7 @@ def main() -> None:
         table.add_row(name, f"{COUNT / best(work):,.0f}")
     console.print(table)
     conv, symbols = get_igemm_conv2d("nhwc_hwcf", 1, 56, 56, 64, 3, 3, 64, 1, "f16", "f32", padding=1)
-    run = tilewright.compile(conv, symbols)
+    run = tilewright.compile(conv, symbols, target="executor")
     x, w = np.ones((1, 56, 56, 64), np.float16), np.ones((3, 3, 64, 64), np.float16)
     console.print(f"trace and verify the convolution: {1000 * best(conv.trace):.2f} ms (budget 10)")
     console.print(f"execute it, 56x56x64 to 64, 3x3: {best(lambda: run(x, w)):.2f} s (budget 1)")

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.rule import Rule
 
 import tilewright
+import tilewright.block as tb
 from tilewright.algebra import ComposedLayout, Layout, Swizzle, View, extent
 from tilewright.algebra.picture import layout_conflicts, layout_table
 from tilewright.errors import ProgramError
 from tilewright.problems import conv_forward, exact_data, parse_conv
-from tilewright.targets.x86 import cpu
+from tilewright.targets.cpu.host import host_machine
 from tilewright.wave.templates import get_igemm_conv2d
 
 
@@ -29,7 +30,7 @@ def convolution(console: Console) -> None:
     kernel, symbols = get_igemm_conv2d(
         *("nchw_fchw", n, h, w, c, hf, wf, f, problem.s), "bf16", "f32", padding=problem.p, dilation=problem.dilation
     )
-    conv = tilewright.compile(kernel, symbols, strict=True)
+    conv = tilewright.compile(kernel, symbols, strict=True, target="executor")
     console.print(f"traced and compiled for the executor in {1000 * (perf_counter() - start):.1f} ms:\n")
     console.print(conv.text())
     x, weights = exact_data(problem, "bf16", np.random.default_rng(0), result="f32")
@@ -46,7 +47,7 @@ def convolution(console: Console) -> None:
 def machine_code(console: Console) -> None:
     """A convolution as machine code for this CPU: its plan, its block program, its speed; checked exactly."""
     rng = np.random.default_rng(0)
-    dtype = np.dtype(ml_dtypes.bfloat16) if "amx-bf16" in cpu.features() else np.dtype(np.float32)
+    dtype = np.dtype(ml_dtypes.bfloat16) if "amx.bf16" in host_machine().multiply else np.dtype(np.float32)
     x = rng.integers(-2, 3, (1, 56, 52, 64)).astype(dtype)
     w = rng.integers(-1, 2, (64, 3, 3, 64)).astype(dtype)
     start = perf_counter()
@@ -79,13 +80,46 @@ def faults(console: Console) -> None:
     params = {"M": 72, "N": 64, "K": 128, "BN": 64}
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, s).astype(ml_dtypes.bfloat16) for s in ((72, 128), (64, 128)))
-    d = tilewright.compile_text(text, params=params)(a, b)
+    d = tilewright.compile_text(text, params=params, target="interpreter")(a, b)
     equal = np.array_equal(d.astype(np.float64), (a.astype(np.float64) @ b.astype(np.float64).T))
     console.print(f"a warp-specialised matrix product, TMA, wgmma, 9 waves: {'exact' if equal else 'WRONG'}")
     try:
-        tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params)(a, b)
+        tilewright.compile_text(text.replace("        commit %out\n", "", 1), params=params, target="interpreter")(a, b)
     except ProgramError as fault:
         console.print(f"without its `commit %out`:\n{fault}")
+
+
+@tb.kernel("cdna3", waves=4)
+def block_gemm(a: tb.In("f16", "M", "K"), b: tb.In("f16", "N", "K"), c: tb.Out("f16", "M", "N"), *,
+               M: tb.Size(1, 999), N: tb.Size(1, 999), K: tb.Size(1, 999), tile=64, deep=32, second=True):  # fmt: skip
+    """The basic GEMM of Composable Kernel's tutorial; that has no `second` barrier."""
+    a, b, c = a.pad(tile, deep), b.pad(tile, deep), c.pad(tile, tile)
+    mma, threads = tb.Mma("mfma.32x32x8.f16", waves=(2, 2)), Layout((64, 4), (4, 1))
+    for m, n in tb.tasks(tb.cdiv(M, tile), tb.cdiv(N, tile)):
+        sa, sb, acc = tb.shared("f16", (tile, deep)), tb.shared("f16", (tile, deep)), mma.c(tile, tile)
+        tb.clear(acc)
+        for k in tb.steps(tb.cdiv(K, deep)):
+            tb.blockwise_copy(a.tile((tile, deep), (m, k)), sa, threads, otherwise=0)
+            tb.blockwise_copy(b.tile((tile, deep), (n, k)), sb, threads, otherwise=0)
+            tb.barrier()
+            mma.gemm(acc, sa, sb)
+            if second:
+                tb.barrier()
+        c.tile((tile, tile), (m, n))[...] = acc.to("f16")
+
+
+def block_language(console: Console) -> None:
+    """A block kernel in Python, on the interpreter; then with the barrier that CK's program lacks left out."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, s).astype(np.float16) for s in ((70, 100), (65, 100)))
+    console.print(str(block_gemm.trace(M=70, N=65, K=100)))
+    c = tilewright.compile(block_gemm, target="interpreter")(a, b)
+    equal = np.array_equal(c.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T)
+    console.print(f"70x65x100, ragged in every direction: {'exact' if equal else 'WRONG'}")
+    try:
+        tilewright.compile(block_gemm, {"second": False}, target="interpreter")(a, b)
+    except ProgramError as fault:
+        console.print(f"without its second barrier:\n{fault}")
 
 
 def accesses(console: Console) -> None:
@@ -125,6 +159,8 @@ def main() -> None:
     machine_code(console)
     console.print(Rule("Block programs: one for Hopper, on the interpreter"))
     faults(console)
+    console.print(Rule("Block language: Composable Kernel's basic GEMM in Python"))
+    block_language(console)
     console.print(Rule("Accesses: 3x3, stride 2, padding 1, run-time sizes"))
     accesses(console)
     console.print(Rule("Layouts: functions from coordinates to offsets"))

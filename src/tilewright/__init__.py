@@ -17,7 +17,7 @@ from tilewright._version import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tilewright import algebra, compat, ir, kernels, lang, problems, wave
+    from tilewright import algebra, block, compat, errors, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
     from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, conv1d, conv2d, conv3d, matmul
 
@@ -30,12 +30,14 @@ __all__ = [
     "TextExecutable",
     "__version__",
     "algebra",
+    "block",
     "compat",
     "compile",
     "compile_text",
     "conv1d",
     "conv2d",
     "conv3d",
+    "errors",
     "ir",
     "kernels",
     "lang",
@@ -44,7 +46,7 @@ __all__ = [
     "wave",
 ]
 
-_PARTS = frozenset({"algebra", "compat", "ir", "kernels", "lang", "problems", "wave"})
+_PARTS = frozenset({"algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
 _NAMES |= dict.fromkeys(
     ("Conv", "Conv1d", "Conv2d", "Conv3d", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"

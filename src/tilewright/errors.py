@@ -6,6 +6,7 @@ builtin exception fits, from that too, so that `except ValueError` keeps working
 
 from __future__ import annotations
 
+from pickle import PicklingError
 from typing import Any
 
 
@@ -15,6 +16,10 @@ class TilewrightError(Exception):
 
 class LayoutError(TilewrightError, ValueError):
     """A layout operation that cannot be done; the message names the layouts and the failing mode."""
+
+
+class ModeError(LayoutError, IndexError):
+    """A mode that a layout or an int tuple does not have."""
 
 
 class ExpressionError(TilewrightError, ValueError):
@@ -40,6 +45,10 @@ class ParseError(TilewrightError, ValueError):
         self.text = text
         self.position = position
         super().__init__(f"{what}\n  {text}\n  {' ' * position}^")
+        self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.text, self.position)
 
 
 class ProgramError(TilewrightError, ValueError):
@@ -53,6 +62,9 @@ class ProgramError(TilewrightError, ValueError):
         self.location = location
         super().__init__(what if location is None else f"{what}\n{location.pointing()}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.location)
+
 
 class ProblemError(TilewrightError, ValueError):
     """A problem that cannot be, or data that do not fit one; the message names key, value and rule.
@@ -63,6 +75,10 @@ class ProblemError(TilewrightError, ValueError):
     def __init__(self, what: str, key: str = ""):
         self.key = key
         super().__init__(what)
+
+
+class BadPartition(ProgramError, LayoutError):
+    """A tile that cannot be dealt out to threads as was asked: not evenly, or not to each thread once."""
 
 
 class DtypeMismatch(ProgramError, TypeError):
@@ -97,6 +113,10 @@ class OutOfScope(ProgramError, NotImplementedError):
     """A name of Wave's that Tilewright deliberately does not offer."""
 
 
+class NoAtoms(ProgramError):
+    """A product that must run on the machine's multiplication atoms, by `require_atoms`, and does not."""
+
+
 class ArgumentError(TilewrightError, TypeError):
     """An argument of a kernel call that does not fit: the message names it, its value and what is allowed."""
 
@@ -111,6 +131,10 @@ class NarrowingWarning(UserWarning):
 
 class AliasingWarning(UserWarning):
     """A kernel argument that is read and written through different accesses."""
+
+
+class FastPathLost(UserWarning):
+    """A product that runs as plain loops although the machine has a multiplication atom for its types."""
 
 
 class IgnoredOptionWarning(UserWarning):
@@ -149,9 +173,25 @@ class CodeGenerationError(TilewrightError, RuntimeError):
     """Machine code could not be generated; the message says what LLVM said."""
 
 
+class NotPicklable(TilewrightError, PicklingError):
+    """What another process could not find again; the message names it and what to pickle instead."""
+
+
+class CacheError(TilewrightError, OSError):
+    """A folder that the cache of compiled programs leaves alone; the message names it and the rule."""
+
+
+class CacheWarning(UserWarning):
+    """The cache of compiled programs is not used; the message names the file or folder and the rule."""
+
+
 class InterpreterOnlyWarning(UserWarning):
     """An operation that only an interpreter does; machine code leaves it out."""
 
 
 class MissingAtomWarning(UserWarning):
     """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""
+
+
+class TargetError(TilewrightError, RuntimeError):
+    """A target that does not run here; the message names the machine that the code is for, and this one."""

@@ -1,6 +1,7 @@
 """What most users touch: convolution over one, two or three axes and matrix product, on arrays.
 
-Arrays are numpy's, torch's on the CPU, or anything with DLPack; results are numpy arrays.
+Arrays are numpy's, torch's on the CPU, or anything with DLPack. The result is a torch tensor where the first array
+(the image, the left factor) is one, and a numpy array otherwise.
 
 >>> import numpy as np, tilewright
 >>> x, w = np.ones((1, 4, 5, 3), np.float32), np.ones((2, 3, 3, 3), np.float32)
@@ -23,14 +24,16 @@ from tilewright.algebra.expr import Symbol
 from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.dtypes import DType, dtype, from_numpy
+from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.gemm import gemm as gemm_kernel
 from tilewright.plan.contraction import recognise
 from tilewright.plan.opening import opened
-from tilewright.runtime.arguments import as_array
 from tilewright.runtime.arrays import empty
+from tilewright.runtime.overlap import require_own_memory, share_memory
+from tilewright.runtime.tensors import Form, as_array
+from tilewright.wave import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,6 +50,8 @@ class Conv:
 
     >>> import numpy as np
     >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
+    >>> layer
+    Conv(weight f32[2, 2, 3], bias, padding=((1, 0),))
     >>> layer(np.ones((1, 2, 3), np.float32))
     array([[[3., 4.],
             [6., 7.]]], dtype=float32)
@@ -65,7 +70,7 @@ class Conv:
         dilation: PerAxis = 1,
         groups: int = 1,
         activation: str | None = None,
-        out_dtype: str | None = None,
+        out_dtype: DTypeLike | None = None,
         dynamic: str | None = None,
     ):
         if dynamic not in (None, "batch", "image"):
@@ -82,24 +87,39 @@ class Conv:
         if any(n < 0 for ends in self.padding for n in ends):
             raise ArgumentError(f"padding={padding!r}: no number is below 0")
         kind = _dtype(self.weight, "weight")
-        self.activation, self.groups = activation, groups
-        self.out = _out(out_dtype, kind)
-        if not isinstance(groups, int) or groups < 1 or filters % groups:
+        count = plain_number(groups)
+        if not isinstance(count, int) or count < 1 or filters % count:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
+        self.activation, self.groups = activation, count
+        self.out = _out(out_dtype, kind)
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
         self._packed: dict[Any, Array] = {}
         self._typical: tuple[int, ...] = ()
 
-    def __call__(self, x: Any) -> Array:
-        """The convolution of an image."""
-        image = _array(x, "x", (self.weight.ndim,))
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": {}}  # copies pack for themselves
+
+    def __repr__(self) -> str:
+        kinds = {"stride": 1, "dilation": 1, "padding": (0, 0)}
+        options = {n: getattr(self, n) for n, usual in kinds.items() if any(x != usual for x in getattr(self, n))}
+        options |= {} if self.groups == 1 else {"groups": self.groups}
+        options |= {n: v for n, v in (("activation", self.activation), ("dynamic", self.dynamic)) if v is not None}
+        kind = _dtype(self.weight, "weight")
+        options |= {} if self.out is kind else {"out_dtype": self.out}
+        parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
+        return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
+
+    def __call__(self, x: Any) -> Any:
+        """The convolution of an image; a torch tensor where the image is one."""
+        image, form = _array(x, "x", (self.weight.ndim,)), Form([x])
+        form.require(self.out, "the result")
         if 0 in image.shape[1:]:
             raise ArgumentError(f"x has the shape {image.shape}: nothing to compute")
         if image.shape[0] == 0:
-            return np.empty((0, *self.sizes(image), self.weight.shape[0]), self.out.numpy)
+            return form.of(np.empty((0, *self.sizes(image), self.weight.shape[0]), self.out.numpy))
         kernel, out = self.kernel(image)
         self.bind(image, out, kernel)()
-        return out
+        return form.of(out)
 
     def sizes(self, image: Array) -> list[int]:
         """The output's size along each axis; raises where the image does not go with the weights."""
@@ -139,7 +159,17 @@ class Conv:
         return made, empty((image.shape[0], *sizes, self.weight.shape[0]), self.out.numpy)
 
     def bind(self, image: Array, out: Array, kernel: ContractionKernel | None = None) -> Any:
-        """The convolution bound to arrays; a call of the result launches it."""
+        """The convolution bound to arrays; a call of the result launches it on what they hold by then.
+
+        Both are contiguous, and `out` has memory of its own.
+        """
+        image, out = (_in_place(array, name) for array, name in ((image, "x"), (out, "out")))
+        require_own_memory(out, "out")
+        shape = (image.shape[0], *self.sizes(image), self.weight.shape[0])
+        if out.shape != shape or out.dtype != self.out.numpy:
+            raise ArgumentError(f"out is {_by(out.shape)} of {out.dtype}; it must be {_by(shape)} of {self.out}")
+        if share_memory(out, image):
+            raise ArgumentError("out shares memory with x; give them memory of their own")
         made = self.kernel(image)[0] if kernel is None else kernel
         if made not in self._packed:
             self._packed[made] = made.pack(self.weight)
@@ -184,7 +214,7 @@ class Conv3d(Conv):
     rank = 3
 
 
-def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]), with the options of `Conv`.
 
     >>> import numpy as np
@@ -194,7 +224,7 @@ def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
     return Conv1d(w, bias, **options)(x)
 
 
-def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), with the options of `Conv`.
 
     Weights are packed on every call; `Conv2d` packs them once.
@@ -206,7 +236,7 @@ def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
     return Conv2d(w, bias, **options)(x)
 
 
-def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
+def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
     """y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]), with the options of `Conv`.
 
     >>> import numpy as np
@@ -216,7 +246,9 @@ def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Array:
     return Conv3d(w, bias, **options)(x)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: str | None = None) -> Array:
+def matmul(
+    a: Any, b: Any, bias: Any = None, *, activation: str | None = None, out_dtype: DTypeLike | None = None
+) -> Any:
     """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
@@ -240,11 +272,12 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
         )
     if _dtype(right, "b") is not kind:
         raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
-    result = _out(out_dtype, kind)
+    result, form = _out(out_dtype, kind), Form([a, b])
+    form.require(result, "the result")
     added = None if bias is None else _bias(bias, kind, n, "columns")
     out = empty((*batch, m, n), result.numpy)
     if not out.size:
-        return out
+        return form.of(out)
     if k == 0:  # a sum of nothing is one of a single 0
         left, right, k = np.zeros((*batch, m, 1), left.dtype), np.zeros((*right.shape[:-2], 1, n), left.dtype), 1
     count = prod(batch)
@@ -255,7 +288,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, o
     if added is not None:
         arrays["bias"] = added
     kernel.bind(arrays)()
-    return out
+    return form.of(out)
 
 
 @lru_cache(maxsize=512)
@@ -272,7 +305,7 @@ def _conv(
     activation: str | None,
 ) -> ContractionKernel:
     f, *taps, c = weight
-    made, symbols = conv_kernel(
+    made = conv_kernel(
         taps,
         *dtypes,
         groups=groups,
@@ -285,7 +318,7 @@ def _conv(
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    return _planned(made, symbols, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
+    return _planned(made, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
 
 
 @lru_cache(maxsize=512)
@@ -293,15 +326,13 @@ def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activat
     count, m, k, n = sizes
     made = gemm_kernel("nn", *dtypes, batched=count > 1, bias=bias, activation=activation)
     batch = {"B": count} if count > 1 else {}
-    return _planned(made, {}, {**batch, "M": m, "K": k, "N": n})
+    return _planned(made, {**batch, "M": m, "K": k, "N": n})
 
 
-def _planned(
-    kernel: Any, symbols: dict[Any, Any], sizes: dict[str, int], typical: dict[str, int] | None = None
-) -> ContractionKernel:
+def _planned(kernel: Kernel, sizes: dict[str, int], typical: dict[str, int] | None = None) -> ContractionKernel:
     """The kernel's contraction for these sizes, planned and compiled; those with a typical size are open."""
     program = kernel.trace()
-    known: dict[Any, Any] = dict(symbols)
+    known: dict[Any, Any] = dict(program.bindings)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items()}
     bound = resolve(known)
@@ -317,10 +348,26 @@ def _planned(
 
 def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:
     """The argument as a contiguous numpy array of so many dimensions; at least two where none are given."""
-    found = np.ascontiguousarray(as_array(value, name) if hasattr(value, "__dlpack__") else value)
+    found = np.ascontiguousarray(_listed(value, name) if isinstance(value, list | tuple) else as_array(value, name))
     if found.ndim not in ranks if ranks else found.ndim < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
         raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {wanted}")
+    return found
+
+
+def _listed(value: Any, name: str) -> Array:
+    """An array of numbers that are given as lists."""
+    try:
+        return np.asarray(value)
+    except ValueError as fault:
+        raise ArgumentError(f"{name} is no array of numbers: {fault}") from None
+
+
+def _in_place(value: Any, name: str) -> Array:
+    """The argument as a numpy array that shares its memory, which must be contiguous."""
+    found: Array = as_array(value, name)
+    if not found.flags.c_contiguous:
+        raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
     return found
 
 
@@ -338,11 +385,11 @@ def _dtype(array: Array, name: str) -> DType:
     return found
 
 
-def _out(name: str | None, kind: DType) -> DType:
+def _out(given: DTypeLike | None, kind: DType) -> DType:
     try:
-        return kind if name is None else dtype(name)
+        return kind if given is None else element_type(given)
     except ProgramError as fault:
-        raise ArgumentError(f"out_dtype={name!r}: {fault}") from None
+        raise ArgumentError(f"out_dtype={given!r}: {fault}") from None
 
 
 def _by(extents: Any) -> str:

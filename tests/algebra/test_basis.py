@@ -13,15 +13,21 @@ from tilewright.algebra import (
     E,
     Layout,
     ScaledBasis,
+    blocked_product,
     coalesce,
+    complement,
     composition,
     cosize,
     flatten,
+    left_inverse,
     local_partition,
     local_tile,
     logical_divide,
+    logical_product,
     make_identity_layout,
     make_layout,
+    raked_product,
+    right_inverse,
     size,
     zipped_divide,
 )
@@ -199,3 +205,73 @@ def test_a_basis_element_can_be_copied_and_pickled(again):
 def test_a_partition_of_an_identity_layout_tells_which_elements_a_thread_owns():
     share = local_partition(make_identity_layout((8, 8)), Layout((2, 4)), 5)
     assert share(1, 1) == (3, 6)
+
+
+# -- complements, inverses, divides and products of coordinates ---------------------------------------------------
+
+
+@st.composite
+def boxes(draw, max_modes=4):
+    """A layout of coordinates that takes each once, and the axes that it steps along: (axis, extent) by mode."""
+    modes = draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 2, 3, 4])), min_size=1, max_size=max_modes))
+    running, strides = {}, []
+    for axis, extent in modes:
+        gap = draw(st.sampled_from([1, 1, 2]))
+        strides.append(running.get(axis, 1) * gap * E(axis))
+        running[axis] = running.get(axis, 1) * gap * extent
+    order = draw(st.permutations(range(len(modes))))
+    return Layout(tuple(modes[i][1] for i in order), tuple(strides[i] for i in order))
+
+
+@given(boxes())
+def test_right_inverse_of_coordinates_finds_each_coordinate(layout):
+    r = right_inverse(layout)
+    for crd in natural_coordinates(tuple(size(axis) for axis in r)):
+        assert layout(r(crd)) == crd
+
+
+def test_right_inverse_of_an_identity_is_the_packed_layout():
+    assert right_inverse(make_identity_layout((4, 5))) == Layout((4, 5))
+    assert right_inverse(Layout((4, 5), (E(1), E(0)))) == Layout((5, 4), (4, 1))
+    assert left_inverse(Layout((4, 5), (E(1), E(0)))) == Layout((5, 4), (4, 1))
+    assert right_inverse(make_identity_layout((4, (2, 3)))) == Layout((4, (2, 3)))
+
+
+@given(boxes())
+def test_left_inverse_of_coordinates_undoes_the_layout(layout):
+    r = left_inverse(layout)
+    assert [r(layout(i)) for i in range(size(layout))] == list(range(size(layout)))
+
+
+@given(boxes(), st.tuples(*[st.integers(1, 20)] * 3))
+def test_complement_of_coordinates_fills_the_box(layout, box):
+    rest = complement(layout, box)
+    both = make_layout(layout, rest)
+    found = [tuple(both(i)) for i in range(size(both))]
+    assert len(set(found)) == len(found)
+    wanted = {(i, j, k) for i in range(box[0]) for j in range(box[1]) for k in range(box[2])}
+    assert wanted <= {(*c, 0, 0)[:3] for c in found}
+
+
+def test_complement_of_coordinates_names_what_it_lacks():
+    with pytest.raises(LayoutError, match="its values are coordinates; give a shape to fill"):
+        complement(make_identity_layout((4, 5)), 40)
+    with pytest.raises(LayoutError, match="steps along 1@0@1, but the shape has 7 there"):
+        complement(make_identity_layout((4, (2, 3))), (8, 7))
+
+
+def test_a_tiler_of_coordinates_cuts_boxes():
+    layout = Layout((8, 10), (10, 1))
+    tiles = logical_divide(layout, make_identity_layout((4, 5)))
+    assert tiles == zipped_divide(layout, (4, 5))
+    turned = logical_divide(layout, Layout((5, 2), (E(1), 4 * E(0))))
+    assert str(turned) == "((5,2),(4,2)):((1,40),(10,5))"
+
+
+def test_copies_of_a_box_of_coordinates_go_along_its_axes():
+    box, grid = make_identity_layout((4, 5)), make_identity_layout((2, 3))
+    product = logical_product(box, grid)
+    assert sorted(product(i) for i in range(size(product))) == [(i, j) for i in range(8) for j in range(15)]
+    assert str(blocked_product(box, grid)) == "((4,2),(5,3)):((1@0,4@0),(1@1,5@1))"
+    assert str(raked_product(box, grid)) == "((2,4),(3,5)):((4@0,1@0),(5@1,1@1))"
+    assert str(logical_product(Layout(4, E(0)), Layout(3, E(0)))) == "(4,3):(1@0,4@0)"

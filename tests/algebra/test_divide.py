@@ -256,8 +256,8 @@ def test_the_copies_for_different_values_of_the_tiler_are_disjoint(block, tiler)
         assert are_disjoint(copies(block, places.values()))
 
 
-@pytest.mark.parametrize(("block", "tiler"), [("4:1@0", "2:1"), ("4:1", "2:1@0"), ("4:1@0", "2:1@0")])
-def test_a_product_of_coordinates_is_refused(block, tiler):
+@pytest.mark.parametrize(("block", "tiler"), [("4:1@0", "2:1"), ("4:1", "2:1@0")])
+def test_a_product_of_coordinates_with_offsets_is_refused(block, tiler):
     with pytest.raises(LayoutError, match=f"logical_product of {block} by {tiler}: values of .*@0 are coordinates"):
         logical_product(parse_layout(block), parse_layout(tiler))
 
@@ -328,6 +328,11 @@ def test_neighbours_stay_in_the_block_when_blocked_and_part_when_raked():
     assert [raked(i, 0) // 10 for i in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
+def test_a_product_of_one_mode_whose_copies_need_several_strides():
+    assert str(blocked_product(Layout(3, 2), 4)) == "((3,(2,2))):((2,(1,6)))"
+    assert str(raked_product(Layout(3, 2), Layout((4,), (1,)))) == "(((2,2),3)):(((1,6),2))"
+
+
 # -- tile_to_shape --------------------------------------------------------------------------------------------
 
 
@@ -359,16 +364,43 @@ def test_tile_to_shape_takes_an_int_and_nested_extents():
 @pytest.mark.parametrize(
     ("block", "extents", "why"),
     [
-        ("(8,64):(64,1)", (12, 64), "8 does not divide 12 in mode 0"),
-        ("(8,64):(64,1)", (16, 96), "64 does not divide 96 in mode 1"),
-        ("(8,64):(64,1)", (4, 64), "8 does not divide 4 in mode 0"),
         ("(8,64):(64,1)", (512,), "the shape has fewer modes than the block"),
     ],
 )
-def test_tile_to_shape_names_the_layout_the_shape_and_the_failing_mode(block, extents, why):
+def test_tile_to_shape_names_the_layout_and_the_shape(block, extents, why):
     with pytest.raises(LayoutError) as caught:
         tile_to_shape(parse_layout(block), extents)
     assert str(caught.value) == f"tile_to_shape of {block} to {extents}: {why}"
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 1), (0, 1, 2), (0,), 0])
+def test_tile_to_shape_refuses_an_order_that_orders_nothing(order):
+    with pytest.raises(LayoutError, match=r"the order .* must have 2 entries, no two alike"):
+        tile_to_shape(Layout((2, 2)), (4, 6), order)
+
+
+@pytest.mark.parametrize(
+    ("block", "extents", "filled"),
+    [
+        ("(3,3):(1,3)", (5, 8), "((3,2),(3,3)):((1,9),(3,18))"),
+        ("(8,64):(64,1)", (12, 64), "((8,2),(64,1)):((64,512),(1,0))"),
+        ("(8,64):(64,1)", (4, 64), "((8,1),(64,1)):((64,0),(1,0))"),
+    ],
+)
+def test_a_block_that_does_not_divide_the_shape_covers_it(block, extents, filled):
+    assert str(tile_to_shape(parse_layout(block), extents)) == filled
+
+
+@pytest.mark.parametrize(
+    ("extents", "order", "strides"),
+    [
+        ((2, (2, 2), 2), (0, 2, 1), "(1,(4,8),2)"),
+        ((2, (3, (5, 2)), 7), (2, 0, 1), "(210,(1,(3,15)),30)"),
+        (((4, 2), 3), 0, "((1,4),8)"),
+    ],
+)
+def test_an_order_entry_holds_for_all_of_a_nested_mode(extents, order, strides):
+    assert str(make_ordered_layout(extents, order)).split(":")[1] == strides
 
 
 def test_tile_to_shape_keeps_a_swizzle_outside():
@@ -562,6 +594,25 @@ def test_a_partition_names_what_it_cannot_do():
 def test_none_leaves_a_composed_layout_alone(layout):
     assert logical_divide(layout, None) == layout
     assert composition(layout, None) == layout
+
+
+@pytest.mark.parametrize("mode", ["block", "cyclic"])
+def test_an_uneven_partition_is_refused_instead_of_giving_elements_two_owners(mode):
+    with pytest.raises(LayoutError) as caught:
+        local_partition(Layout((6, 8)), Layout((4, 4)), 3, mode=mode)
+    assert str(caught.value) == (
+        "local_partition of (6,8):(1,6) by (4,4):(1,4): 4 threads do not divide the 6 elements of mode 0; pad it to "
+        '(8,8), or deal out its coordinates (make_identity_layout), mode="cyclic"'
+    )
+
+
+def test_an_uneven_cyclic_partition_of_coordinates_owns_every_coordinate_once():
+    owned = []
+    for index in range(16):
+        share = local_partition(make_identity_layout((6, 8)), Layout((4, 4)), index)
+        owned += [share(i) for i in range(share.size())]
+    assert sorted(c for c in owned if c[0] < 6) == [(i, j) for i in range(6) for j in range(8)]
+    assert len(set(owned)) == len(owned)
 
 
 def test_partition_modes_beyond_the_threads_stay_whole():

@@ -81,7 +81,9 @@ class Case:
     def run(self, workers: int = 2, seed: int = 0, text: str | None = None) -> Any:
         """The program's results."""
         found = source(self.name) if text is None else text
-        return compile_text(found, params=self.params, workers=workers, seed=seed)(*self.arguments)
+        return compile_text(found, params=self.params, workers=workers, seed=seed, target="interpreter")(
+            *self.arguments
+        )
 
 
 def gemm(name: str = "gemm_hopper", seed: int = 0, **params: int) -> Case:

@@ -45,7 +45,12 @@ def random_role_program(seed: int) -> tuple[str, dict[str, Array], dict[str, Arr
     rng = random.Random(seed)
     draw = np.random.default_rng(seed)
     hopper = rng.random() < 0.6
-    rows, columns = rng.choice((2, 4, 6, 8)), rng.choice((8, 16, 32))
+    # TMA writes boxes from multiples of 128 bytes on, also the halves of a split copy
+    rows, columns = (
+        rng.choice(((8, 8), (4, 16), (8, 16), (2, 32), (6, 32), (8, 32)))
+        if hopper
+        else (rng.choice((2, 4, 6, 8)), rng.choice((8, 16, 32)))
+    )
     tasks, depth, rate = rng.randint(1, 5), rng.randint(1, 4), rng.choice((1, 1, 2, 3))
     stages_x, stages_w, stages_out = rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 3)
     producers = rng.choice((1, 1, 2))
@@ -60,6 +65,8 @@ def random_role_program(seed: int) -> tuple[str, dict[str, Array], dict[str, Arr
     split_copy = rng.random() < 0.3
     schedule = rng.choice(("", " schedule contiguous", " schedule dynamic"))
     swizzle = " swizzle <2,2,2>" if columns >= 16 and rng.random() < 0.5 else ""
+    if hopper and swizzle:  # TMA's own: rows of 64 or 128 bytes
+        swizzle = " swizzle <2,2,3>" if columns == 16 else " swizzle <3,2,3>"
     load, store = (" by tma.load", " by tma.store") if hopper else ("", "")
     ragged = rng.randint(0, columns - 1) if rng.random() < 0.5 else 0
     width = columns - ragged

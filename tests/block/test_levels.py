@@ -157,13 +157,13 @@ def whole(*shape: int, form: Any = np.float32) -> Array:
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 37, 64])
 def test_a_vector_copy_with_a_mask(n: int) -> None:
     x = whole(n)
-    assert np.array_equal(compile_text(COPY, params={"N": n})(x), x)
+    assert np.array_equal(compile_text(COPY, params={"N": n}, target="interpreter")(x), x)
 
 
 @pytest.mark.parametrize(("m", "k", "workers"), [(5, 7, 1), (1, 1, 2), (4, 16, 3)])
 def test_a_product_with_vector_multiply_adds(m: int, k: int, workers: int) -> None:
     a, b = whole(m, k), whole(k, 32)
-    found = compile_text(GEMM, params={"M": m, "K": k}, workers=workers)(a, b)
+    found = compile_text(GEMM, params={"M": m, "K": k}, workers=workers, target="interpreter")(a, b)
     assert np.array_equal(found, a @ b)
 
 
@@ -171,7 +171,7 @@ def test_a_product_with_vector_multiply_adds(m: int, k: int, workers: int) -> No
 def test_a_product_with_tiles(m: int) -> None:
     a, b = sparse(0, m, 64, keep=0.5), sparse(1, 64, 16, keep=0.5)
     packed = np.ascontiguousarray(b.reshape(2, 16, 2, 16).transpose(0, 1, 3, 2))
-    found = compile_text(AMX, params={"M": m})(a, packed)
+    found = compile_text(AMX, params={"M": m}, target="interpreter")(a, packed)
     assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
 
 
@@ -182,7 +182,7 @@ def test_two_roles_with_a_channel_under_every_schedule(stages: int) -> None:
     turned = halves[..., np.arange(32) ^ 1]
     wanted = (turned * 2 + np.arange(32) - halves.max(-1, keepdims=True)).reshape(6, 64)
     for seed in range(6):
-        found = compile_text(ROLES, params={"STAGES": stages}, workers=1 + seed % 3, seed=seed)(x)
+        found = compile_text(ROLES, params={"STAGES": stages}, workers=1 + seed % 3, seed=seed, target="interpreter")(x)
         assert np.array_equal(found, wanted)
 
 
@@ -209,7 +209,7 @@ def test_numbers_in_registers_become_addresses_and_end_loops() -> None:
 """
     trace = np.zeros(8, np.int32)
     count = np.zeros(1, np.int32)
-    compile_text(text)(np.array([3, 0, 1, 5, 0, 2, 7, 6], np.int32), count, trace)
+    compile_text(text, target="interpreter")(np.array([3, 0, 1, 5, 0, 2, 7, 6], np.int32), count, trace)
     assert count[0] == 5
     assert np.array_equal(trace, [1, 1, 1, 1, 0, 1, 0, 0])
 
@@ -268,7 +268,9 @@ def test_faults_of_loop_programs_are_found(text: str, edit: tuple[str, str], err
     }
     for seed in range(3):
         with pytest.raises(error) as report:
-            compile_text(text.replace(edit[0], edit[1]), workers=1 + seed % 2, seed=seed)(*arguments[text])
+            compile_text(text.replace(edit[0], edit[1]), workers=1 + seed % 2, seed=seed, target="interpreter")(
+                *arguments[text]
+            )
         assert says in str(report.value)
 
 
@@ -278,13 +280,13 @@ def test_faults_of_loop_programs_are_found(text: str, edit: tuple[str, str], err
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 2)])
 def test_a_host_program_with_sizes_a_table_and_several_launches(shape: tuple[int, int]) -> None:
     x, w, y = whole(*shape), whole(shape[1]), np.full(shape, np.nan, np.float32)
-    compile_text(HOST)(x, w, y)
+    compile_text(HOST, target="interpreter")(x, w, y)
     assert np.array_equal(y, x[::-1] * (2 * w))
 
 
 def test_a_problem_without_rows_ends_on_the_host() -> None:
     y = np.zeros((0, 4), np.float32)
-    compile_text(HOST)(np.zeros((0, 4), np.float32), whole(4), y)
+    compile_text(HOST, target="interpreter")(np.zeros((0, 4), np.float32), whole(4), y)
     assert y.shape == (0, 4)
 
 
@@ -317,7 +319,7 @@ def test_what_is_bound_once_is_not_done_again_at_every_launch() -> None:
 def test_faults_of_host_programs_are_found(edit: tuple[str, str], error: type[Exception], says: str) -> None:
     assert edit[0] in HOST
     with pytest.raises(error) as report:
-        compile_text(HOST.replace(edit[0], edit[1]))(whole(3, 5), whole(5), np.zeros((3, 5), np.float32))
+        compile_text(HOST.replace(*edit), "interpreter")(whole(3, 5), whole(5), np.zeros((3, 5), np.float32))
     assert says in str(report.value)
 
 
@@ -352,7 +354,7 @@ def test_a_workspace_that_is_read_before_it_is_written_is_found() -> None:
 )
 def test_arguments_that_contradict_each_other_are_refused(arguments: Any, says: str) -> None:
     with pytest.raises(errors.ArgumentError) as report:
-        compile_text(HOST)(*(np.zeros(shape, np.float32) for shape in arguments))
+        compile_text(HOST, target="interpreter")(*(np.zeros(shape, np.float32) for shape in arguments))
     assert says in str(report.value)
 
 
@@ -366,4 +368,4 @@ def test_programs_of_all_levels_print_and_read_back(text: str) -> None:
 
 def test_element_types_of_the_arguments_are_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="x is bfloat16"):
-        compile_text(COPY)(np.zeros(37, BF16))
+        compile_text(COPY, target="interpreter")(np.zeros(37, BF16))

@@ -117,7 +117,9 @@ def test_attention_is_within_its_bound_and_the_same_under_every_schedule(params:
 def test_attention_of_equal_keys_is_the_mean_of_the_values() -> None:
     q, k = small(0, 1, 64, 64), np.ones((1, 128, 64), BF16)
     v = small(1, 1, 128, 64) * BF16.type(4)
-    found, _ = compile_text(source("attention_hopper"), params={"B": 1, "T": 64, "U": 128})(q, k, v)
+    found, _ = compile_text(source("attention_hopper"), params={"B": 1, "T": 64, "U": 128}, target="interpreter")(
+        q, k, v
+    )
     assert exactly(found, np.broadcast_to(v.astype(np.float64).mean(1, keepdims=True), found.shape))
 
 
@@ -140,8 +142,8 @@ def test_programs_print_read_back_and_verify_unbound_and_bound(name: str) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_bound_text_means_the_same_as_the_program(name: str) -> None:
     case = next((c for c in CASES.values() if c.name == name), None) or attention()
-    bound = compile_text(source(name), params=case.params).text()
-    results = case.run(), compile_text(bound)(*case.arguments)
+    bound = compile_text(source(name), params=case.params, target="interpreter").text()
+    results = case.run(), compile_text(bound, target="interpreter")(*case.arguments)
     for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True):
         assert np.array_equal(a, b)
 
@@ -153,7 +155,7 @@ def test_the_amx_convolution_at_64_to_64_channels_14_by_14_takes_less_than_20_se
         {"STRIP": 7, "CHUNK": 32, "SPLIT": 2, "STREAM_X": 0, "STREAM_W": 1},
     ):
         start = perf_counter()
-        found = compile_text(source("conv_amx"), params={"N": 1, "H": 14, "W": 14, **params})(
+        found = compile_text(source("conv_amx"), params={"N": 1, "H": 14, "W": 14, **params}, target="interpreter")(
             x, packed_for_amx(w, params["CHUNK"])
         )
         assert exactly(found, convolution(x, w, 1, 1))

@@ -25,7 +25,7 @@ Made = tuple[str, dict[str, Array], dict[str, Array]]
 def results(text: str, arrays: dict[str, Array], names: Any, workers: int, seed: int) -> dict[str, Array]:
     """The outputs of a program, run on copies of the arguments."""
     given = {name: array.copy() for name, array in arrays.items()}
-    program = compile_text(text, workers=workers, seed=seed)
+    program = compile_text(text, workers=workers, seed=seed, target="interpreter")
     program(*[given[arg.name or ""] for arg in program.main.args])
     return {name: given[name] for name in names}
 

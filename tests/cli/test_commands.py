@@ -8,13 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli import app
-from tilewright.compiler.text import TARGETS
 from tilewright.runtime import cache as disk
 from tilewright.runtime import environment
 from tilewright.targets import registry
-from tilewright.targets.x86 import cpu
-from tilewright.targets.x86.atoms import MULTIPLY
-from tilewright.targets.x86.machine import MACHINES
+from tilewright.targets.cpu import families, host, target
+from tilewright.targets.cpu.families import is_cpu
+from tilewright.targets.registry import machine
 
 
 def tilewright(*arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
@@ -40,56 +39,44 @@ def test_each_command_is_listed_and_has_help(command: str) -> None:
 # -- targets --------------------------------------------------------------------------------------------------
 
 
-def test_targets_lists_every_machine_atom_and_name() -> None:
+def test_targets_lists_every_machine_and_the_atoms_of_this_cpu() -> None:
     printed, _ = tilewright("targets")
     found = rows(printed)
     assert set(registry.MACHINES) <= set(found)
-    assert set(MULTIPLY) <= set(found)
-    assert printed.splitlines()[-1] == "compile_text takes target= " + ", ".join(map(repr, TARGETS))
+    assert set(host.host_machine().multiply) <= set(found)
+    assert host.host_machine().name in found["machine"]
     for name in registry.MACHINES:
-        if not name.startswith("x86."):
-            assert "described; not runnable natively" in found[name]
+        if not is_cpu(name):
+            assert "described; the interpreter runs them" in found[name]
 
 
 CPUS = {
-    "x86.amx": frozenset(cpu.ASKED_FOR),
-    "x86.avx512": MACHINES["x86.avx512"].features | {"f16c", "avx512vl"},
-    "x86.avx2": frozenset({"avx2", "fma", "f16c"}),
+    "x86.amx": machine("x86.amx").features,
+    "x86.avx512f.avx512vnni": machine("x86.avx512f").features | {"avx512vnni"},
+    "x86.avx2": machine("x86.avx2").features,
+    "aarch64.neon": machine("aarch64.neon").features,
+    "aarch64.neon.fullfp16.dotprod": machine("aarch64.neon.fullfp16.dotprod").features,
+    "portable": frozenset(),
 }
 
 
 @pytest.mark.parametrize("name", CPUS)
 def test_targets_on_cpus_with_more_and_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", lambda: CPUS[name])
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    family = families.family(name.partition(".")[0])
+    monkeypatch.setattr(host, "features", lambda: CPUS[name])
+    for place in (host, target):
+        monkeypatch.setattr(place, "host_family", lambda: family)
+    monkeypatch.setattr(target, "features", lambda: CPUS[name])
     found = rows(tilewright("targets")[0])
-    assert found["machine"]
-    assert "this row fits the CPU best" in found[name]
-    for atom in MULTIPLY.values():
-        missing = [f for f in atom.features if f not in CPUS[name]]
-        assert ("used" in found[atom.name]) == (not missing)
-        assert all(f in found[atom.name] for f in missing)
-    if name != "x86.amx":
-        assert "slower: no" in found["x86.amx"]
+    assert found["machine"].split() == ["machine", name]
+    for atom in machine(name).multiply:
+        assert atom in found
+    assert "run here" in found["portable"]
+    assert ("run here" in found["x86.avx2"]) == name.startswith("x86")
+    assert ("run here" in found["aarch64.neon"]) == name.startswith("aarch64")
+    assert ("run here" in found["x86.amx"]) == (name == "x86.amx")
+    if name.startswith("x86.avx"):
         assert "amx-tile" in found["lacks"]
-    else:
-        assert "nothing that the compiler uses" in found["lacks"]
-
-
-def test_targets_on_a_cpu_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", frozenset)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    printed, _ = tilewright("targets")
-    assert "x86.avx2, the nearest; it lacks avx2, fma" in printed
-    assert "nothing beyond x86-64" in printed
-
-
-def test_targets_on_another_kind_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", frozenset)
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    printed, _ = tilewright("targets")
-    assert printed.startswith("this CPU: aarch64; Tilewright has no machine code for it")
-    assert "this CPU is no x86" in rows(printed)["x86.amx"]
 
 
 def test_targets_with_a_variable_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +97,7 @@ def test_the_cache_is_described_and_cleared(tmp_path: Path, monkeypatch: pytest.
     for name in "abc":
         disk.store(disk.key_of(name), bytes(1 << 20))
     (folder / "ab").mkdir(exist_ok=True)
-    (folder / "ab" / ".new-left").write_bytes(b"half")
+    (folder / "ab" / ".new-leftover").write_bytes(b"half")
     found = rows(tilewright("cache")[0])
     assert found["programs"].split() == ["programs", "3"]
     assert found["size"].split(maxsplit=1)[1] == "3.0 MB of 10 MB"
@@ -118,6 +105,24 @@ def test_the_cache_is_described_and_cleared(tmp_path: Path, monkeypatch: pytest.
     assert tilewright("cache", "--clear")[0] == f"removed 4 files from {folder}\n"
     assert rows(tilewright("cache")[0])["programs"].split() == ["programs", "0"]
     assert tilewright("cache", "--clear")[0] == f"removed 0 files from {folder}\n"
+
+
+def test_clear_does_not_delete_what_the_cache_did_not_write(tmp_path: Path) -> None:
+    """`d/tw/thesis.tex` was lost: every file in a folder of two characters was taken for an entry."""
+    for shelf in ("tw", "ab"):
+        (tmp_path / "mine" / shelf).mkdir(parents=True)
+        (tmp_path / "mine" / shelf / "thesis.tex").write_text("years of work")
+    for options in ((), ("--clear",)):
+        _, complaint = tilewright("cache", *options, code=2, TILEWRIGHT_CACHE_DIR=str(tmp_path / "mine"))
+        assert complaint.startswith(f"error: {tmp_path / 'mine'} holds what Tilewright did not write (ab/thesis.tex)")
+        assert "TILEWRIGHT_CACHE_DIR" in complaint
+    assert [path.read_text() for path in (tmp_path / "mine").rglob("thesis.tex")] == ["years of work"] * 2
+
+
+def test_a_cache_that_others_may_write_is_shown_as_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    printed, _ = tilewright("cache", TILEWRIGHT_CACHE_DIR=str(tmp_path))
+    assert f"others may write {tmp_path} (mode 0777)" in rows(printed)["not"]
 
 
 def test_a_cache_that_is_off() -> None:

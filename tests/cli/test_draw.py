@@ -115,3 +115,28 @@ def test_the_console_script() -> None:
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.splitlines() == ["error: expected , or )", "  (2", "    ^"]
+
+
+CK = Path(__file__).parents[2] / "examples" / "ck"
+
+
+def test_a_tensor_of_a_block_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "sa.svg"
+    said, _ = tilewright("draw", str(CK / "optimized_gemm.py"), "sa", "-p", "BM=64", "-o", str(file))
+    assert said == f"wrote {file}: %sa: shared f16 (4, 64, 8):(520, 8, 1)\n"
+    texts = {e.text for e in ET.fromstring(file.read_text()).iter() if e.text}
+    assert {"0", str(3 * 520 + 63 * 8 + 7)} <= texts  # the first offset and the last
+
+
+def test_a_view_of_a_block_kernel_in_the_terminal() -> None:
+    said, _ = tilewright("draw", f"{CK / 'tiled_copy.py'}:tiled_copy", "tile", "-p", "BN=256", "-p", "N=4")
+    rows = [line.split() for line in said.splitlines()]
+    assert rows[2][:5] == ["0", "0", "b0", "4", "b4"]  # row 0: offsets 0 and 4, first dimension fastest
+    assert rows[3][:5] == ["1", "1", "b1", "5", "b5"]
+
+
+def test_kernels_and_tensors_that_are_not_there_are_named() -> None:
+    assert "has no tensor sc; it has a, b, c, sa, sb" in tilewright("draw", str(CK / "basic_gemm.py"), "sc", code=2)[1]
+    assert "there is no file none.py" in tilewright("draw", "none.py", "x", code=2)[1]
+    assert "block kernels" in tilewright("draw", f"{CK / 'basic_gemm.py'}:gemm", "x", code=2)[1]
+    assert "say a parameter" in tilewright("draw", str(CK / "basic_gemm.py"), "sa", "-p", "BM", code=2)[1]

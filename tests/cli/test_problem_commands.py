@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ from tilewright.ir.host import parse_host
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.parser import parse_programs
 from tilewright.plan.plan import parse_plan
-from tilewright.targets.x86 import cpu
+from tilewright.targets.cpu import host
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
-
+bench_command = importlib.import_module("tilewright.cli.bench")  # the package's name `bench` is the command itself
 SMALL = "mb1ic8ih6iw5oc12kh3kw2ph1pw0"
 PLAN = (
     "axis rows = (m_1 6, m_0 4): task m_1 3, loop m_1 1, loop 2, unit 1; axis columns = (f_0 16 of 12): task 16, "
@@ -111,7 +111,7 @@ def test_run_tells_the_time_and_its_share_of_the_peak() -> None:
     assert " us, " in line
     assert " GFLOP/s: " in line
     assert line.endswith("measured beside")
-    assert 0 < float(line.split(" % of ")[0].split()[-1]) < 110
+    assert 0 <= float(line.split(" % of ")[0].split()[-1]) < 110  # 0.0: many cores, and next to no work
 
 
 def test_a_wrong_result_is_counted_and_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SMALL, "--dt", "f13"), "'f13' names no element type"),
         ((SMALL, "--dt", "f32:f32"), "one type, or three"),
         ((SMALL, "--dt", "u8:s8:s32"), "factors of two types, u8 and s8"),
-        ((SMALL, "--target", "toaster"), "--target toaster: there is interpreter, x86"),
+        ((SMALL, "--target", "toaster"), "target='toaster': there is 'cpu', 'interpreter'"),
         ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "no atom is named"),
         ((SMALL, "--plan", "waves"), "is no statement"),
         ((SMALL, "--plan", PLAN.replace("loop 2, unit", "loop 0, unit")), "at least one element"),
@@ -175,7 +175,7 @@ def test_show_prints_texts_that_parse(dt: str) -> None:
     block = tilewright("show", SMALL, "--dt", dt)[0]
     names = [p.name for p in parse_programs(block, {"block": BLOCK})]
     assert names[-2:] == ["pack", "conv"]
-    converted = dt == "f16" or (dt == "bf16" and "avx512bf16" not in cpu.features())
+    converted = dt == "f16" or (dt == "bf16" and "avx512bf16" not in host.features())
     assert (len(names) > 2) == converted
     loop = tilewright("show", SMALL, "--dt", dt, "--level", "loop")[0]
     assert str(parse_loop(loop)) == loop
@@ -184,7 +184,7 @@ def test_show_prints_texts_that_parse(dt: str) -> None:
 
 
 @pytest.mark.parametrize("dt", ["f32", "f16", "s8"])
-@pytest.mark.parametrize("target", ["x86", "interpreter"])
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
 def test_the_host_text_is_the_whole_kernel(dt: str, target: str) -> None:
     text, _ = tilewright("show", SMALL, "--dt", dt, "--level", "host")
     host = text[: text.index("\n\n") + 1]
@@ -218,17 +218,17 @@ def test_a_level_that_there_is_not() -> None:
 
 
 def test_every_atom_of_this_cpu_has_a_probe() -> None:
-    for atom in cpu.machine().multiply.values():
-        if cpu.has(atom):
-            text, products = peak_text(atom, cpu.machine(), 1)
-            made = package.compile_text(text, "x86")
+    for atom in host.host_machine().multiply.values():
+        if atom.shape[0] in (1, 16):
+            text, products = peak_text(atom, host.host_machine(), 1)
+            made = package.compile_text(text, "cpu")
             a, b, y = (np.ones(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args)
             made.bind(a, b, y)()
             assert float(y[0, 0, 0]) * y[0].size == products  # it did all that it says
 
 
 def test_the_peak_is_that_of_the_fastest_atom() -> None:
-    atom = fastest_atom(cpu.machine(), dtype("bf16"), dtype("bf16"))
+    atom = fastest_atom(host.host_machine(), dtype("bf16"), dtype("bf16"))
     if atom is not None:
         assert peak_of(dtype("bf16"), dtype("bf16")).atom == atom.name
     with pytest.raises(ArgumentError, match="no atom of this CPU multiplies f16 by f16"):
@@ -304,7 +304,7 @@ class Stub:
         return 1e-6
 
 
-def free(self: Gate, sides: dict[str, Any], rounds: int) -> None:
+def free(self: Gate, sides: dict[str, Any], rounds: int, *_: Any) -> None:
     """Fixed times: the first problem's ratio is 4, later ones' are smaller."""
     times = {"ours": 2e-6, "peer": 8e-6 / (1 + len(free.__dict__)), "primitive": 1e-6}
     free.__dict__[str(len(free.__dict__))] = True
@@ -329,12 +329,77 @@ def test_rows_worst_first_means_and_what_was_left_out(tmp_path: Path, monkeypatc
     assert "nine channels are too many" in printed
 
 
-def test_a_busy_machine_gives_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_gives_rows_that_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gave none: after a minute and a half, 21 problems were listed as not measured."""
+
+    def busy(self: Gate, sides: dict[str, Any], rounds: int, *_: Any) -> None:
+        self.best = 1.0
+        times = {"ours": (3e-6, 2e-6), "peer": (6e-6, 9e-6), "primitive": (None, None)}
+        self.samples = {side: [Sample(time, 5 * FREE, 0.9) for time in times[side]] for side in sides}
+
     monkeypatch.setattr(peer, "Library", Stub)
-    monkeypatch.setattr(Gate, "take", lambda self, sides, rounds: None)
+    monkeypatch.setattr(Gate, "take", busy)
     file, out = tmp_path / "set.txt", tmp_path / "rows.json"
-    file.write_text("ic8ih5oc8kh3\n")
+    file.write_text("--mb=1 ic8ih5oc8kh3\n")
     printed, _ = tilewright("bench", str(file), "--json", str(out))
-    assert json.loads(out.read_text()) == []
-    assert "the machine was not free" in printed
-    assert "geometric mean" not in printed
+    (row,) = json.loads(out.read_text())
+    assert row["busy"] is True
+    assert row["ratio"] == pytest.approx(3.0)
+    (line,) = (line for line in printed.splitlines() if line.endswith("mb1ic8ih5oc8oh3kh3ph0"))
+    assert line.split()[:5] == ["3.00", "-", "2.0", "6.0", "-"]
+    assert line.split()[-2] == "busy"
+    assert "1 marked busy: others used the machine" in printed
+
+
+def test_each_row_is_printed_when_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were printed at the end; nothing said what was waited for."""
+    events: list[str] = []
+
+    class Watched(Stub):
+        def forms(self, work: Workload, arrays: Any) -> dict[str, Any]:
+            events.append(f"measures {work.problem}")
+            return super().forms(work, arrays)
+
+    def echo(text: str = "", *, err: bool = False) -> None:
+        events.append(("says " if err else "prints ") + text.splitlines()[-1])
+
+    free.__dict__.clear()
+    monkeypatch.setattr(peer, "Library", Watched)
+    monkeypatch.setattr(Gate, "take", free)
+    monkeypatch.setattr(bench_command.typer, "echo", echo)
+    file = tmp_path / "set.txt"
+    file.write_text("--mb=1 ic8ih5oc8kh3 ic8ih6oc8kh3\n")
+    tilewright("bench", str(file))
+    first, second = "mb1ic8ih5oc8oh3kh3ph0", "mb1ic8ih6oc8oh4kh3ph0"
+    assert events[0] == f"says 1 of 2: {first}"
+    assert events[1] == f"measures {first}"
+    assert events[2].startswith("prints ")
+    assert events[2].endswith(first)
+    assert events[3:5] == [f"says 2 of 2: {second}", f"measures {second}"]
+    assert events[5].endswith(second)
+
+
+def test_patience_ends_and_says_what_it_waited_for() -> None:
+    calls: list[str] = []
+    probes = iter([1.0, 1.0, 1.0] + [9.0] * 10000)
+    gate = Gate(lambda: next(probes), pause=0.0, best=1.0)  # type: ignore[arg-type]
+    start = time.perf_counter()
+    gate.take({"ours": lambda: 1e-6}, 5, 0.05, calls.append)
+    assert time.perf_counter() - start < 1.0
+    assert calls[0] == "sample 1 of ours"
+    assert "a free machine: a probe takes 9.0 times as long as the fastest did" in calls
+    assert gate.shortest("ours") == 1e-6
+
+
+def test_seconds_are_the_problems_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def take(self: Gate, sides: dict[str, Any], rounds: int, patience: float, waiting: Any) -> None:
+        given.append((rounds, patience))
+        free(self, sides, rounds)
+
+    free.__dict__.clear()
+    monkeypatch.setattr(peer, "Library", Stub)
+    monkeypatch.setattr(Gate, "take", take)
+    tilewright("bench", "mb1ic8ih5oc8kh3", "--seconds", "0.25", "--rounds", "3")
+    assert given == [(3, 0.25)]

@@ -117,9 +117,14 @@ def test_names_that_wave_has_and_ours_had_not():
     options.print_mlir_after_water = "all"
     assert options.target.startswith("gfx") is False
     gemm, subs = gemm_of_waves_text()
-    native = wave_compile(WaveCompileOptions(subs=subs, target="x86"), gemm)
+    native = wave_compile(WaveCompileOptions(subs=subs, target="cpu"), gemm)
     check(native)
-    assert "on x86" in repr(native)
+    assert "on cpu" in repr(native)
+    compat._named.clear()
+    with pytest.warns(IgnoredOptionWarning, match="without meaning here: target$"):
+        assert "on the executor" in repr(wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm))
+    with pytest.raises(ArgumentError, match="has no machine 'nonsense'"):
+        wave_compile(WaveCompileOptions(subs=subs, target="cpu:nonsense"), gemm)
     assert [c.name for c in compat.CoalescingType] == ["LINEAR", "WAVE_TILE_ALIGNED"]
     torch = pytest.importorskip("torch")
     assert compat.TORCH_DTYPE_TO_WAVE[torch.bfloat16] is tkl.bf16
@@ -166,11 +171,11 @@ def test_modulo_floored_where_waves_takes_the_dividends_sign(kind):
     wave_compile(WaveCompileOptions(subs={}), modulo)(x, d, y, z)
     assert np.array_equal(y, np.fmod(x, d))
     assert np.array_equal(z, np.fmod(np.full_like(d, 17), d))
-    tilewright.compile(modulo)(x, d, y, z)
+    tilewright.compile(modulo, target="executor")(x, d, y, z)
     assert np.array_equal(y, np.mod(x, d))
 
 
-@pytest.mark.parametrize("target", ["executor", "x86"])
+@pytest.mark.parametrize("target", ["executor", "cpu"])
 def test_symbols_that_set_symbol_makes_negative(target):
     M, S, D = tkl.sym.M, tkl.sym.S, tkl.sym.D
     i = tkw.IndexMapping.iterator(0)

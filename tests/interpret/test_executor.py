@@ -52,7 +52,7 @@ def test_mma_goes_by_the_names_of_dimensions(given, out, dims_a, dims_b):
     letters = {B: "b", M: "m", N: "n", K: "k"}
     spec = f"{''.join(letters[d] for d in dims_a)},{''.join(letters[d] for d in dims_b)}->nmb"
     wanted = np.einsum(spec, a.astype(np.int64), b.astype(np.int64))
-    found = tilewright.compile(kernel)(a, b)
+    found = tilewright.compile(kernel, target="executor")(a, b)
     assert found.dtype == NUMPY[out]
     assert (found == wanted).all()
 
@@ -70,7 +70,7 @@ def test_accumulators_are_carried_wide_and_rounded_once():
 
     a = np.array([[64, 1, 1, -64]], np.float16)
     b = np.array([[64, 1, 1, 63]], np.float16)
-    assert tilewright.compile(kernel)(a, b).tolist() == [[66.0]]
+    assert tilewright.compile(kernel, target="executor")(a, b).tolist() == [[66.0]]
 
 
 def test_integer_products_are_exact_beyond_floats():
@@ -80,7 +80,7 @@ def test_integer_products_are_exact_beyond_floats():
         tkw.write(tkw.mma(tkw.read(a), tkw.read(b), acc), c)
 
     big = np.array([[2**30 + 1, 3]], np.int32)
-    assert tilewright.compile(kernel)(big, big).tolist() == [[(2**30 + 1) ** 2 + 9]]
+    assert tilewright.compile(kernel, target="executor")(big, big).tolist() == [[(2**30 + 1) ** 2 + 9]]
 
 
 def test_tf32_only_when_asked():
@@ -90,7 +90,7 @@ def test_tf32_only_when_asked():
             tkw.write(tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0), precision=precision), c)
 
         one = np.array([[1 + 2**-12]], np.float32)
-        return tilewright.compile(kernel)(one, np.ones((1, 1), np.float32))[0, 0]
+        return tilewright.compile(kernel, target="executor")(one, np.ones((1, 1), np.float32))[0, 0]
 
     assert product(None) == np.float32(1 + 2**-12)
     assert product("tf32") == 1.0
@@ -113,7 +113,7 @@ def test_reductions_over_any_dimension_with_ragged_edges(dim):
 
     x = integers((5, 7), low=-3, high=0)
     outs = [poisoned((5 if dim is N else 7,)) for _ in range(4)]
-    tilewright.compile(kernel)(x, *outs)
+    tilewright.compile(kernel, target="executor")(x, *outs)
     axis = 0 if dim is M else 1
     for out, wanted in zip(outs, (x.min(axis), x.max(axis), x.sum(axis) + 10, x.prod(axis)), strict=True):
         assert (out == wanted).all()
@@ -134,7 +134,7 @@ def test_loops_that_only_accumulate_need_no_tile_size():
         tkw.write(total, z)
 
     x = integers((4, 9))
-    high, total = tilewright.compile(kernel)(x)
+    high, total = tilewright.compile(kernel, target="executor")(x)
     assert (high == x.max(1)).all()
     assert (total == x.sum(1)).all()
 
@@ -147,7 +147,7 @@ def test_a_loop_may_carry_nothing_and_write():
             tkw.write(tkw.read(x) + tkw.cast(tkw.self_index(N), tkl.f32), y)
 
     x, y = integers((3, 10)), poisoned((3, 10))
-    tilewright.compile(kernel)(x, y)
+    tilewright.compile(kernel, target="executor")(x, y)
     assert (y == x + np.arange(10)).all()
 
 
@@ -165,7 +165,7 @@ def test_nested_loops():
         tkw.write(rows, y)
 
     x = integers((5, 8))
-    assert tilewright.compile(kernel, {B: 1})(x).tolist() == [x.sum()]
+    assert tilewright.compile(kernel, {B: 1}, target="executor")(x).tolist() == [x.sum()]
 
 
 def test_cumsum_from_a_start_and_topk():
@@ -178,7 +178,7 @@ def test_cumsum_from_a_start_and_topk():
         tkw.write(places, where)
 
     x = np.array([[3, 1, 3, 2], [0, -1, 5, 5]], np.float32)
-    running, best, where = tilewright.compile(kernel, {K: 3})(x)
+    running, best, where = tilewright.compile(kernel, {K: 3}, target="executor")(x)
     assert (running == np.cumsum(x, 1) + 5).all()
     assert best.tolist() == [[3, 3, 2], [5, 5, 0]]
     assert where.tolist() == [[0, 2, 3], [2, 3, 0]]
@@ -200,7 +200,7 @@ def test_reads_may_leave_memory_where_that_is_said_and_writes_are_dropped():
 
     x = integers((4, 5))
     y, z = poisoned((4, 5)), np.full((4, 5), 99, np.float32)
-    tilewright.compile(kernel)(x, y, z)
+    tilewright.compile(kernel, target="executor")(x, y, z)
     wanted = np.full((4, 5), -7, np.float32)
     wanted[1:, :3] = x[:-1, 2:]
     assert (y == wanted).all()
@@ -218,7 +218,7 @@ def test_elements_that_do_not_exist_never_touch_the_result():
         tkw.write(tkw.sum(tkw.read(x, mapping=window, otherwise=0) * tkw.read(w), dim=K), y)
 
     x = np.array([np.inf, 2, 3, 4, np.inf], np.float32)[1:4]
-    found = tilewright.compile(kernel, {M: 3})(x, np.ones(3, np.float32))
+    found = tilewright.compile(kernel, {M: 3}, target="executor")(x, np.ones(3, np.float32))
     assert found.tolist() == [5, 9, 7]
 
 
@@ -238,11 +238,11 @@ def test_gather_scatter_and_atomics():
     table = integers((6, 3))
     where = np.array([4, 0, 4, 9, 2], np.int32)
     with pytest.raises(ExecutionError, match="read leaves its tensor"):
-        tilewright.compile(kernel)(table, where)
+        tilewright.compile(kernel, target="executor")(table, where)
     where[3] = 1
     back, total = np.zeros((6, 3), np.float32), np.ones((6, 3), np.float32)
     out = poisoned((5, 3))
-    tilewright.compile(kernel)(table, where, out, back, total)
+    tilewright.compile(kernel, target="executor")(table, where, out, back, total)
     assert (out == table[where]).all()
     wanted = np.ones((6, 3), np.float32)
     np.add.at(wanted, where, table[where])
@@ -262,7 +262,7 @@ def test_source_and_target_with_iterator_bindings():
         tkw.write(tkw.read(x, source=(n, places), target=(m, n)), z)
 
     x, where = integers((4, 3)), np.array([2, 0, 1], np.int32)
-    y, z = tilewright.compile(kernel)(x, where)
+    y, z = tilewright.compile(kernel, target="executor")(x, where)
     assert (y == x.T).all()
     assert (z == x.T[where]).all()
 
@@ -273,7 +273,7 @@ def test_bounds_limit_the_iteration():
         tkw.write(tkw.read(x, bounds={N: tkl.sym.length}) + 1.0, y, bounds={M: 2})
 
     x, y = integers((3, 4)), np.full((3, 4), 50, np.float32)
-    tilewright.compile(kernel)(x, 3, y)
+    tilewright.compile(kernel, target="executor")(x, 3, y)
     wanted = np.where(np.arange(4) < 3, x, 0) + 1
     assert (y[:2] == wanted[:2]).all()
     assert (y[2] == 50).all()
@@ -295,7 +295,7 @@ def test_symbols_set_from_tiles_are_per_element():
         tkw.write(tkw.apply_expr(places, lambda v: sympy.Piecewise((v * 10, v > 1), (v - 5, True))), z)
 
     x, shift = np.arange(8, dtype=np.float32), np.array([0, 3, 1, 7, 2], np.int32)
-    y, z = tilewright.compile(kernel)(x, shift)
+    y, z = tilewright.compile(kernel, target="executor")(x, shift)
     assert (y == np.minimum(np.arange(5) + shift, 7)).all()
     assert z.tolist() == [-5, 30, -4, 70, 20]
 
@@ -315,12 +315,12 @@ def test_conditions_element_by_element_and_by_expression():
 
     x = integers((3, 4))
     y, z = np.full((3, 4), 7, np.float32), np.full((3, 4), 7, np.float32)
-    tilewright.compile(kernel)(x, y, z)
+    tilewright.compile(kernel, target="executor")(x, y, z)
     assert (y == np.where(x > 0, x * 10, 7)).all()
     assert (z == 7).all()
     x = integers((4, 4))
     y, z = np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
-    tilewright.compile(kernel)(x, y, z)
+    tilewright.compile(kernel, target="executor")(x, y, z)
     assert (z == x).all()
 
 
@@ -336,7 +336,7 @@ def test_conditions_with_values():
         tkw.write(chosen, y)
 
     x = integers((3, 4))
-    assert (tilewright.compile(kernel)(x) == np.where(x > 0, 2 * x, -x)).all()
+    assert (tilewright.compile(kernel, target="executor")(x) == np.where(x > 0, 2 * x, -x)).all()
 
 
 def test_while_loops_walk_by_their_own_steps():
@@ -358,7 +358,7 @@ def test_while_loops_walk_by_their_own_steps():
         tkw.write(walk, out)
 
     chain = np.array([2, 9, 3, 5, 9, 7, 9, 8, 9], np.int32)  # 0 -> 2 -> 3 -> 5 -> 7
-    assert tilewright.compile(kernel, {B: 1})(chain).tolist() == [2 + 3 + 5 + 7]
+    assert tilewright.compile(kernel, {B: 1}, target="executor")(chain).tolist() == [2 + 3 + 5 + 7]
 
 
 # -- grid programs -----------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_while_loops_walk_by_their_own_steps():
 
 @pytest.mark.parametrize("size", [7, 16, 33])
 def test_split_k_with_workgroups(size):
-    split, length, off, S = tkl.sym.SPLIT, tkl.sym.LENGTH, tkl.sym.OFF, tkl.sym.S
+    length, off, S = tkl.sym.LENGTH, tkl.sym.OFF, tkl.sym.S
     constraints = [
         tkw.WorkgroupConstraint(M, 4, 0),
         tkw.WorkgroupConstraint(N, 4, 1),
@@ -386,7 +386,7 @@ def test_split_k_with_workgroups(size):
     c = np.zeros((5, 6), np.float32)
     part = -(-size // 3 // 2) * 2 + 2
     splits = -(-size // part)
-    tilewright.compile(kernel, {S: splits, split: splits, length: part, off: length * WORKGROUP_2})(a, b, c)
+    tilewright.compile(kernel, {S: splits, length: part, off: length * WORKGROUP_2}, target="executor")(a, b, c)
     assert (c == a @ b.T).all()
 
 
@@ -402,7 +402,7 @@ def test_workgroups_share_memory_within_themselves_only():
         tkw.write(tkl.Register[M, tkl.i32](0) + tkw.scalar(WORKGROUP_0, tkl.i32), ids)
 
     x = integers((10, 3))
-    y, ids = tilewright.compile(kernel)(x)
+    y, ids = tilewright.compile(kernel, target="executor")(x)
     assert (y == 2 * x).all()
     assert ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
 
@@ -413,7 +413,7 @@ def test_a_reordered_grid_does_the_same_work():
         tkw.write(tkw.read(x) + 1.0, y)
 
     x, y = integers((6,)), poisoned((6,))
-    tilewright.compile(kernel)(x, y)
+    tilewright.compile(kernel, target="executor")(x, y)
     assert (y == x + 1).all()
 
 
@@ -432,7 +432,7 @@ def test_dimensions_may_be_expressions():
         tkw.write(loop, total)
 
     packed = integers((3, 6), np.int16, -3000, 3000)
-    wide, total = tilewright.compile(kernel)(packed)
+    wide, total = tilewright.compile(kernel, target="executor")(packed)
     assert (wide == packed.view(np.int8)).all()
     assert (total == packed.view(np.int8).astype(np.int32).sum(1)).all()
 
@@ -445,7 +445,7 @@ def test_broadcast_by_union_permute_and_reshape():
         tkw.write(tkw.reshape(both, [K]), flat)
 
     x, y = integers((3,)), integers((4,), seed=1)
-    z, flat = tilewright.compile(kernel, {K: M * N})(x, y)
+    z, flat = tilewright.compile(kernel, {K: M * N}, target="executor")(x, y)
     assert (z == (x[:, None] + y).T).all()
     assert (flat == (x[:, None] + y).ravel()).all()
 
@@ -458,7 +458,7 @@ def test_arithmetic_rounds_to_its_element_type():
         tkw.write(tkw.exp2(a) / 3.0, z)
 
     x = np.array([256, 1.0, -2.0], ml_dtypes.bfloat16)
-    y, z = tilewright.compile(kernel)(x)
+    y, z = tilewright.compile(kernel, target="executor")(x)
     assert y.astype(np.float32).tolist() == [256, 2, -1]  # 257 is between two bf16 numbers
     with np.errstate(over="ignore"):
         steps = np.exp2(x.astype(np.float32)).astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -474,7 +474,7 @@ def test_integers_wrap_and_divide_as_machines_do():
         tkw.write((a // 3) ^ (a << 1), r)
 
     x = np.array([-128, -7, 7, 100], np.int8)
-    s, q, r = tilewright.compile(kernel)(x)
+    s, q, r = tilewright.compile(kernel, target="executor")(x)
     assert s.tolist() == [-28, 93, 107, -56]
     assert q.tolist() == [-42, -2, 2, 33]
     assert (r == (x // 3) ^ (x << 1)).all()
@@ -486,7 +486,7 @@ def test_fp8_inputs():
         tkw.write(tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0)), c)
 
     a, b = integers((3, 5), ml_dtypes.float8_e4m3fn), integers((4, 5), ml_dtypes.float8_e5m2, seed=1)
-    assert (tilewright.compile(kernel)(a, b) == a.astype(np.float32) @ b.astype(np.float32).T).all()
+    assert (tilewright.compile(kernel, target="executor")(a, b) == a.astype(np.float32) @ b.astype(np.float32).T).all()
 
 
 def test_debug_logs_hold_tiles_and_change_nothing():
@@ -503,7 +503,7 @@ def test_debug_logs_hold_tiles_and_change_nothing():
 
     a = integers((3, 5))
     logs: dict = {}
-    found = tilewright.compile(kernel)(a, debug_logs=logs)
+    found = tilewright.compile(kernel, target="executor")(a, debug_logs=logs)
     assert (found == a.sum(1)).all()
     assert (logs["tripled"]["value"] == 3 * a).all()
     assert (logs["debug_log_output_1"]["value"] == a.sum(1)).all()
@@ -514,7 +514,7 @@ def test_empty_batches_end_before_they_start():
     def kernel(x: mem(M, N), y: mem(M, N)):
         tkw.write(tkw.read(x) + 1.0, y)
 
-    assert tilewright.compile(kernel)(np.empty((0, 5), np.float32)).shape == (0, 5)
+    assert tilewright.compile(kernel, target="executor")(np.empty((0, 5), np.float32)).shape == (0, 5)
 
 
 def test_dynamic_sizes_are_read_from_shapes():
@@ -524,7 +524,7 @@ def test_dynamic_sizes_are_read_from_shapes():
         even = tkw.IndexMapping(2, inputs={M: i, 2 * N: 2 * j}, outputs={M: i, N: j})
         tkw.write(tkw.read(x, mapping=even), y)
 
-    run = tilewright.compile(kernel)
+    run = tilewright.compile(kernel, target="executor")
     for shape in ((2, 6), (5, 10)):
         x = integers(shape)
         assert (run(x) == x[:, ::2]).all()
@@ -537,7 +537,7 @@ def test_a_narrow_accumulator_has_one_value_whoever_asks():
         tkw.write(tkw.cast(total, tkl.f32), direct)
         tkw.write(tkw.cast(total * 1.0, tkl.f32), scaled)
 
-    direct, scaled = tilewright.compile(kernel)(np.array([[2048, 1, 0.5]], np.float16))
+    direct, scaled = tilewright.compile(kernel, target="executor")(np.array([[2048, 1, 0.5]], np.float16))
     assert direct.tolist() == scaled.tolist() == [2050.0]
 
 
@@ -547,7 +547,9 @@ def test_floats_outside_an_integer_type_stay_at_its_limit():
         tkw.write(tkw.cast(tkw.read(x), tkl.i8), y)
         tkw.write(tkw.cast(tkw.read(x), tkl.i64), z)
 
-    y, z = tilewright.compile(kernel)(np.array([300, -300.5, 1.9, -1.9, np.nan, np.inf, 127.5], np.float32))
+    y, z = tilewright.compile(kernel, target="executor")(
+        np.array([300, -300.5, 1.9, -1.9, np.nan, np.inf, 127.5], np.float32)
+    )
     assert y.tolist() == [127, -128, 1, -1, 0, 127, 127]
     assert z.tolist() == [300, -300, 1, -1, 0, 2**63 - 1, 127]
 
@@ -569,7 +571,7 @@ def test_a_persistent_grid_shares_the_tiles_among_its_workgroups():
             tkw.set_symbol(TILE, tkw.scalar(TILE, tkl.i32) + COUNT)
 
     x, y = integers((14,)), poisoned((14,))
-    tilewright.compile(kernel, {TILES: 7})(x, y)
+    tilewright.compile(kernel, {TILES: 7}, target="executor")(x, y)
     assert (y == 2 * x).all()
 
 
@@ -587,7 +589,7 @@ def test_atomics_give_what_was_there_before_and_may_be_turned_as_reads():
 
     x, where = np.array([3, 1, 4, 1], np.float32), np.array([0, 2, 0, 0], np.int32)
     total, before, low = np.full(3, 10, np.float32), poisoned((4,)), np.full(3, 2, np.float32)
-    tilewright.compile(kernel)(x, where, total, before, low)
+    tilewright.compile(kernel, target="executor")(x, where, total, before, low)
     assert total.tolist() == [18, 10, 11]
     assert before.tolist() == [10, 10, 13, 17]
     assert low.tolist() == [1, 2, 2]
@@ -603,7 +605,7 @@ def test_five_grid_dimensions_have_ids_of_their_own():
         tkw.write(tkw.read(x) + 1.0, y)
 
     x, y = integers((2, 1, 3, 2, 5)), poisoned((2, 1, 3, 2, 5))
-    tilewright.compile(kernel)(x, y)
+    tilewright.compile(kernel, target="executor")(x, y)
     assert (y == x + 1).all()
 
 
@@ -614,7 +616,7 @@ def test_a_dimension_set_from_a_value_ends_there():
         tkw.write(tkw.read(x) + 1.0, y)
 
     x, y = integers((7,)), np.full(7, 50, np.float32)
-    tilewright.compile(kernel)(5, x, y)
+    tilewright.compile(kernel, target="executor")(5, x, y)
     assert (y[:5] == x[:5] + 1).all()
     assert (y[5:] == 50).all()
 
@@ -637,7 +639,7 @@ def test_while_conditions_may_ask_carried_values():
 
         tkw.write(doubling, out)
 
-    assert tilewright.compile(kernel, {B: 1})(40).tolist() == [64]
+    assert tilewright.compile(kernel, {B: 1}, target="executor")(40).tolist() == [64]
 
 
 def test_dimensions_cut_to_one_may_be_left_out():
@@ -655,10 +657,10 @@ def test_dimensions_cut_to_one_may_be_left_out():
         return kernel
 
     q, keys = integers((4, 3, 5)), integers((2, 6, 5), seed=1)
-    found = tilewright.compile(grouped(constraints))(q, keys)
+    found = tilewright.compile(grouped(constraints), target="executor")(q, keys)
     assert (found == np.einsum("hmk,hnk->hmn", q, keys.repeat(2, axis=0))).all()
     with pytest.raises(DimensionMismatch, match="the dimension KV of one factor is neither"):
-        tilewright.compile(grouped([]))
+        tilewright.compile(grouped([]), target="executor")
 
 
 def test_conditions_made_by_expressions_are_bool():
@@ -669,7 +671,7 @@ def test_conditions_made_by_expressions_are_bool():
         tkw.write(tkw.select(inside, tkw.cast(tile, tkl.f32), -9.0), y)
 
     x = integers((20,), np.int32)
-    assert (tilewright.compile(kernel)(x) == np.where((x > -2) & (x < 3) & (x != 0), x, -9)).all()
+    assert (tilewright.compile(kernel, target="executor")(x) == np.where((x > -2) & (x < 3) & (x != 0), x, -9)).all()
 
 
 def test_logs_can_be_mapped_printed_and_handled():
@@ -684,7 +686,7 @@ def test_logs_can_be_mapped_printed_and_handled():
         tkw.write(tile, y)
 
     x = integers((2, 3))
-    tilewright.compile(kernel)(x)
+    tilewright.compile(kernel, target="executor")(x)
     (label, value), logs = seen
     assert label == "turned"
     assert (value == x.T).all()
@@ -700,10 +702,10 @@ def test_memory_may_measure_other_than_its_dimensions():
     def kernel(x: table, y: mem(M)):
         tkw.write(tkw.read(x, mapping=clipped), y)
 
-    run = tilewright.compile(kernel, {M: 5})
+    run = tilewright.compile(kernel, {M: 5}, target="executor")
     assert run(np.array([7, 8, 9], np.float32)).tolist() == [7, 8, 9, 9, 9]
     assert "global f32[M] sized [3]" in run.text()
-    assert tilewright.compile(run.text()).text() == run.text()
+    assert tilewright.compile(run.text(), target="executor").text() == run.text()
 
 
 def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension():
@@ -717,7 +719,7 @@ def test_a_symbol_set_from_a_tile_may_stand_for_a_dimension():
         tkw.write(tkw.read(x, mapping=picked), y)
 
     x, where = integers((4, 3)), integers((5, 3), np.int32, 0, 4)
-    assert (tilewright.compile(kernel)(x, where) == np.take_along_axis(x, where, 0)).all()
+    assert (tilewright.compile(kernel, target="executor")(x, where) == np.take_along_axis(x, where, 0)).all()
 
 
 def test_logs_keep_iterations_apart_and_need_no_tile_size():
@@ -736,14 +738,14 @@ def test_logs_keep_iterations_apart_and_need_no_tile_size():
 
     a, b = integers((3, 8)), integers((4, 8), seed=1)
     logs: dict = {}
-    c = tilewright.compile(product([tkw.TilingConstraint(K, 2)]))(a, b, debug_logs=logs)
+    c = tilewright.compile(product([tkw.TilingConstraint(K, 2)]), target="executor")(a, b, debug_logs=logs)
     assert (c == a @ b.T).all()
     value = logs["acc"]["value"]
     assert logs["acc"]["iteration_dimensions"] == [tkl.sym.iter]
     assert (value[0] == a[:, :2] @ b[:, :2].T).all()
     assert (value[1] == a[:, :4] @ b[:, :4].T).all()
     assert (value[2] == c).all()  # later iterations overwrite the last
-    assert (tilewright.compile(product([]))(a, b) == c).all()
+    assert (tilewright.compile(product([]), target="executor")(a, b) == c).all()
 
 
 def test_a_symbol_set_to_what_it_cannot_be_is_named():
@@ -757,7 +759,7 @@ def test_a_symbol_set_to_what_it_cannot_be_is_named():
         tkw.write(tkw.read(x, mapping=at, otherwise=0), y)
 
     with pytest.raises(ExecutionError, match=r"S = .* is outside its range: 0 to inf"):
-        tilewright.compile(kernel)(integers((4,)), np.array([0, -1], np.int32))
+        tilewright.compile(kernel, target="executor")(integers((4,)), np.array([0, -1], np.int32))
 
 
 def test_symbols_that_only_look_like_workgroups_and_spaces_are_the_authors():
@@ -767,7 +769,9 @@ def test_symbols_that_only_look_like_workgroups_and_spaces_are_the_authors():
     def kernel(x: mem(M), y: mem(M)):
         tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_SIZE * ADDRESS_SPACE_COUNT, tkl.f32), y)
 
-    found = tilewright.compile(kernel, {WORKGROUP_SIZE: 3, ADDRESS_SPACE_COUNT: 5})(np.zeros(2, np.float32))
+    found = tilewright.compile(kernel, {WORKGROUP_SIZE: 3, ADDRESS_SPACE_COUNT: 5}, target="executor")(
+        np.zeros(2, np.float32)
+    )
     assert found.tolist() == [15, 15]
     with pytest.raises(UnboundSymbol, match="WORKGROUP_SIZE"):
-        tilewright.compile(kernel, {ADDRESS_SPACE_COUNT: 5})
+        tilewright.compile(kernel, {ADDRESS_SPACE_COUNT: 5}, target="executor")

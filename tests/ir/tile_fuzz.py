@@ -6,8 +6,9 @@ import random
 
 from tilewright.algebra import symbol
 from tilewright.ir import dtypes
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Program, TileType, Value
-from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, TILE, Builder
+from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, TILE
 
 M, N, K = (symbol(name, 0) for name in "MNK")
 ROW, COLUMN = symbol("it0", 0), symbol("it1", 0)
@@ -19,7 +20,7 @@ class TileFuzz:
 
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
-        self.builder = Builder()
+        self.builder = Builder(TILE)
         self.dtype = self.rng.choice([dtypes.f32, dtypes.i32, dtypes.f16])
         self.pool: list[Value] = []
 

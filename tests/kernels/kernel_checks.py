@@ -28,13 +28,17 @@ def run(made, inputs, shape, dtype, *, fresh=None):
     write nothing outside the output and leave the inputs alone. `fresh` is what the output holds before.
     """
     kernel, symbols = made if isinstance(made, tuple) else (made, {})
-    executable = tilewright.compile(kernel, symbols, strict=True)
+    executable = tilewright.compile(kernel, symbols, strict=True, target="executor")
     text = executable.text()
     program = parse_tile(text)
     assert str(program) == text
     before = [x.copy() for x in inputs]
     results = []
-    for each in (executable, tilewright.compile(program, strict=True), tilewright.compile(text, strict=True)):
+    for each in (
+        executable,
+        tilewright.compile(program, strict=True, target="executor"),
+        tilewright.compile(text, strict=True, target="executor"),
+    ):
         out, buffer = poisoned(shape, dtype)
         if fresh is not None:
             out[...] = fresh

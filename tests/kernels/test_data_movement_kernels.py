@@ -64,10 +64,12 @@ def test_im2col_times_the_filters_is_a_convolution():
     rng = np.random.default_rng(2)
     x, w = small_integers(rng, (2, 6, 5, 3), "f16"), small_integers(rng, (3, 2, 3, 4), "f16")
     made = kernels.im2col((3, 2), stride=(2, 1), padding=(1, 0))
-    columns = tilewright.compile(*made, strict=True)(x)
-    result = tilewright.compile(kernels.gemm("nn"), strict=True)(columns, w.reshape(18, 4)).reshape(2, 3, 4, 4)
+    columns = tilewright.compile(made, strict=True, target="executor")(x)
+    result = tilewright.compile(kernels.gemm("nn"), strict=True, target="executor")(columns, w.reshape(18, 4)).reshape(
+        2, 3, 4, 4
+    )
     conv, symbols = get_igemm_conv2d("nhwc_hwcf", 2, 6, 5, 3, 3, 2, 4, (2, 1), padding=(1, 0))
-    same(result, tilewright.compile(conv, symbols)(x, w))
+    same(result, tilewright.compile(conv, symbols, target="executor")(x, w))
 
 
 # -- transpose --------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def test_rows_for_places_outside_the_table_are_dropped():
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_gathering_outside_the_table_is_an_error(index):
-    executable = tilewright.compile(kernels.gather_rows())
+    executable = tilewright.compile(kernels.gather_rows(), target="executor")
     with pytest.raises(ExecutionError, match="leaves its tensor"):
         executable(np.ones((2, 3), np.float32), np.array([0, index], np.int32))
 

@@ -119,7 +119,7 @@ def test_activations_of_a_product(name):
 def test_arrays_may_lie_in_memory_in_any_way():
     rng = np.random.default_rng(7)
     a, b = small_integers(rng, (20, 14), "f16")[::2, ::-1], small_integers(rng, (9, 28), "f16")[:, ::2].T
-    same(tilewright.compile(kernels.gemm())(a, b), product(a, b))
+    same(tilewright.compile(kernels.gemm(), target="executor")(a, b), product(a, b))
 
 
 def test_an_empty_sum_is_zero():
@@ -133,8 +133,8 @@ def test_mistakes_are_named():
     with pytest.raises(ArgumentError, match=r"batched=\['ab', 'c'\]: True, or 'ab', 'a' or 'b' for each"):
         kernels.gemm(batched=["ab", "c"])
     with pytest.raises(ArgumentError, match="activation='swish'"):
-        tilewright.compile(kernels.gemm(activation="swish"))
+        tilewright.compile(kernels.gemm(activation="swish"), target="executor")
     with pytest.raises(DtypeMismatch, match="i32"):
-        tilewright.compile(kernels.gemm(dtype="i8", activation="gelu"))
+        tilewright.compile(kernels.gemm(dtype="i8", activation="gelu"), target="executor")
     with pytest.raises(ArgumentError, match="argument b"):
-        tilewright.compile(kernels.gemm())(np.ones((2, 3), np.float16), np.ones((4, 5), np.float16))
+        tilewright.compile(kernels.gemm(), target="executor")(np.ones((2, 3), np.float16), np.ones((4, 5), np.float16))

@@ -12,12 +12,13 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle, make_layout
 from tilewright.errors import LayoutError
 from tilewright.machine import CopyRequest, Place
 from tilewright.machine.copy import table
+from tilewright.targets.aarch64 import atoms as aarch64
 from tilewright.targets.amd import atoms as amd
 from tilewright.targets.intel import atoms as intel
 from tilewright.targets.nvidia import atoms as nvidia
 from tilewright.targets.x86 import atoms as x86
 
-ATOMS = {**x86.MULTIPLY, **nvidia.MULTIPLY, **amd.MULTIPLY, **intel.MULTIPLY}
+ATOMS = {**x86.MULTIPLY, **aarch64.MULTIPLY, **nvidia.MULTIPLY, **amd.MULTIPLY, **intel.MULTIPLY}
 
 # (row, column) of A, (k, column) of B, (row, column) of C that lane l holds as its value v, as the manuals say
 LANE_MAPS = {
@@ -25,6 +26,18 @@ LANE_MAPS = {
     "avx512.vnni": (lambda lane, v: (0, v), lambda lane, v: (v, lane), lambda lane, v: (0, lane)),
     "amx.bf16": (lambda r, e: (r, e), lambda r, e: (2 * r + e % 2, e // 2), lambda r, e: (r, e)),
     "amx.s8": (lambda r, e: (r, e), lambda r, e: (4 * r + e % 4, e // 4), lambda r, e: (r, e)),
+    "neon.sdot": (lambda lane, v: (0, v), lambda lane, v: (v, lane), lambda lane, v: (0, lane)),
+    "neon.bfdot": (lambda lane, v: (0, v), lambda lane, v: (v, lane), lambda lane, v: (0, lane)),
+    "neon.bfmmla": (
+        lambda lane, v: (lane // 4, lane % 4),
+        lambda lane, v: (lane % 4, lane // 4),
+        lambda lane, v: (lane // 2, lane % 2),
+    ),
+    "neon.usmmla": (
+        lambda lane, v: (lane // 8, lane % 8),
+        lambda lane, v: (lane % 8, lane // 8),
+        lambda lane, v: (lane // 2, lane % 2),
+    ),
     "mma.m16n8k16.f16": (
         lambda lane, v: (lane // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
         lambda lane, v: (2 * (lane % 4) + v % 2 + 8 * (v // 2), lane // 4),
@@ -48,6 +61,36 @@ LANE_MAPS = {
     "mfma.32x32x8.f16": (
         lambda lane, e: (lane % 32, 4 * (lane // 32) + e),
         lambda lane, e: (4 * (lane // 32) + e, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
+    "mfma.16x16x16.bf16": (
+        lambda lane, e: (lane % 16, 4 * (lane // 16) + e),
+        lambda lane, e: (4 * (lane // 16) + e, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x8.bf16": (
+        lambda lane, e: (lane % 32, 4 * (lane // 32) + e),
+        lambda lane, e: (4 * (lane // 32) + e, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
+    "mfma.16x16x4.f32": (
+        lambda lane, e: (lane % 16, lane // 16),
+        lambda lane, e: (lane // 16, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x2.f32": (
+        lambda lane, e: (lane % 32, lane // 32),
+        lambda lane, e: (lane // 32, lane % 32),
+        lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
+    ),
+    "mfma.16x16x32.i8": (
+        lambda lane, e: (lane % 16, 8 * (lane // 16) + e),
+        lambda lane, e: (8 * (lane // 16) + e, lane % 16),
+        lambda lane, r: (4 * (lane // 16) + r, lane % 16),
+    ),
+    "mfma.32x32x16.i8": (
+        lambda lane, e: (lane % 32, 8 * (lane // 32) + e),
+        lambda lane, e: (8 * (lane // 32) + e, lane % 32),
         lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
     ),
     "dpas.8x16x16.bf16": (

@@ -50,10 +50,10 @@ def refused(atom, why, *request):
     assert str(answer).startswith(atom.name)
 
 
-# -- vectors of x86 -----------------------------------------------------------------------------------------------
+# -- vectors of CPUs ----------------------------------------------------------------------------------------------
 
-VECTORS = [name for name in COPIES if name.startswith("avx")]
-WIDTH = {"avx2": 32, "avx512": 64}
+WIDTH = {"avx2": 32, "avx512": 64, "neon": 16, "vector": 16}
+VECTORS = [name for name in COPIES if name.split(".")[0] in WIDTH]
 
 
 def lanes_of(name, dtype):

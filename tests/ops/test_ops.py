@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +10,6 @@ import pytest
 
 import tilewright
 from tilewright.errors import ArgumentError
-
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -181,8 +178,9 @@ def test_torch_tensors_are_taken():
     x, w = small(rng, 1, 4, 5, 6, 3), small(rng, 4, 2, 3, 2, 3)
     wanted = convolution(x, w, stride=(1, 1, 1), ends=((0, 0), (1, 1), (1, 0)), dilation=(1, 1, 1))
     for form in (torch.float32, torch.bfloat16):
-        image, filters = torch.from_numpy(x).to(form).requires_grad_(), torch.from_numpy(w).to(form)
+        image, filters = torch.from_numpy(x).to(form), torch.from_numpy(w).to(form)
         made = tilewright.conv3d(image, filters, padding=(0, 1, (1, 0)), out_dtype="f32")
+        assert isinstance(made, torch.Tensor)
         assert np.array_equal(made, wanted)
 
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from tile_checks import on_x86, own_cache, three_ways
+from tile_checks import own_cache, three_ways
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.ir import dtypes
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, WORKGROUP_0
 
-pytestmark = on_x86
 __all__ = ["own_cache"]
 M, N = tkl.sym.M, tkl.sym.N
 

@@ -74,7 +74,7 @@ def small(rng: np.random.Generator, *shape: int) -> Any:
     return rng.integers(-3, 4, shape).astype(np.float16)
 
 
-@pytest.mark.parametrize("target", ["executor", "x86"])
+@pytest.mark.parametrize("target", ["executor", "cpu"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("shape", [(2, 3, 7, 6, 5, 3, 2), (1, 10, 5, 5, 2, 2, 2), (4, 1, 9, 11, 16, 1, 3)])
@@ -106,12 +106,12 @@ def test_dimensions_may_have_the_names_that_the_compiler_would_choose(names: tup
     rng = np.random.default_rng(1)
     x, f = small(rng, 2, 3, 8, 7), small(rng, 5, 3, 3, 2)
     wanted = convolved(x, f, 1)
-    kernel = tilewright.compile(image_to_column("nchw", 1, names), target="x86")
+    kernel = tilewright.compile(image_to_column("nchw", 1, names), target="cpu")
     y = np.zeros(wanted.shape, np.float32)
     kernel(x, f, y)
     assert np.array_equal(y, wanted)
     for level in ("block", "host", "loop"):
-        tilewright.compile_text(kernel.text(level))
+        tilewright.compile_text(kernel.text(level), target="interpreter")
 
 
 @pytest.mark.parametrize("pair", [("M", "m"), ("dim", "dim_1"), ("rows", "rows_0"), ("v0", "acc"), ("i0", "i1")])
@@ -136,9 +136,9 @@ def test_products_of_dimensions_with_unfortunate_names(pair: tuple[str, str]) ->
     rng = np.random.default_rng(2)
     a, b = (small(rng, n, 13).astype(np.float32) for n in (37, 21))
     for options in ({}, {"dynamic": [pair[0]]}):
-        kernel = tilewright.compile(product, target="x86", **options)
+        kernel = tilewright.compile(product, target="cpu", **options)
         assert np.array_equal(kernel(a, b), a @ b.T)
-        tilewright.compile_text(kernel.text("block"))
+        tilewright.compile_text(kernel.text("block"), target="interpreter")
 
 
 @pytest.mark.parametrize("names", [("v", "v_1", "v_2"), ("total", "lanes", "carried"), ("t_M", "k_M", "w0")])
@@ -153,9 +153,9 @@ def test_arguments_of_the_general_path_may_have_the_names_of_its_tensors(names: 
     softmax.__annotations__ = {"x": kind, "y": kind}
     text = tkw.wave()(softmax).trace()
     renamed = str(text).replace("%x", f"%{names[0]}").replace("%y", f"%{names[1]}_1")
-    kernel = tilewright.compile(renamed, target="x86")
+    kernel = tilewright.compile(renamed, target="cpu")
     x = np.random.default_rng(3).standard_normal((6, 33, 10), np.float32)
     found, wanted = kernel(x), np.exp(x) / np.exp(x).sum((1, 2), keepdims=True)
     assert np.allclose(found, wanted, rtol=1e-6)
-    block = tilewright.compile_text(kernel.text("block"), target="x86")
+    block = tilewright.compile_text(kernel.text("block"), target="cpu")
     assert block.text("block") == kernel.text("block")

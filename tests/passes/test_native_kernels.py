@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from kernel_checks import small_integers
-from tile_checks import native, on_x86, own_cache, parses_back
+from tile_checks import native, no_atoms_today, own_cache, parses_back
 
 import tilewright
 from tilewright import kernels
 from tilewright.kernels.conv import conv2d
 from tilewright.wave.templates.conv import get_igemm_conv2d
 
-pytestmark = on_x86
+pytestmark = no_atoms_today
 __all__ = ["own_cache"]
 
 
@@ -66,9 +66,8 @@ def test_no_kernel_is_left_out():
 @pytest.mark.parametrize("path", ["general", "best"])
 @pytest.mark.parametrize(("made", "args", "rough"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_kernels(made, args, rough, path):
-    kernel, symbols = made if isinstance(made, tuple) else (made, {})
     results = []
-    for run in (tilewright.compile(kernel, symbols), native(made, path)):
+    for run in (tilewright.compile(made, target="executor"), native(made, path)):
         mine = [a.copy() for a in args]
         found = run(*mine)
         results.append([*mine, *([] if found is None else [found])])
@@ -101,7 +100,7 @@ def test_convolutions_of_the_template(case, layout, path):
     )
     x, f = ((n, h, w, c), (hf, wf, c, nf)) if layout == "nhwc_hwcf" else ((n, c, h, w), (nf, c, hf, wf))
     x, f = given(*x, dtype=of_data), given(*f, dtype=of_data, seed=1)
-    wanted = tilewright.compile(*made)(x, f)
+    wanted = tilewright.compile(*made, target="executor")(x, f)
     out = np.full(wanted.shape, 99, wanted.dtype)
     native(made, path)(x, f, out)
     np.testing.assert_array_equal(out.astype(np.float64), wanted.astype(np.float64))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tile_checks import on_x86, own_cache, three_ways
+from tile_checks import no_atoms_today, own_cache, three_ways
 
 import tilewright
 import tilewright.lang as tkl
@@ -10,7 +10,7 @@ import tilewright.wave as tkw
 from tilewright.ir import dtypes
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
 
-pytestmark = on_x86
+pytestmark = no_atoms_today
 __all__ = ["own_cache"]
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
 SMALL = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0fnu", "f6e2m3fn", "f4e2m1fn")
@@ -30,7 +30,7 @@ def cast_of(kind, to):
 def converted(x, kind, to):
     """By the executor and natively, as bits."""
     words = f"u{dtypes.dtype(to).numpy.itemsize}"
-    found = [tilewright.compile(cast_of(kind, to), target=t)(x) for t in (None, "x86")]
+    found = [tilewright.compile(cast_of(kind, to), target=t)(x) for t in ("executor", "cpu")]
     same = found[0].view(words) == found[1].view(words)
     nothing = np.isnan(found[0].astype(np.float32)) & np.isnan(found[1].astype(np.float32))
     return found[0], found[1], same, nothing

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tile_checks import native, on_x86, own_cache, three_ways
+from tile_checks import native, no_atoms_today, own_cache, three_ways
 
 import tilewright
 import tilewright.lang as tkl
@@ -14,10 +14,11 @@ from tilewright.lang import sympy
 from tilewright.lang.global_symbols import GET_ITER_ARG
 from tilewright.plan.boxes import boxes
 from tilewright.runtime.dump import Dump
-from tilewright.targets.x86.machine import MACHINES
-from tilewright.targets.x86.native import Kernel
+from tilewright.targets.cpu.native import Kernel
+from tilewright.targets.registry import machine
+from tilewright.targets.registry import native as cpu_target
 
-pytestmark = on_x86
+pytestmark = no_atoms_today
 __all__ = ["own_cache"]
 
 M, N, K, B, S = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B, tkl.sym.S
@@ -68,7 +69,7 @@ def test_a_write_through_digits_is_cut_into_tasks():
     def kernel(x: mem(M), y: mem(N, K)):
         tkw.write(tkw.read(x), y, mapping=split)
 
-    program = tilewright.compile(kernel).program
+    program = tilewright.compile(kernel, target="executor").program
     sizes = {"M": 8192, "N": 1024, "K": 8}
     assert boxes(program, lambda d: sizes[str(d)]) == {M: 2048}
     three_ways(kernel, integers(48), np.zeros((6, 8), np.float32))
@@ -82,7 +83,7 @@ def test_writes_that_meet_stay_in_one_task():
         tkw.write(tkw.read(x), y, mapping=halved)
 
     sizes = {"M": 8192, "N": 4096}
-    assert boxes(tilewright.compile(kernel).program, lambda d: sizes[str(d)]) == {}
+    assert boxes(tilewright.compile(kernel, target="executor").program, lambda d: sizes[str(d)]) == {}
 
 
 def test_a_read_that_leaves_memory_is_an_error():
@@ -129,7 +130,7 @@ def test_reading_and_writing_an_argument_in_different_ways_is_done_in_order():
 
     x = np.arange(5000, dtype=np.float32)
     with pytest.warns(tilewright.errors.AliasingWarning, match="natively the kernel is one task"):
-        tilewright.compile(kernel, target="x86")(x)
+        tilewright.compile(kernel, target="cpu")(x)
     assert np.array_equal(x, np.arange(5000)[::-1])
 
 
@@ -368,7 +369,7 @@ def test_casts_keep_to_the_limits(kind, to):
         x = x.astype(source.numpy)
     if source.is_float and target.is_float:
         x = x[np.isfinite(x.astype(np.float64))]
-    run, wanted = native(kernel), tilewright.compile(kernel)(x)
+    run, wanted = native(kernel), tilewright.compile(kernel, target="executor")(x)
     np.testing.assert_array_equal(run(x).astype(np.float64), wanted.astype(np.float64))
 
 
@@ -419,7 +420,7 @@ def test_every_function(dtype):
 """
         x, y = (rng.standard_normal(67) * 3, rng.standard_normal(67)) if kind.is_float else rng.integers(0, 9, (2, 67))
         x, y = (np.abs(x) + 0.1 if name in POSITIVE else x).astype(kind.numpy), y.astype(kind.numpy)
-        found, wanted = (tilewright.compile(text, target=t)(x, y).astype(np.float64) for t in ("x86", None))
+        found, wanted = (tilewright.compile(text, target=t)(x, y).astype(np.float64) for t in ("cpu", "executor"))
         tolerance = 4 * EPSILON.get(dtype, 0)
         np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance / 10, err_msg=name)
 
@@ -506,7 +507,7 @@ def test_logs_are_kept_and_change_nothing():
     a, b = integers((3, 8)), integers((4, 8), seed=1)
     mine, its = {}, {}
     run = native(kernel)
-    assert (run(a, b, debug_logs=mine) == tilewright.compile(kernel)(a, b, debug_logs=its)).all()
+    assert (run(a, b, debug_logs=mine) == tilewright.compile(kernel, target="executor")(a, b, debug_logs=its)).all()
     for label in ("acc", "twice"):
         np.testing.assert_array_equal(mine[label]["value"], its[label]["value"])
     assert mine["acc"]["iteration_dimensions"] == its["acc"]["iteration_dimensions"]
@@ -595,7 +596,7 @@ def test_a_maximum_of_nothing_is_an_error_only_where_it_is_taken():
         tkw.write(chosen, z)
 
     x, y = np.zeros((3, 0), np.float32), np.array([-1, 0, -2], np.float32)
-    for target in (None, "x86"):
+    for target in ("executor", "cpu"):
         run = tilewright.compile(kernel, target=target)
         assert run(x, y).tolist() == [-1, 0, -2]
         with pytest.raises(ExecutionError, match="max over N: there is nothing to combine"):
@@ -616,20 +617,19 @@ def test_every_level_can_be_printed():
     assert "vmulps" in run.text("asm") or "vaddps" in run.text("asm")
     assert run.text().startswith("tile kernel")
     assert run.text("plan").startswith("axis M = (M 6): task ")
-    assert tilewright.compile_text(run.text("host"))(integers((6, 40))).shape == (6, 40)
+    assert tilewright.compile_text(run.text("host"), target="interpreter")(integers((6, 40))).shape == (6, 40)
     with pytest.raises(ArgumentError, match="there are 'tile', 'plan', 'block'"):
         run.text("tree")
 
 
 @pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512"])
 def test_machines_without_wide_vectors_run_it_too(row):
-    kernel, symbols = tilewright.kernels.attention(3, "f32")
-    run = native((kernel, symbols))
+    run = native(tilewright.kernels.attention(3, "f32"))
     shapes = ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 3), (1, 2, 5, 3))
     arrays = [integers(shape, seed=n) for n, shape in enumerate(shapes)]
     wanted = run(*arrays[:3])
     program = run._last.lowered.program
-    kernel = Kernel(program, MACHINES[row], Dump(None))
+    kernel = Kernel(program, machine(row), cpu_target("cpu"), Dump(None))
     kernel.launch(arrays)()
     np.testing.assert_allclose(arrays[3], wanted, rtol=1e-5, atol=1e-6)
 
@@ -675,7 +675,7 @@ def test_the_innermost_dimension_stays_whole_where_it_can():
 
 def refused(kernel, words, under, *args, symbols=None):
     with pytest.raises(ProgramError, match=words) as caught:
-        tilewright.compile(kernel, symbols or {}, target="x86")(*args)
+        tilewright.compile(kernel, symbols or {}, target="cpu")(*args)
     assert under in str(caught.value)
 
 

@@ -12,10 +12,10 @@ from tilewright.compiler.kernels import resolve
 from tilewright.plan.contraction import recognise, size
 
 
-def recognised(kernel, sizes, symbols=None):
+def recognised(kernel, sizes):
     """What `recognise` finds in a kernel, for sizes by name."""
     program = kernel.trace()
-    known = dict(symbols or {})
+    known = dict(program.bindings)
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items() if name in named}
     return recognise(program, {s: int(e) for s, e in resolve(known).items()})

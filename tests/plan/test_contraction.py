@@ -8,11 +8,12 @@ from contraction_checks import recognised, sums_by_definition
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.ir.tile import parse_tile
 from tilewright.kernels.attention import attention
 from tilewright.kernels.conv import conv2d
 from tilewright.kernels.gemm import TRANSPOSES, gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.plan.contraction import joined, joined_depth, size
+from tilewright.plan.contraction import joined, joined_depth, recognise, size, why_never
 from tilewright.problems import ConvProblem, conv_forward
 
 M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
@@ -71,9 +72,9 @@ CONVOLUTIONS = [
 
 
 def conv_contraction(p):
-    kernel, symbols = conv2d((p.k[0], p.k[1]), "f32", stride=p.s, padding=p.p, dilation=p.dilation, groups=p.groups)
+    kernel = conv2d((p.k[0], p.k[1]), "f32", stride=p.s, padding=p.p, dilation=p.dilation, groups=p.groups)
     channels = {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
-    return recognised(kernel, {"N": p.mb, "H": p.i[0], "W": p.i[1], "F": p.oc, **channels}, symbols)
+    return recognised(kernel, {"N": p.mb, "H": p.i[0], "W": p.i[1], "F": p.oc, **channels})
 
 
 @pytest.mark.parametrize("p", CONVOLUTIONS, ids=str)
@@ -119,6 +120,50 @@ def test_a_tap_and_its_channels_are_one_run():
 def test_dilated_taps_are_no_run():
     c = conv_contraction(ConvProblem(mb=1, ic=3, oc=2, i=(9, 9), k=(2, 2), d=(1, 1)))
     assert joined_depth(c) is c
+
+
+def sliding(axis, at="n, p + r - 1, q + s - 1, c", memory="N, H, W, C", taps="R, S"):
+    """A convolution whose taps are dimensions of their own, beside the dimension of its loop."""
+    return parse_tile(f"""
+tile conv(%x: global f32[{memory}], %w: global f32[{taps}, C, F], %y: global f32[N, P, Q, F])
+  symbols N, H, W, C, F, R, S, P, Q, n, p, q, r, s, c
+{{
+  %zero = fill value=0.0 : f32[N, P, Q, F]
+  %sum = iterate %zero axis=({axis}) (%acc: f32[N, P, Q, F]) {{
+    %taps = read %x over=[n, p, q, r, s, c] at=[{at}] otherwise=0 : f32[N, P, Q, R, S, C]
+    %filters = read %w : f32[{taps}, C, F]
+    %more = mma %taps, %filters, %acc : f32[N, P, Q, F]
+    yield %more
+  }} : f32[N, P, Q, F]
+  write %sum, %y
+}}
+""")
+
+
+@pytest.mark.parametrize("axis", ["R", "S", "C"])
+@pytest.mark.parametrize("order", ["channels last", "channels first"])
+@pytest.mark.parametrize(("r", "s", "c"), [(3, 2, 4), (1, 3, 2), (1, 1, 5), (3, 1, 1), (1, 1, 1)])
+def test_taps_beside_the_loop_are_part_of_the_depth(axis, order, r, s, c):
+    first = order == "channels first"
+    where = {"at": "n, c, p + r - 1, q + s - 1", "memory": "N, C, H, W"} if first else {}
+    program = sliding(axis, **where)
+    sizes = {"N": 2, "H": 4, "W": 5, "C": c, "F": 3, "R": r, "S": s, "P": 4 + 3 - r, "Q": 5 + 3 - s}
+    names = {x.name: x for a in program.args for d in a.type.dims for x in d.symbols}
+    found = recognise(program, {names[n]: k for n, k in sizes.items()})
+    assert found.extent(found.depth) == r * s * c
+    assert [d.name for d in found.depth][-1] == ("c_0" if c > 1 or r == s == 1 else "r_0" if s == 1 else "s_0")
+    rng = np.random.default_rng(2)
+    x, w = small(rng, 2, 4, 5, c), small(rng, r, s, c, 3)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    p, q = sizes["P"], sizes["Q"]
+    wanted = sum(padded[:, i : i + p, j : j + q] @ w[i, j] for i in range(r) for j in range(s))
+    held = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if first else x
+    assert np.array_equal(sums_by_definition(found, {"x": held, "w": w}), wanted)
+
+
+def test_a_product_that_does_not_sum_over_its_loop_is_none():
+    program = sliding("F")
+    assert "does not sum over the loop's dimension" in recognise(program, {})
 
 
 # -- what is none ---------------------------------------------------------------------------------------------
@@ -169,6 +214,16 @@ def _reduced(a, b, c):
     tkw.write(total - tkw.max(total, dim=N), c)
 
 
+def _endless(a, b, c):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+    for _ in range(40):
+        total = total + total
+    tkw.write(total, c)
+
+
 def _more_than_a_sum(a, b, c):
     @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
     def total(acc):
@@ -184,6 +239,7 @@ def _more_than_a_sum(a, b, c):
         (_two_products, "it has 1 loops, 2 products and 1 writes, not one"),
         (_two_writes, "it has 1 loops, 1 products and 2 writes, not one"),
         (_reduced, "max after the sum is not done element by element"),
+        (_endless, "what follows the sum has more than 1000 steps"),
         (_more_than_a_sum, "its loop does more than"),
     ],
 )
@@ -193,9 +249,19 @@ def test_what_is_no_contraction_is_told_why(body, why):
     assert why in found
 
 
+@pytest.mark.parametrize("body", [_scaled, _two_products, _two_writes, _reduced, _endless])
+def test_structure_alone_tells_why_a_program_is_never_one(body):
+    program = factors(body).trace()
+    assert why_never(program) == recognise(program, {s: 3 for a in program.args for s in a.type.dims})
+
+
+def test_structure_alone_does_not_refuse_a_contraction():
+    assert why_never(gemm("nt", "f32", bias=True, activation="relu").trace()) is None
+
+
 def test_other_kernels_are_none():
     assert "0 products" in recognised(softmax(), {"M": 3, "N": 4})
-    assert "2 products" in recognised(attention(4, "f32")[0], {"B": 1, "H": 1, "M": 8, "N": 8, "D": 4, "E": 4})
+    assert "2 products" in recognised(attention(4, "f32"), {"B": 1, "H": 1, "M": 8, "N": 8, "D": 4, "E": 4})
 
 
 def test_a_size_that_is_missing_is_named():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from tilewright.cli.workload import Workload, read_types
 from tilewright.plan.forms import LaneForm
 from tilewright.problems import parse_conv, shape_lists
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 

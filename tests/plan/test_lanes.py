@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import sys
 from dataclasses import replace
@@ -24,15 +23,14 @@ from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
 from tilewright.plan.validate import impossible, validate
 from tilewright.problems import ConvProblem, conv_forward
-from tilewright.targets.x86 import cpu
-from tilewright.targets.x86.machine import MACHINES
+from tilewright.targets.cpu import host
+from tilewright.targets.registry import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from guarded import guarded
 
-on_avx512 = pytest.mark.skipif("avx512bw" not in cpu.features(), reason="needs AVX-512: plans of 16 lanes")
-on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
-AMX = replace(MACHINES["x86.amx"], limits=replace(MACHINES["x86.amx"].limits, cores=2))
+on_avx512 = pytest.mark.skipif("avx512bw" not in host.features(), reason="needs AVX-512: plans of 16 lanes")
+AMX = replace(machine("x86.amx"), limits=replace(machine("x86.amx").limits, cores=2))
 SMALL = "g20mb1ic20ih5iw9oc20kh3kw3ph1pw1"
 
 
@@ -73,18 +71,16 @@ PROBLEMS = [
 ]
 
 
-@on_x86
 @pytest.mark.parametrize("dt", ["f32", "bf16", "f16", "s8", "f64"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_depthwise_convolutions_are_exact_and_stay_within_their_arrays(problem, dt):
     work = workload(problem, dt)
-    found = choose(work.contraction, cpu.machine()).candidates
+    found = choose(work.contraction, host.host_machine()).candidates
     plan = str(next(x.plan for x in found if isinstance(x.form, LaneForm)))
     for at in ("begin", "end"):
         check(work, plan, at)
 
 
-@on_x86
 @pytest.mark.parametrize("number", range(24))
 def test_random_depthwise_convolutions_under_a_random_form(number):
     rng = np.random.default_rng(number)
@@ -99,11 +95,10 @@ def test_random_depthwise_convolutions_under_a_random_form(number):
     mb, shape = int(rng.integers(1, 3)), {"i": i, "k": k, "s": s, "d": d, "p": p}
     problem = ConvProblem(mb=mb, ic=channels, oc=more * channels, g=channels, **shape)
     work = workload(problem, str(rng.choice(["f32", "bf16", "f16", "s8"])))
-    found = [x for x in choose(work.contraction, cpu.machine()).candidates if isinstance(x.form, LaneForm)]
+    found = [x for x in choose(work.contraction, host.host_machine()).candidates if isinstance(x.form, LaneForm)]
     check(work, str(found[int(rng.integers(len(found)))].plan), at="end")
 
 
-@on_x86
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("channels", "more"), [(5, 1), (32, 1), (35, 1), (19, 2)])
 def test_bias_and_activation_end_a_block(channels, more, dtype):
@@ -118,7 +113,6 @@ def test_bias_and_activation_end_a_block(channels, more, dtype):
     assert isinstance(layer.kernel(x)[0].form, LaneForm)
 
 
-@on_x86
 def test_the_interpreter_agrees():
     work = workload("g18mb1ic18ih3iw7oc36kh3kw3sw2ph1pw1")
     kernel = work.compiled()
@@ -129,13 +123,12 @@ def test_the_interpreter_agrees():
     assert np.array_equal(out, work.reference(arrays).astype(out.dtype))
 
 
-@on_x86
 @pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
 def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
     work = workload("g18mb2ic18ih5iw7oc18kh3kw3ph1pw1", dt)
     x, w, y = (work.arrays(np.random.default_rng(5), exact=True)[name] for name in "xwy")
-    kernel, symbols, _ = work._kernel()
-    made = tilewright.compile(kernel, symbols=symbols, target="x86")
+    kernel, _ = work._kernel()
+    made = tilewright.compile(kernel, target="cpu")
     wanted = work.reference({"x": x, "w": w, "y": y}).astype(y.dtype)
     made(x, w, y)
     assert np.array_equal(y, wanted)
@@ -144,11 +137,10 @@ def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
     host = made.text("host")
     assert f"%packed_ = workspace global {sums} (" in host
     y[...] = 0
-    tilewright.compile_text(host, "x86")(x, w, y)
+    tilewright.compile_text(host, "cpu")(x, w, y)
     assert np.array_equal(y, wanted)
 
 
-@on_x86
 @on_avx512
 @pytest.mark.parametrize("size", [14, 56, 112])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "s8"])
@@ -269,7 +261,6 @@ EDITS = {
 }
 
 
-@on_x86
 @on_avx512
 @pytest.mark.parametrize("dt", ["f32", "bf16"])
 @pytest.mark.parametrize("edit", EDITS)
@@ -331,23 +322,22 @@ def test_a_long_program_is_refused():
         validate(parse_plan(PLAN), workload(PROBLEM).contraction, few)
 
 
-@on_x86
 def test_a_plan_for_another_contraction_is_refused():
     with pytest.raises(ArgumentError, match=r"atom lanes\.f32: no digit is kept by both factors"):
         workload("mb1ic8ih5oc8kh3ph1").compiled(PLAN)
 
 
-@on_x86
 def test_narrow_factors_are_converted_first_only_for_another_strategy():
     by_lanes, by_columns = (workload(p, "f16").compiled() for p in (SMALL, "g2mb1ic2ih28oc256kh3ph1"))
     assert (isinstance(by_lanes.form, LaneForm), list(by_lanes.widened)) == (True, [])
     assert (isinstance(by_columns.form, VectorForm), list(by_columns.widened)) == (True, ["x", "w"])
 
 
-@on_x86
 def test_a_plan_by_columns_may_be_given_all_the_same():
     work = workload(SMALL)
-    plan = next(x.plan for x in choose(work.contraction, cpu.machine()).candidates if isinstance(x.form, VectorForm))
+    plan = next(
+        x.plan for x in choose(work.contraction, host.host_machine()).candidates if isinstance(x.form, VectorForm)
+    )
     check(work, str(plan))
     check(workload(SMALL, "f16"), str(plan))  # its factors are converted first
 
@@ -364,7 +354,7 @@ FMA = """block fused(%a: in global KIND (N), %b: in global KIND (N), %c: in glob
 """
 
 
-@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 def test_a_fused_product_is_rounded_once(kind, target):
     dtype = {"f32": np.float32, "f64": np.float64}[kind]
@@ -378,7 +368,7 @@ def test_a_fused_product_is_rounded_once(kind, target):
     assert not np.array_equal(found, a * b + c)
 
 
-@pytest.mark.parametrize("target", ["interpreter", pytest.param("x86", marks=on_x86)])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_a_fused_product_of_integers_wraps(target):
     a, b, c = (np.arange(999, dtype=np.int32) * k for k in (70_000, 90_000, 3))
     with np.errstate(over="ignore"):

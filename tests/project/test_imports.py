@@ -22,16 +22,18 @@ ORDER = [
     {"machine"},
     {"check"},
     {"lang"},
-    {"wave", "block"},
+    {"wave"},
     {"plan"},
     {"passes"},
     {"interpret"},
     {"runtime"},
     {"codegen"},
     {"targets"},
+    {"block"},
     {"compiler"},
     {"problems", "kernels"},
     {"ops", "cli", "compat", "tune", "torch", "explore"},
+    {"__main__"},
 ]
 
 

@@ -49,7 +49,7 @@ def run(name: str, params: dict[str, int], at: str, workers: int) -> None:
     from tilewright.compiler.text import compile_text
 
     case = getattr(block_checks, name)(**params)
-    program = compile_text(block_checks.source(name), "x86", case.params, workers=workers)
+    program = compile_text(block_checks.source(name), "cpu", case.params, workers=workers)
     made = np.full(case.wanted.shape, np.nan).astype(program.main.args[-1].type.dtype.numpy)
     output = guarded(made, at)
     program.bind(*(guarded(array, at) for array in case.arguments), output)()

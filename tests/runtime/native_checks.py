@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 import textwrap
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="machine code is for x86")
 
 AFFINE = """block affine(%x: in global f32 (M, N), %y: out global f32 (M, N))
   param M = 5, N = 37

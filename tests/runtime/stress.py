@@ -33,7 +33,7 @@ def work(seed: int) -> None:
     x = whole(5, 37)
     while True:
         number = rng.randrange(PROGRAMS)
-        program = compile_text(affine(number, number % 7), "x86")
+        program = compile_text(affine(number, number % 7), "cpu")
         for _ in range(3):
             y = np.full_like(x, np.nan)
             program(x, y)
@@ -119,9 +119,9 @@ class Stress:
     def check_entries(self) -> int:
         """That every entry is whole; gives how many there are."""
         os.environ["TILEWRIGHT_CACHE_DIR"] = str(self.folder)
-        from tilewright.runtime import cache
+        from tilewright.runtime import cache, cache_folder
 
-        found = [path for _, _, path in cache.entries(self.folder) if not cache.is_unfinished(path)]
+        found = [path for _, _, path in cache.entries(self.folder) if not cache_folder.is_unfinished(path)]
         self.faults += [f"the entry {path.name} is damaged" for path in found if cache.load(path.name) is None]
         return len(found)
 

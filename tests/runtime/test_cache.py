@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tilewright.errors import ArgumentError
-from tilewright.runtime import cache, environment
+from tilewright.errors import ArgumentError, CacheError, CacheWarning
+from tilewright.runtime import cache, cache_folder, environment, toolchain
 
 DATA = bytes(range(256)) * 8
 
@@ -21,6 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "kept"
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(place))
     monkeypatch.setattr(cache, "_stored", None)
+    monkeypatch.setattr(cache_folder, "_warned", set())
     return place
 
 
@@ -34,7 +37,7 @@ def test_what_is_stored_is_found(folder: Path) -> None:
         cache.store(key, data)
         assert cache.load(key) == data
     assert len(cache.entries(folder)) == 3
-    assert not [path for _, _, path in cache.entries(folder) if cache.is_unfinished(path)]
+    assert not [path for _, _, path in cache.entries(folder) if cache_folder.is_unfinished(path)]
 
 
 def test_what_is_stored_again_replaces(folder: Path) -> None:
@@ -77,7 +80,8 @@ def test_a_damaged_entry_is_not_there_and_can_be_stored_again(folder: Path, dama
 
 def test_a_folder_in_an_entrys_place_is_no_entry(folder: Path) -> None:
     key = cache.key_of("program")
-    place_of(folder, key).mkdir(parents=True)
+    cache.store(cache.key_of("another"), DATA)
+    place_of(folder, key).mkdir(parents=True, mode=0o700)
     assert cache.load(key) is None
     cache.store(key, DATA)
     assert cache.load(key) is None
@@ -147,15 +151,15 @@ def test_a_disk_that_takes_nothing_is_no_fault(folder: Path, monkeypatch: pytest
     for name in ("mkstemp", "utime", "write"):
         with monkeypatch.context() as patch:
             if name == "mkstemp":
-                patch.setattr(cache.tempfile, name, refused)
+                patch.setattr(cache_folder.tempfile, name, refused)
             elif name == "utime":
                 patch.setattr(cache.os, name, refused)
             else:
-                patch.setattr(cache.os, "fdopen", lambda handle, _: Refusing(handle))
+                patch.setattr(cache_folder.os, "fdopen", lambda handle, _: Refusing(handle))
             cache.store(key, b"new" if name != "utime" else DATA)
             cache.store(cache.key_of("another"), DATA)
             assert cache.load(key) == DATA
-    assert not [path for _, _, path in cache.entries(folder) if cache.is_unfinished(path)]
+    assert not [path for _, _, path in cache.entries(folder) if cache_folder.is_unfinished(path)]
 
 
 class Refusing:
@@ -179,7 +183,9 @@ def test_a_file_where_the_folder_should_be_is_no_fault(tmp_path: Path, monkeypat
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/below", "/proc/none"):
         monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / place))
-        cache.store(cache.key_of("a"), DATA)
+        warned = pytest.warns(CacheWarning, match="file is no folder") if place == "file" else nullcontext()
+        with warned:
+            cache.store(cache.key_of("a"), DATA)
         assert cache.load(cache.key_of("a")) is None
         assert cache.clear() == 0
     assert (tmp_path / "file").read_text() == "mine"
@@ -188,13 +194,13 @@ def test_a_file_where_the_folder_should_be_is_no_fault(tmp_path: Path, monkeypat
 def test_what_killed_processes_left_goes_after_a_while(folder: Path) -> None:
     shelf = folder / "ab"
     shelf.mkdir(parents=True)
-    for name, age in ((".new-old", 7200), (".new-young", 10)):
+    for name, age in ((".new-older_01", 7200), (".new-young_01", 10)):
         (shelf / name).write_bytes(DATA)
         when = time.time() - age
         os.utime(shelf / name, (when, when))
     cache.store(cache.key_of("program"), DATA)
-    assert not (shelf / ".new-old").exists()
-    assert (shelf / ".new-young").exists()
+    assert not (shelf / ".new-older_01").exists()
+    assert (shelf / ".new-young_01").exists()
 
 
 def test_clear_removes_all(folder: Path) -> None:
@@ -203,6 +209,181 @@ def test_clear_removes_all(folder: Path) -> None:
         cache.store(cache.key_of(str(i)), DATA)
     assert cache.clear() == 5
     assert cache.entries(folder) == []
+
+
+# -- whose files they are -------------------------------------------------------------------------------------
+
+
+def test_clear_and_eviction_take_no_file_of_the_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MB", "1")
+    key = cache.key_of("program")
+    cache.store(key, DATA)
+    shelf = folder / key[:2]
+    (folder / "tw").mkdir()
+    (folder / "cafe").mkdir()
+    mine = [folder / "tw" / "thesis.tex", folder / "tw" / key, folder / "cafe" / ("ca" + "0" * 62), folder / key]
+    mine += [shelf / "thesis.tex", shelf / key[:63], shelf / f"{key}0", shelf / key.upper(), shelf / ".new-idea"]
+    mine += [shelf / f"{'00' if key[:2] != '00' else '11'}{key[2:]}", folder / "notes", folder / ".new-old"]
+    mine = [path for path in mine if path != shelf / key]
+    for path in mine:
+        path.write_bytes(bytes(300 << 10))
+        os.utime(path, (1, 1))  # older than anything: the first to go
+    (shelf / ("f" * 64)).symlink_to(mine[0])
+    for number in range(8):
+        cache.store(cache.key_of(str(number)), bytes(300 << 10))
+    assert len(cache.entries(folder)) <= 4
+    assert cache.clear() <= 4
+    assert cache.entries(folder) == []
+    assert [path for path in mine if not path.exists()] == []
+
+
+def test_a_folder_of_the_users_is_refused_and_left_as_it_is(folder: Path) -> None:
+    (folder / "tw").mkdir(parents=True)
+    (folder / "tw" / "thesis.tex").write_text("years of work")
+    key = cache.key_of("program")
+    with pytest.warns(CacheWarning, match=r"kept holds what Tilewright did not write \(tw\)"):
+        cache.store(key, DATA)
+    assert cache.load(key) is None  # it is said once
+    cache.store(key, DATA)
+    with pytest.raises(CacheError, match="name an empty folder, or one that is not there yet, in TILEWRIGHT_CACHE_DIR"):
+        cache.clear()
+    assert [path.name for path in folder.rglob("*")] == ["tw", "thesis.tex"]
+
+
+def test_another_tools_marker_is_not_ours(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# made by another tool\n")
+    with pytest.warns(CacheWarning, match="has no CACHEDIR.TAG of Tilewright's"):
+        cache.store(cache.key_of("a"), DATA)
+    assert [path.name for path in folder.iterdir()] == ["CACHEDIR.TAG"]
+
+
+def test_an_empty_folder_and_one_with_entries_alone_become_the_caches(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    cache.store(cache.key_of("a"), DATA)
+    assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    (folder / "CACHEDIR.TAG").unlink()
+    assert cache.load(cache.key_of("a")) == DATA
+    cache.store(cache.key_of("b"), DATA)
+    assert (folder / "CACHEDIR.TAG").exists()
+
+
+def test_a_folder_that_is_marked_while_it_is_looked_at_is_the_caches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(mode=0o700)
+    looked = cache_folder._foreign
+
+    def late(place: Path) -> str | None:
+        monkeypatch.setattr(cache_folder, "_foreign", looked)
+        cache_folder.claim(place)  # another process is faster
+        return looked(place)
+
+    monkeypatch.setattr(cache_folder, "_foreign", late)
+    cache.store(cache.key_of("a"), DATA)
+    assert cache.load(cache.key_of("a")) == DATA
+
+
+def test_the_cache_is_made_for_its_user_alone(folder: Path) -> None:
+    previous = os.umask(0)
+    try:
+        cache.store(cache.key_of("a"), DATA)
+    finally:
+        os.umask(previous)
+    for path in (folder, *(p for p in folder.rglob("*") if p.name != "CACHEDIR.TAG")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+needs_users = pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no user numbers")
+
+
+@needs_users
+@pytest.mark.parametrize("which", ["folder", "shelf", "entry"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_an_entry_that_others_may_write_is_not_loaded(folder: Path, which: str, mode: int) -> None:
+    key = cache.key_of("program")
+    cache.store(key, DATA)
+    path = {"folder": folder, "shelf": folder / key[:2], "entry": place_of(folder, key)}[which]
+    before = path.stat().st_mode & 0o777
+    path.chmod(before | mode)
+    with pytest.warns(CacheWarning, match=f"others may write {path} ") as warned:
+        assert cache.load(key) is None
+    assert cache.load(key) is None  # it is said once
+    assert f"chmod go-w {path}" in str(warned[0].message)
+    path.chmod(before)
+    assert cache.load(key) == DATA
+
+
+@needs_users
+def test_an_entry_of_another_user_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, me = cache.key_of("program"), os.getuid()
+    cache.store(key, DATA)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: me + 1)
+        with pytest.warns(CacheWarning, match=f"{folder} belongs to user {me}, and this process runs as user {me + 1}"):
+            assert cache.load(key) is None
+        cache.store(key, b"theirs")  # nothing is written there either, and it was said before
+    assert cache.load(key) == DATA
+
+
+@needs_users
+def test_one_entry_planted_by_another_user_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.key_of("program")
+    cache.store(key, DATA)
+    entry = place_of(folder, key)
+    owned = os.fstat
+
+    def planted(handle: int) -> os.stat_result:
+        found = list(owned(handle))
+        found[4] = os.getuid() + 1
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", planted)
+    with pytest.warns(CacheWarning, match=f"{entry} belongs to user"):
+        assert cache.load(key) is None
+
+
+@needs_users
+def test_an_entry_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    key = cache.key_of("program")
+    cache.store(key, DATA)
+    shutil.move(place_of(folder, key), tmp_path / "elsewhere")
+    place_of(folder, key).symlink_to(tmp_path / "elsewhere")
+    assert cache.load(key) is None
+
+
+def test_where_there_are_no_users_nothing_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "getuid", raising=False)
+    cache.store(cache.key_of("program"), DATA)
+    folder.chmod(0o777)
+    assert cache.load(cache.key_of("program")) == DATA
+
+
+# -- what names depend on ---------------------------------------------------------------------------------------
+
+
+def test_keys_follow_the_compilers_content_and_not_its_place_or_time(tmp_path: Path) -> None:
+    for place, when in (("one", 1000), ("two", 2000)):
+        (tmp_path / place / "passes").mkdir(parents=True)
+        for name, text in (("a.py", "x = 1\n"), ("passes/b.py", "y = 2\n"), ("passes/note.txt", place)):
+            (tmp_path / place / name).write_text(text)
+            os.utime(tmp_path / place / name, (when, when))
+    first = toolchain.content_of(tmp_path / "one")
+    assert toolchain.content_of(tmp_path / "two") == first
+    (tmp_path / "two" / "passes" / "b.py").write_text("y = 3\n")
+    os.utime(tmp_path / "two" / "passes" / "b.py", (2000, 2000))  # the same size and time: only the content differs
+    assert toolchain.content_of(tmp_path / "two") != first
+    (tmp_path / "one" / "passes" / "b.py").rename(tmp_path / "one" / "b.py")
+    assert toolchain.content_of(tmp_path / "one") != first
+
+
+def test_keys_name_llvm_and_llvmlite() -> None:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    found = toolchain.toolchain()
+    assert f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}" in found
+    assert f"llvmlite {llvmlite.__version__} " in found
 
 
 def test_variables_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from native_checks import on_x86, succeeds
+from native_checks import succeeds
 
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import codegen_server
 from tilewright.runtime.codegen import Helper
-from tilewright.targets.x86 import load
-
-pytestmark = on_x86
+from tilewright.targets.cpu.target import host
 
 GOOD = "define i32 @f(i32 %x) {\n  %y = mul i32 %x, 3\n  ret i32 %y\n}\n"
 # no instruction selects a product of tiles where the CPU is said to have none
@@ -38,7 +36,7 @@ def helper():  # type: ignore[no-untyped-def]
 
 def test_assembly_and_object_code(helper: Helper) -> None:
     assert "imul" in helper.ask(PLAIN, GOOD).decode() or "lea" in helper.ask(PLAIN, GOOD).decode()
-    assert helper.ask(load.request(), GOOD).startswith(b"\x7fELF")
+    assert helper.ask(host().options.request("object"), GOOD).startswith(b"\x7fELF")
 
 
 def test_text_that_does_not_parse_is_reported_with_its_line(helper: Helper) -> None:
@@ -209,7 +207,7 @@ def test_compiles_leave_no_children_no_open_files_and_little_memory() -> None:
         x = whole(5, 37)
         def work(first, count):
             for i in range(first, first + count):
-                y = compile_text(affine(i, i + 1), "x86")(x)
+                y = compile_text(affine(i, i + 1), "cpu")(x)
                 assert (y == x * i + i + 1).all()
 
         work(0, 60)

@@ -8,12 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from native_checks import on_x86
 
-from tilewright.targets.x86 import conversions
-from tilewright.targets.x86.load import load_text
-
-pytestmark = on_x86
+from tilewright.targets.cpu import conversions
+from tilewright.targets.cpu.load import load_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from native_checks import on_x86, script, succeeds
-
-pytestmark = on_x86
+from native_checks import script, succeeds
 
 
 def test_the_guard_pages_guard() -> None:

@@ -10,28 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 from block_checks import Case, conv_amx, conv_avx512, exactly, source
-from native_checks import affine, on_x86, succeeds, whole
+from native_checks import affine, succeeds, whole
 
 from tilewright.compiler.text import compile_text
-from tilewright.errors import ArgumentError, MissingAtomWarning, ProgramError
+from tilewright.errors import ArgumentError, MissingAtomWarning, ProgramError, TargetError
 from tilewright.ir.block import parse_block
 from tilewright.ir.loop import parse_loop
-from tilewright.targets.x86 import cpu, native
+from tilewright.targets import registry
+from tilewright.targets.cpu import host, native
+from tilewright.targets.cpu.families import is_cpu
+from tilewright.targets.registry import MACHINES, machine
+from tilewright.targets.x86 import features as x86
 
-pytestmark = on_x86
 
-
-def native_run(case: Case, **options: Any) -> Any:
+def native_run(case: Case, target: str = "cpu", **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingAtomWarning)
-        return compile_text(source(case.name), "x86", case.params, **options)(*case.arguments)
+        return compile_text(source(case.name), target, case.params, **options)(*case.arguments)
 
 
 # -- arguments ------------------------------------------------------------------------------------------------
 
 
 def test_arguments_are_checked_when_they_are_bound() -> None:
-    program = compile_text(affine(), "x86")
+    program = compile_text(affine(), "cpu")
     x, y = whole(5, 37), np.zeros((5, 37), np.float32)
     strided = np.zeros((5, 74), np.float32)[:, ::2]
     fixed = np.zeros((5, 37), np.float32)
@@ -66,18 +68,18 @@ def test_arguments_are_checked_when_they_are_bound() -> None:
 @pytest.mark.parametrize("workers", [0, -1])
 def test_a_number_of_workers_that_cannot_be_is_refused(workers: int) -> None:
     """-1 used to run for ever."""
-    program = compile_text(affine(), "x86", workers=workers)
+    program = compile_text(affine(), "cpu", workers=workers)
     with pytest.raises(ArgumentError, match=f"workers={workers}"):
         program(whole(5, 37))
 
 
 def test_outputs_that_are_left_out_are_made() -> None:
     x = whole(5, 37)
-    found = compile_text(affine(3, 4), "x86")(x)
+    found = compile_text(affine(3, 4), "cpu")(x)
     assert found.dtype == np.float32
     assert np.array_equal(found, x * 3 + 4)
     given = np.full((5, 37), np.nan, np.float32)
-    assert compile_text(affine(3, 4), "x86")(x, given) is None
+    assert compile_text(affine(3, 4), "cpu")(x, given) is None
     assert np.array_equal(given, found)
 
 
@@ -96,7 +98,7 @@ def test_strided_and_swizzled_arguments_mean_what_they_mean_on_the_interpreter()
 }
 """
     x, results = whole(4, 8), []
-    for target in ("interpreter", "x86"):
+    for target in ("interpreter", "cpu"):
         y, z = np.full((4, 8), np.nan, np.float32), whole(4, 8) * 100
         launch = compile_text(text, target).bind(x, y, z)
         launch()
@@ -109,13 +111,13 @@ def test_strided_and_swizzled_arguments_mean_what_they_mean_on_the_interpreter()
 
 def test_a_program_without_tasks_to_do_does_nothing() -> None:
     y = np.full((0, 37), np.nan, np.float32)
-    compile_text(affine(), "x86", {"M": 0}).bind(whole(0, 37), y)()
-    assert compile_text(affine(), "x86", {"M": 0})(whole(0, 37)).shape == (0, 37)
+    compile_text(affine(), "cpu", {"M": 0}).bind(whole(0, 37), y)()
+    assert compile_text(affine(), "cpu", {"M": 0})(whole(0, 37)).shape == (0, 37)
 
 
 def test_several_roles_are_refused_by_name() -> None:
     with pytest.raises(ProgramError, match=r"has several roles \(producer, consumer\)"):
-        compile_text(source("gemm_hopper"), "x86")
+        compile_text(source("gemm_hopper"), "cpu")
 
 
 # -- results --------------------------------------------------------------------------------------------------
@@ -135,65 +137,63 @@ def test_the_examples_are_exact_on_whatever_x86_this_is(workers: int | None) -> 
         assert exactly(native_run(case, workers=workers), case.wanted), case.params
 
 
-LEVELS = {
-    "sse": frozenset(),
-    "avx2": frozenset({"avx2", "fma", "f16c"}),
-    "avx512 without bf16": frozenset({"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"}),
-    "avx512 with bf16": frozenset(cpu.ASKED_FOR) - {"amx-tile", "amx-bf16", "amx-int8", "avx512fp16"},
-}
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_machines_with_less_are_served(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [n for n in MACHINES if is_cpu(n)])
+def test_machines_with_less_are_served(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without avx512bf16 the code used to call a conversion that no Python process has."""
-    offered = LEVELS[level]
-    if not offered <= cpu.features():
-        pytest.skip("this CPU has less")
-    monkeypatch.setattr(cpu, "features", lambda: offered)
+    target = registry.native(f"cpu:{name}")
     monkeypatch.setattr(native, "_reported", set())
     case = conv_amx()
-    with pytest.warns(MissingAtomWarning, match=r"this CPU has no amx\.bf16: its products run as loops"):
-        program = compile_text(source(case.name), "x86", case.params)
-    assembly = program.text("asm")
-    assert "tdpbf16ps" not in assembly
-    assert ("zmm" in assembly) <= ("avx512f" in offered)
+    if not target.runs:
+        program = compile_text(source(case.name), target.name, case.params)
+        assert program.text("asm")
+        with pytest.raises(TargetError, match=f"code for {name} does not run here: this CPU is"):
+            program(*case.arguments)
+        pytest.skip(f"code for {name} does not run here")
+    if "amx.bf16" not in target.machine.multiply:
+        with pytest.warns(MissingAtomWarning, match=rf"{name} has no amx\.bf16: its products run as loops"):
+            program = compile_text(source(case.name), target.name, case.params)
+        assembly = program.text("asm")
+        assert "tdpbf16ps" not in assembly
+        assert ("zmm" in assembly) <= ("avx512f" in target.machine.features)
+    else:
+        program = compile_text(source(case.name), target.name, case.params)
     assert case.wanted is not None
     assert exactly(program(*case.arguments), case.wanted)
     case = conv_avx512()
     assert case.wanted is not None
-    assert exactly(native_run(case), case.wanted)
+    assert exactly(native_run(case, target=target.name), case.wanted)
 
 
 def test_a_cpu_feature_that_is_off_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "features", lambda: frozenset({"avx2", "fma"}))
-    flags = cpu.llvm_features().split(",")
+    monkeypatch.setattr(x86, "detect", lambda: frozenset({"avx2", "fma"}))
+    flags = x86.host_features().split(",")
     assert "+avx2" in flags
     assert "-avx512f" in flags
     assert flags.index("-avx512f") > max(flags.index(f) for f in flags if f.startswith("+"))
 
 
-@pytest.mark.skipif("amx-bf16" not in cpu.features(), reason="needs AMX")
+@pytest.mark.skipif("amx-bf16" not in host.features(), reason="needs AMX")
 def test_tiles_are_used_where_the_cpu_has_them() -> None:
     case = conv_amx()
-    assert "tdpbf16ps" in compile_text(source(case.name), "x86", case.params).text("asm")
+    assert "tdpbf16ps" in compile_text(source(case.name), "cpu", case.params).text("asm")
 
 
-@pytest.mark.skipif("avx512f" not in cpu.features(), reason="needs AVX-512")
+@pytest.mark.skipif("avx512f" not in host.features(), reason="needs AVX-512")
 def test_wide_vectors_are_used_where_the_cpu_has_them() -> None:
     case = conv_avx512()
-    assert re.search(r"vfmadd\w+ps.*zmm", compile_text(source(case.name), "x86", case.params).text("asm"))
+    assert re.search(r"vfmadd\w+ps.*zmm", compile_text(source(case.name), "cpu", case.params).text("asm"))
 
 
 def test_a_damaged_entry_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     x = whole(5, 37)
-    compile_text(affine(7, 8), "x86")(x)
+    compile_text(affine(7, 8), "cpu")(x)
     files = [path for path in tmp_path.glob("??/*") if path.is_file()]
     assert files
     before = {path: path.read_bytes() for path in files}
     for path, data in before.items():
         path.write_bytes(data[:-7] + b"garbage")
-    assert np.array_equal(compile_text(affine(7, 8), "x86")(x), x * 7 + 8)
+    assert np.array_equal(compile_text(affine(7, 8), "cpu")(x), x * 7 + 8)
     kernels = [path for path, data in before.items() if b'"name": "affine"' in data]
     assert kernels
     assert all(path.read_bytes() == before[path] for path in kernels)
@@ -202,22 +202,22 @@ def test_a_damaged_entry_is_compiled_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_second_compile_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     x = whole(5, 37)
-    first = compile_text(affine(7, 9), "x86")
+    first = compile_text(affine(7, 9), "cpu")
     first(x)
 
     def never(*_: Any) -> bytes:
         raise AssertionError("the program was compiled again")
 
     monkeypatch.setattr(native.HELPER, "ask", never)
-    assert np.array_equal(compile_text(affine(7, 9), "x86")(x), first(x))
+    assert np.array_equal(compile_text(affine(7, 9), "cpu")(x), first(x))
     with pytest.raises(AssertionError, match="compiled again"):
-        compile_text(affine(7, 10), "x86")
+        compile_text(affine(7, 10), "cpu")
     with pytest.raises(AssertionError, match="compiled again"):
-        compile_text(affine(7, 9), "x86", {"M": 6})
+        compile_text(affine(7, 9), "cpu", {"M": 6})
     with monkeypatch.context() as patch:
-        patch.setattr(cpu, "features", lambda: frozenset({"avx2"}))
+        patch.setattr("tilewright.targets.cpu.target.host_machine", lambda: machine("portable"))
         with pytest.raises(AssertionError, match="compiled again"):
-            compile_text(affine(7, 9), "x86")
+            compile_text(affine(7, 9), "cpu")
 
 
 # -- host programs --------------------------------------------------------------------------------------------
@@ -257,13 +257,13 @@ block times(%x: in global f32 (M, N), %w: in global f32 (N), %y: out global f32 
 def test_a_host_program_natively(m: int, n: int) -> None:
     x, w = whole(m, n), whole(n) + 1
     y = np.full((m, n), np.nan, np.float32)
-    compile_text(HOST, "x86").bind(x, w, y)()
+    compile_text(HOST, "cpu").bind(x, w, y)()
     assert np.array_equal(y, x * w * 2)
 
 
 def test_what_a_host_program_packs_is_packed_once() -> None:
     x, w, y = whole(3, 5), whole(5) + 1, np.zeros((3, 5), np.float32)
-    bound = compile_text(HOST, "x86").bind(x, w, y)
+    bound = compile_text(HOST, "cpu").bind(x, w, y)
     bound()
     before = w.copy()
     w[:] = 100
@@ -279,7 +279,7 @@ def test_every_level_is_dumped_and_numbered_by_pass(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TILEWRIGHT_DUMP", str(tmp_path / "made" / "here"))
     x = whole(5, 37)
     for _ in range(2):
-        program = compile_text(affine(5, 6), "x86")
+        program = compile_text(affine(5, 6), "cpu")
     files = sorted((tmp_path / "made" / "here").iterdir())
     steps = [re.fullmatch(r"\d+-(\d+)-affine-(\d+-\w+\.\w+)", f.name) for f in files]
     assert all(steps)
@@ -294,9 +294,9 @@ def test_every_level_is_dumped_and_numbered_by_pass(tmp_path: Path, monkeypatch:
     assert assembly == program.text("asm")
     monkeypatch.delenv("TILEWRIGHT_DUMP")
     wanted_result = x * 5 + 6
-    assert np.array_equal(compile_text(block, "x86")(x), wanted_result)
-    assert np.array_equal(compile_text(loop, "x86")(x.reshape(-1)).reshape(5, 37), wanted_result)
-    assert np.array_equal(compile_text(loop)(x.reshape(-1)).reshape(5, 37), wanted_result)
+    assert np.array_equal(compile_text(block, "cpu")(x), wanted_result)
+    assert np.array_equal(compile_text(loop, "cpu")(x.reshape(-1)).reshape(5, 37), wanted_result)
+    assert np.array_equal(compile_text(loop, target="interpreter")(x.reshape(-1)).reshape(5, 37), wanted_result)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -306,10 +306,10 @@ def test_the_number_of_threads_is_respected(count: int) -> None:
         import threading
         from native_checks import affine, whole
         from tilewright import compile_text
-        from tilewright.targets.x86.pool import pool
+        from tilewright.targets.cpu.pool import pool
 
         x = whole(5, 37)
-        program = compile_text(affine(), "x86")
+        program = compile_text(affine(), "cpu")
         for _ in range(100):
             assert (program(x) == x * 2 + 1).all()
         names = [t.name for t in threading.enumerate() if t.name.startswith("tilewright-")]

@@ -7,11 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from native_checks import affine, on_x86, succeeds, whole
+from native_checks import affine, succeeds, whole
 
+import tilewright
 from tilewright.compiler.text import compile_text
-
-pytestmark = on_x86
 
 COUNT = """block count(%step: in global i32 (T), %total: inout global i32 (T))
   param T = 7
@@ -28,7 +27,7 @@ COUNT = """block count(%step: in global i32 (T), %total: inout global i32 (T))
 @pytest.mark.parametrize("workers", [None, 1])
 def test_each_of_many_launches_does_every_task_once(workers: int | None) -> None:
     step, total = np.arange(1, 8, dtype=np.int32), np.zeros(7, np.int32)
-    launch = compile_text(COUNT, "x86", workers=workers).bind(step, total)
+    launch = compile_text(COUNT, "cpu", workers=workers).bind(step, total)
     for number in range(1, 20001):
         launch()
         if number % 997 == 0:
@@ -38,7 +37,7 @@ def test_each_of_many_launches_does_every_task_once(workers: int | None) -> None
 
 def test_workers_that_fell_asleep_wake_up() -> None:
     step, total = np.arange(1, 8, dtype=np.int32), np.zeros(7, np.int32)
-    launch = compile_text(COUNT, "x86").bind(step, total)
+    launch = compile_text(COUNT, "cpu").bind(step, total)
     for pause in (0, 0.0002, 0.0005, 0.001, 0.002, 0.01) * 20:
         launch()
         time.sleep(pause)
@@ -49,7 +48,7 @@ def test_workers_that_fell_asleep_wake_up() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_threads_may_launch_at_the_same_time(workers: int | None, shared: bool) -> None:
     """Launches used to overwrite each other's function and arguments."""
-    program = compile_text(COUNT, "x86", workers=workers)
+    program = compile_text(COUNT, "cpu", workers=workers)
     step = np.arange(1, 8, dtype=np.int32)
     totals = [np.zeros(7, np.int32) for _ in range(4)]
     launches = [program.bind(step, total) for total in totals]
@@ -78,7 +77,7 @@ def test_threads_may_compile_at_the_same_time() -> None:
     def work(number: int) -> None:
         for i in range(5):
             factor = 10 * number + i
-            if not np.array_equal(compile_text(affine(factor, i), "x86")(x), x * factor + i):
+            if not np.array_equal(compile_text(affine(factor, i), "cpu")(x), x * factor + i):
                 wrong.append(f"{factor}")
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -100,15 +99,15 @@ def test_a_forked_process_compiles_and_runs_and_its_parent_goes_on() -> None:
 
         x = whole(5, 37)
         y = np.zeros_like(x)
-        bound = compile_text(affine(2, 3), "x86").bind(x, y)
-        single = compile_text(affine(4, 5), "x86", workers=1).bind(x, y)
+        bound = compile_text(affine(2, 3), "cpu").bind(x, y)
+        single = compile_text(affine(4, 5), "cpu", workers=1).bind(x, y)
         bound()
 
         def check(depth):
             for _ in range(3):
                 y[:] = -1; bound(); assert (y == x * 2 + 3).all()          # on the forking thread's own
                 y[:] = -1; single(); assert (y == x * 4 + 5).all()
-            assert (compile_text(affine(6, depth), "x86")(x) == x * 6 + depth).all()  # new threads, a new helper
+            assert (compile_text(affine(6, depth), "cpu")(x) == x * 6 + depth).all()  # new threads, a new helper
             y[:] = -1; bound(); assert (y == x * 2 + 3).all()              # the old launch with the new threads
 
         def forked(depth):
@@ -142,7 +141,7 @@ def test_forks_while_other_threads_launch_and_compile() -> None:
 
         x = whole(5, 37)
         y = np.zeros_like(x)
-        bounds = [compile_text(affine(2, 3), "x86", workers=w).bind(x, np.zeros_like(x)) for w in (1, 2)]
+        bounds = [compile_text(affine(2, 3), "cpu", workers=w).bind(x, np.zeros_like(x)) for w in (1, 2)]
         ended = threading.Event()
 
         def launching():
@@ -154,7 +153,7 @@ def test_forks_while_other_threads_launch_and_compile() -> None:
             i = 0
             while not ended.is_set():
                 i += 1
-                compile_text(affine(i, 1), "x86")(x)
+                compile_text(affine(i, 1), "cpu")(x)
 
         threads = [threading.Thread(target=f, daemon=True) for f in (launching, compiling)]
         for t in threads: t.start()
@@ -162,7 +161,7 @@ def test_forks_while_other_threads_launch_and_compile() -> None:
             child = os.fork()
             if child == 0:
                 for bound in bounds: bound()
-                assert (compile_text(affine(3, i), "x86")(x) == x * 3 + i).all()
+                assert (compile_text(affine(3, i), "cpu")(x) == x * 3 + i).all()
                 os._exit(7)
             for _ in range(400):
                 pid, status = os.waitpid(child, os.WNOHANG)
@@ -195,7 +194,7 @@ def test_a_launch_while_the_process_ends_still_runs() -> None:
             print((y == x * 2 + 1).all())
 
         atexit.register(late)  # runs after the pool has ended
-        program = compile_text(affine(), "x86")
+        program = compile_text(affine(), "cpu")
         bound = program.bind(x, y)
         bound()
         """,
@@ -210,7 +209,7 @@ def test_fewer_threads_than_asked_for_are_enough() -> None:
         import threading
         from native_checks import affine, whole
         from tilewright import compile_text
-        from tilewright.targets.x86.pool import pool
+        from tilewright.targets.cpu.pool import pool
 
         start, left = threading.Thread.start, [1]
 
@@ -223,7 +222,7 @@ def test_fewer_threads_than_asked_for_are_enough() -> None:
 
         threading.Thread.start = refusing
         x = whole(5, 37)
-        assert (compile_text(affine(), "x86")(x) == x * 2 + 1).all()
+        assert (compile_text(affine(), "cpu")(x) == x * 2 + 1).all()
         assert pool().workers == 2
         """,
         TILEWRIGHT_THREADS="4",
@@ -235,9 +234,39 @@ def test_a_launch_keeps_what_it_needs() -> None:
 
     def bound() -> tuple[object, object]:
         y = np.zeros((5, 37), np.float32)
-        return compile_text(affine(2, 9), "x86").bind(whole(5, 37), y), y
+        return compile_text(affine(2, 9), "cpu").bind(whole(5, 37), y), y
 
     launch, y = bound()
     gc.collect()
     launch()  # type: ignore[operator]
     assert np.array_equal(y, whole(5, 37) * 2 + 9)  # type: ignore[arg-type]
+
+
+def test_threads_may_trace_compile_and_call_kernels_at_the_same_time() -> None:
+    """Each thread has kernels of its own, and all share one executable and one layer."""
+    wrong: list[str] = []
+    rng = np.random.default_rng(0)
+    images = [rng.integers(-3, 4, (1, 4 + n, 5, 3)).astype(np.float32) for n in range(4)]
+    layer = tilewright.Conv2d(rng.integers(-3, 4, (6, 3, 3, 3)).astype(np.float32), padding=1)
+    shared = tilewright.compile(tilewright.kernels.gemm("nn", "f32"), target="cpu")
+    results = [np.empty(0)] * 4
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        for i in range(3):
+            a, b = np.full((number + 1, i + 2), 2.0, np.float32), np.full((i + 2, 7), 3.0, np.float32)
+            own = tilewright.compile(tilewright.kernels.gemm("nn", "f32", bias=True), target="cpu")
+            if not np.array_equal(shared(a, b), a @ b):
+                wrong.append(f"shared {number} {i}")
+            if not np.array_equal(own(a, b, np.ones(7, np.float32)), a @ b + 1):
+                wrong.append(f"own {number} {i}")
+        results[number] = layer(images[number])
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(np.array_equal(layer(image), result) for image, result in zip(images, results, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,13 @@ import open_programs
 import pytest
 from block_checks import conv_avx512, source
 from guarded import guarded
-from native_checks import on_x86, succeeds
+from native_checks import succeeds
 from open_programs import AFFINE, BF16, CONV, POINTWISE, PRODUCT, Problem, small
 
 from tilewright.compiler.text import compile_text
 from tilewright.errors import MissingAtomWarning, ProgramError
 from tilewright.runtime.codegen import HELPER
-from tilewright.targets.registry import machine
-from tilewright.targets.x86 import cpu
-
-pytestmark = on_x86
+from tilewright.targets.cpu import host
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,7 +43,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def native(text: str, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingAtomWarning)
-        return compile_text(text, "x86", **options)
+        return compile_text(text, "cpu", **options)
 
 
 def exact(program: Any, case: Problem, at: str | None = None, **options: Any) -> bool:
@@ -83,7 +81,7 @@ def test_a_convolution_with_open_images(compiles: list[str]) -> None:
     assert len(compiles) == 1
 
 
-@pytest.mark.skipif(not cpu.has(machine("x86.amx").multiply_atom("amx.bf16")), reason="this CPU has no AMX")
+@pytest.mark.skipif("amx.bf16" not in host.host_machine().multiply, reason="this CPU has no AMX")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_pointwise_convolution_by_tiles_with_open_rows(compiles: list[str], workers: int) -> None:
     program = native(POINTWISE, workers=workers)
@@ -170,7 +168,7 @@ def test_the_loop_program_is_a_program(compiles: list[str]) -> None:
         assert exact(lowered, flat, params=sizes)
 
 
-@pytest.mark.skipif("avx512f" not in cpu.features(), reason="needs AVX-512: the program's atom")
+@pytest.mark.skipif("avx512f" not in host.features(), reason="needs AVX-512: the program's atom")
 def test_limits_are_worked_out_before_the_loops() -> None:
     """No division and no minimum of run-time values in a loop over blocks or within it."""
     text = native(CONV).text("llvm")
@@ -218,7 +216,7 @@ def test_every_element_type_has_a_ragged_end(kind: str) -> None:
   }}
 }}
 """
-    program, meaning = native(text), compile_text(text)
+    program, meaning = native(text), compile_text(text, target="interpreter")
     for m, n in ((1, 1), (3, 5), (17, 2), (4, 33), (8, 64)):
         x = small(m, n, form=form)
         y, z = program(x)
@@ -242,7 +240,7 @@ def test_formulas_of_coordinates_and_branches() -> None:
   }
 }
 """
-    program, meaning = native(text), compile_text(text)
+    program, meaning = native(text), compile_text(text, target="interpreter")
     for m, n in ((1, 1), (3, 17), (8, 9)):
         y = np.zeros((m, n), np.int32)
         program.bind(y)()
@@ -278,7 +276,7 @@ def test_strides_and_places_of_fused_rows_are_expressions() -> None:
         assert exact(program, Problem((x, b.reshape(1, 4, 16, 1)), wanted)), (n, p, q, c)
 
 
-@pytest.mark.skipif(not cpu.has(machine("x86.amx").multiply_atom("amx.bf16")), reason="this CPU has no AMX")
+@pytest.mark.skipif("amx.bf16" not in host.host_machine().multiply, reason="this CPU has no AMX")
 def test_tiles_are_loaded_at_an_open_stride() -> None:
     text = POINTWISE.replace("(M, 64), %packed", "(M, C), %packed").replace(
         "param M in 1..1000000", "param M in 1..1000, C in 64..1000"
@@ -304,7 +302,7 @@ def test_an_argument_with_open_strides() -> None:
   }
 }
 """
-    program, meaning = native(text), compile_text(text)
+    program, meaning = native(text), compile_text(text, target="interpreter")
     for m, n in ((1, 1), (4, 5), (3, 19)):
         x = small(m, n)
         assert exact(program, Problem((x,), x + 1))
@@ -333,7 +331,8 @@ def test_loops_that_no_value_gives_a_round() -> None:
 def test_a_cpu_without_the_atoms_runs_loops_of_the_same_meaning(
     compiles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.targets.x86.native.has", lambda atom: False)
+    bare = replace(host.host_machine(), multiply={})
+    monkeypatch.setattr("tilewright.targets.cpu.target.host_machine", lambda: bare)
     for text, make, sizes in (
         (PRODUCT, open_programs.product, ((1,), (9,), (20,))),
         (CONV, open_programs.conv, ((1, 1, 1), (1, 2, 8), (2, 3, 15))),
@@ -415,7 +414,7 @@ def test_the_end_of_no_round_is_not_done() -> None:
 }
 """
     x = small(4, 16)
-    for target in ("interpreter", "x86"):
+    for target in ("interpreter", "cpu"):
         y = small(4, 16, seed=3)
         wanted = y.copy()
         for f in range(3):
@@ -440,7 +439,7 @@ def test_a_host_program_launches_one_object_with_many_sizes(compiles: list[str])
 """
         + AFFINE
     )
-    program, meaning = native(text), compile_text(text)
+    program, meaning = native(text), compile_text(text, target="interpreter")
     for m, n in ((1, 1), (3, 20), (7, 5)):
         x = small(m, n)
         y, z = np.full((2, m, n), np.nan, np.float32)
@@ -468,7 +467,7 @@ block add(%x: in global f32 (M), %y: out global f32 (M))
   }
 }
 """
-    for target in ("interpreter", "x86"):
+    for target in ("interpreter", "cpu"):
         program = compile_text(text, target)
         for n in (3, 20):
             x = small(n)
@@ -481,4 +480,4 @@ block add(%x: in global f32 (M), %y: out global f32 (M))
 def test_host_programs_read_sizes_and_have_none_open() -> None:
     text = "host f(%x: in global f32 (A))\n  param K in 1..4\n  size A\n{\n}\n"
     with pytest.raises(ProgramError, match=r"K in 1\.\.4: a host program reads its sizes off its arguments: `size K`"):
-        compile_text(text)
+        compile_text(text, target="interpreter")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from native_checks import on_x86
 from stress import stress
-
-pytestmark = on_x86
 
 
 def test_processes_share_a_cache_while_some_are_killed(tmp_path: Path) -> None:

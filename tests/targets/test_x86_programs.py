@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -14,8 +14,6 @@ import tilewright
 from tilewright.errors import ArgumentError, MissingAtomWarning, ProgramError
 from tilewright.ir.loop import parse_loop
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code for x86 runs on x86")
-
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BLOCK = Path(__file__).parents[2] / "examples" / "block"
 
@@ -23,7 +21,7 @@ BLOCK = Path(__file__).parents[2] / "examples" / "block"
 def compiled(name, **params):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingAtomWarning)  # a CPU without the atom runs loops
-        return tilewright.compile_text((BLOCK / f"{name}.block").read_text(), "x86", params)
+        return tilewright.compile_text((BLOCK / f"{name}.block").read_text(), "cpu", params)
 
 
 def convolution(x, w, stride, pad):
@@ -113,18 +111,20 @@ def test_taps_outside_the_image_are_not_multiplied():
 
 def test_an_atom_that_is_missing_becomes_loops(monkeypatch):
     """The same results without AMX; it is reported once."""
-    from tilewright.targets.x86 import native
+    from tilewright.targets.cpu import host, native
 
-    monkeypatch.setattr(native, "has", lambda atom: not atom.name.startswith("amx"))
+    machine = host.host_machine()
+    without = replace(machine, multiply={n: a for n, a in machine.multiply.items() if not n.startswith("amx")})
+    monkeypatch.setattr("tilewright.targets.cpu.target.host_machine", lambda: without)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
     monkeypatch.setattr(native, "_reported", set())
     text = (BLOCK / "conv_amx.block").read_text()
     params = {"H": 4, "W": 5, "C": 32, "F": 32, "STRIP": 2, "CHUNK": 32}
     with pytest.warns(MissingAtomWarning, match="no amx.bf16: its products run as loops of the same meaning"):
-        made = tilewright.compile_text(text, "x86", params)
+        made = tilewright.compile_text(text, "cpu", params)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tilewright.compile_text(text, "x86", params | {"H": 6})
+        tilewright.compile_text(text, "cpu", params | {"H": 6})
     rng = np.random.default_rng(0)
     x, w = small(rng, 1, 4, 5, 32, dtype=BF16), small(rng, 32, 3, 3, 32, dtype=BF16)
     assert np.array_equal(made(x, amx_packed(w, 32)), convolution(x, w, 1, 1).astype(BF16))
@@ -148,7 +148,7 @@ def test_every_level_can_be_read():
 
 def test_the_loop_text_compiles_to_the_same_code():
     made = compiled("conv_avx512", H=4, W=4, C=4, F=32, PIX=4)
-    again = tilewright.compile_text(made.text("loop"), "x86")
+    again = tilewright.compile_text(made.text("loop"), "cpu")
     assert again._kernel.object == made._kernel.object
 
 
@@ -156,5 +156,5 @@ def test_the_block_text_compiles_to_the_same_code():
     made = compiled("conv_amx", H=4, W=4, C=32, F=32, STRIP=4, CHUNK=32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingAtomWarning)
-        again = tilewright.compile_text(made.text("block"), "x86")
+        again = tilewright.compile_text(made.text("block"), "cpu")
     assert again._kernel.object == made._kernel.object

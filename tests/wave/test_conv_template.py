@@ -101,7 +101,7 @@ def test_convolution_is_exact(layout, n, h, w, c, hf, wf, nf, stride, padding, d
     if layout == "nchw_fchw":
         x, we = np.ascontiguousarray(x.transpose(0, 3, 1, 2)), np.ascontiguousarray(we.transpose(3, 2, 0, 1))
         expected = expected.transpose(0, 3, 1, 2)
-    executable = tilewright.compile(conv, symbols, strict=True)
+    executable = tilewright.compile(conv, symbols, strict=True, target="executor")
     out = poison(expected.shape, output_dtype)
     executable(x, we, out)
     np.testing.assert_array_equal(out.astype(np.int64), expected)
@@ -109,7 +109,7 @@ def test_convolution_is_exact(layout, n, h, w, c, hf, wf, nf, stride, padding, d
     text = executable.text()
     assert str(parse_tile(text)) == text
     again = poison(expected.shape, output_dtype)
-    tilewright.compile(text, strict=True)(x, we, again)
+    tilewright.compile(text, strict=True, target="executor")(x, we, again)
     assert again.tobytes() == out.tobytes()
 
 
@@ -118,9 +118,9 @@ def test_blocks_and_ratios_change_nothing():
     x = rng.integers(-2, 3, (2, 7, 6, 5)).astype(np.float16)
     we = rng.integers(-2, 3, (3, 2, 5, 9)).astype(np.float16)
     shape = (2, 7, 6, 5, 3, 2, 9, (2, 1))
-    plain = tilewright.compile(*get_igemm_conv2d("nhwc_hwcf", *shape))(x, we)
+    plain = tilewright.compile(*get_igemm_conv2d("nhwc_hwcf", *shape), target="executor")(x, we)
     for block in ({"block_m": 4, "block_n": 3, "block_k": 7}, {"block_m": 64, "ratio_m": 2, "ratio_n": 2}):
-        blocked = tilewright.compile(*get_igemm_conv2d("nhwc_hwcf", *shape, **block))(x, we)
+        blocked = tilewright.compile(*get_igemm_conv2d("nhwc_hwcf", *shape, **block), target="executor")(x, we)
         np.testing.assert_array_equal(blocked, plain)
 
 
@@ -146,7 +146,7 @@ def test_a_filter_larger_than_the_image_is_refused(image, taps, options):
 
 def test_wrong_arguments_are_named():
     conv, symbols = get_igemm_conv2d("nhwc_hwcf", 1, 4, 5, 2, 3, 2, 3, 1)
-    executable = tilewright.compile(conv, symbols)
+    executable = tilewright.compile(conv, symbols, target="executor")
     x, we = np.ones((1, 4, 5, 2), np.float16), np.ones((3, 2, 2, 3), np.float16)
     with pytest.raises(ArgumentError, match="argument x has shape"):
         executable(np.ones((1, 5, 4, 2), np.float16), we)

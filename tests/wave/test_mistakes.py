@@ -105,7 +105,7 @@ def test_carried_values_that_change_their_type():
         tkw.write(loop, c)
 
     with pytest.raises(DimensionMismatch, match=r"carried value 0 starts as f32\[M\] and is returned as f32\[M, N\]"):
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
 
 
 def test_a_mapping_whose_outputs_are_not_its_iterators():
@@ -141,7 +141,7 @@ def test_python_if_on_a_tile():
         tkw.write(x, c)
 
     with pytest.raises(PythonControlFlow, match=r"tkw\.select\(condition, a, b\)") as caught:
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
     assert "if x > 0:" in str(caught.value)
 
 
@@ -152,7 +152,7 @@ def test_python_for_on_a_tile():
             tkw.write(row, c)
 
     with pytest.raises(PythonControlFlow, match="Python's `for` cannot walk a tile") as caught:
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
     assert "for row in tkw.read(a):" in str(caught.value)
 
 
@@ -162,7 +162,7 @@ def test_a_kernel_that_never_writes():
         tkw.read(a)
 
     with pytest.raises(NothingWritten, match="the kernel kernel never writes") as caught:
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
     assert "def kernel(a: f32_mn):" in str(caught.value) or "@tkw.wave()" in str(caught.value)
 
 
@@ -178,7 +178,7 @@ def test_a_symbol_that_nothing_binds():
         "tkw.scalar(L, tkl.f32)",
     )
     x = np.ones((2, 3), np.float32)
-    assert (tilewright.compile(kernel, {L: 5})(x) == 5).all()
+    assert (tilewright.compile(kernel, {L: 5}, target="executor")(x) == 5).all()
 
 
 def online_sum(constraints):
@@ -197,11 +197,11 @@ def online_sum(constraints):
 
 def test_a_tile_size_that_is_meaning_must_be_given():
     with pytest.raises(MissingTiling, match=r"tkw\.TilingConstraint\(N, BLOCK_N\)"):
-        tilewright.compile(online_sum([]))
+        tilewright.compile(online_sum([]), target="executor")
     block = tkl.sym.BLOCK_N
     with pytest.raises(UnboundSymbol, match="BLOCK_N"):
-        tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]))
-    kernel = tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]), {block: 2})
+        tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]), target="executor")
+    kernel = tilewright.compile(online_sum([tkw.TilingConstraint(N, block)]), {block: 2}, target="executor")
     assert kernel(np.array([[1, 2, 3, 4, 5]], np.float32)).tolist() == [((0 * 2 + 3) * 2 + 7) * 2 + 5]
 
 
@@ -217,7 +217,7 @@ def test_any_tile_is_checked():
         tkw.write(loop, c)
 
     with pytest.raises(ExecutionError, match="tiles of 5 and of 3 give different results"):
-        tilewright.compile(kernel)(np.array([[1, 2, 3, 4, 5]], np.float32))
+        tilewright.compile(kernel, target="executor")(np.array([[1, 2, 3, 4, 5]], np.float32))
 
 
 def test_a_narrowing_write_is_reported_once_and_refused_when_strict():
@@ -226,7 +226,7 @@ def test_a_narrowing_write_is_reported_once_and_refused_when_strict():
         tkw.write(tkw.read(a), c)
 
     with pytest.warns(NarrowingWarning, match=r"write rounds f32 to f16; say so with tkw\.cast") as seen:
-        run = tilewright.compile(kernel)
+        run = tilewright.compile(kernel, target="executor")
     assert len(seen) == 1
     assert run(np.array([[1 + 2**-12]], np.float32)).tolist() == [[1.0]]
     taught(kernel, DtypeMismatch, "write rounds f32 to f16", "tkw.write(tkw.read(a), c)", strict=True)
@@ -241,7 +241,7 @@ def test_an_argument_read_and_written_through_different_accesses_is_reported():
         tkw.write(tkw.read(a, mapping=turned), a)
 
     with pytest.warns(AliasingWarning, match="argument a is read and written through different accesses") as seen:
-        tilewright.compile(kernel)
+        tilewright.compile(kernel, target="executor")
     assert str(seen[0].message).count("File") == 2
 
 
@@ -251,7 +251,7 @@ def test_reading_and_writing_in_place_is_fine():
         tkw.write(tkw.read(a) * 2.0, a)
 
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    tilewright.compile(kernel)(x)
+    tilewright.compile(kernel, target="executor")(x)
     assert x.tolist() == [[0, 2, 4], [6, 8, 10]]
 
 
@@ -265,7 +265,7 @@ def test_a_read_that_leaves_its_tensor():
         tkw.write(x, c)
 
     with pytest.raises(ExecutionError, match=r"read leaves its tensor.*otherwise=0"):
-        tilewright.compile(kernel)(np.ones((2, 3), np.float32))
+        tilewright.compile(kernel, target="executor")(np.ones((2, 3), np.float32))
 
 
 def test_out_of_scope_names_say_so():
@@ -320,7 +320,7 @@ def scaled():
     def scale(a: f32_mn, b: f32_mn, factor: tkl.f32):
         tkw.write(tkw.read(a) * factor, b)
 
-    return tilewright.compile(scale)
+    return tilewright.compile(scale, target="executor")
 
 
 def test_arguments_that_fit(scaled):
@@ -365,7 +365,7 @@ def test_unknown_targets_and_plans_are_refused(scaled):
     with pytest.raises(ArgumentError, match="target='gpu'"):
         tilewright.compile(scaled.program, target="gpu")
     with pytest.raises(ArgumentError, match="plan="):
-        tilewright.compile(scaled.program, plan="m 16")
+        tilewright.compile(scaled.program, plan="m 16", target="executor")
 
 
 # -- rows of Wave's mistakes that have a meaning here ---------------------------------------------------------
@@ -393,22 +393,29 @@ def test_what_wave_gets_wrong_or_refuses_runs_right_here():
     b = rng.integers(-4, 5, (27, 7)).astype(np.float16)
     wanted = a.astype(np.float32) @ b.astype(np.float32)
     tiled = [tkw.TilingConstraint(K, tkl.sym.BLOCK_K), tkw.WorkgroupConstraint(M, tkl.sym.BLOCK_M, 0)]
-    assert (tilewright.compile(gemm((K, N)))(a, b) == wanted).all()  # [K, N] without a mapping
-    assert (tilewright.compile(gemm((N, K), constraints=tiled))(a, b.T) == wanted).all()  # BLOCK_K not bound
+    assert (tilewright.compile(gemm((K, N)), target="executor")(a, b) == wanted).all()  # [K, N] without a mapping
+    assert (
+        tilewright.compile(gemm((N, K), constraints=tiled), target="executor")(a, b.T) == wanted
+    ).all()  # BLOCK_K not bound
     wide = gemm((K, N), tkl.f32)
-    assert (tilewright.compile(wide)(a.astype(np.float32), b.astype(np.float32)) == wanted).all()  # f32 inputs
+    assert (
+        tilewright.compile(wide, target="executor")(a.astype(np.float32), b.astype(np.float32)) == wanted
+    ).all()  # f32 inputs
 
     @tkw.wave([tkw.WorkgroupConstraint(N, 64, 0)])
     def row_max(x: f32_mn, y: f32_m):
         tkw.write(tkw.max(tkw.read(x), dim=N), y)
 
     negative = -np.arange(1, 55, dtype=np.float32).reshape(2, 27)
-    assert tilewright.compile(row_max)(negative).tolist() == [-1, -28]  # padding does not join the maximum
+    assert tilewright.compile(row_max, target="executor")(negative).tolist() == [
+        -1,
+        -28,
+    ]  # padding does not join the maximum
 
 
 def test_compiling_twice_gives_the_same_program():
     kernel = gemm((N, K), constraints=[tkw.TilingConstraint(K, 16)])
-    assert tilewright.compile(kernel).text() == tilewright.compile(kernel).text()
+    assert tilewright.compile(kernel, target="executor").text() == tilewright.compile(kernel, target="executor").text()
 
 
 def test_every_write_that_may_lose_something_is_narrowing():
@@ -421,15 +428,15 @@ def test_every_write_that_may_lose_something_is_narrowing():
             tkw.write(tkw.read(a), c)
 
         if (given, out) in safe:
-            tilewright.compile(kernel, strict=True)
+            tilewright.compile(kernel, strict=True, target="executor")
         else:
             with pytest.raises(DtypeMismatch, match=f"write rounds {given} to {out}"):
-                tilewright.compile(kernel, strict=True)
+                tilewright.compile(kernel, strict=True, target="executor")
 
 
 def test_compiling_a_program_leaves_it_as_it_was(scaled):
     before = str(scaled.program)
-    tilewright.compile(scaled.program, {M: 3})
+    tilewright.compile(scaled.program, {M: 3}, target="executor")
     assert str(scaled.program) == before
 
 
@@ -443,14 +450,56 @@ def test_sizes_and_assumptions_are_checked_at_the_call():
             c,
         )
 
-    run = tilewright.compile(kernel, {N: M - 4})
+    run = tilewright.compile(kernel, {N: M - 4}, target="executor")
     with pytest.raises(ArgumentError, match="N comes out as -1; it must be at least 0"):
         run(np.ones(3, np.float32))
     with pytest.raises(ArgumentError, match="kernel assumes M >= 3, but M = 2"):
-        tilewright.compile(kernel, {N: 1})(np.ones(2, np.float32))
+        tilewright.compile(kernel, {N: 1}, target="executor")(np.ones(2, np.float32))
     assert run(np.ones(6, np.float32)).shape == (2,)
 
 
 def test_tile_sizes_are_at_least_one():
     with pytest.raises(ArgumentError, match="the tile size of N is BLOCK_N = 0; it must be at least 1"):
-        tilewright.compile(online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)]), {"BLOCK_N": 0})
+        tilewright.compile(online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)]), {"BLOCK_N": 0}, target="executor")
+
+
+# -- symbols that a kernel does not have -----------------------------------------------------------------------
+
+
+def test_symbols_that_the_kernel_does_not_have_are_refused(scaled):
+    with pytest.raises(ArgumentError, match=r"symbols: scale has no symbol ZZ; it has M, N$"):
+        tilewright.compile(scaled.program, {"ZZ": 3}, target="executor")
+    kernel = online_sum([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)])
+    for key in ("BLOCKN", tkl.sym.BLOCKN):
+        with pytest.raises(ArgumentError, match=r"has no symbol BLOCKN; it has .*; did you mean BLOCK_N\?"):
+            tilewright.compile(kernel, {"BLOCK_N": 2, key: 4}, target="executor")
+    with pytest.raises(ArgumentError, match="has no symbol ZZ"):
+        tilewright.compile(kernel, {"BLOCK_N": 2, tkl.sym.ZZ: tkl.sym.M}, target="executor")
+    run = tilewright.compile(scaled.program, target="cpu")
+    with pytest.raises(ArgumentError, match="scale has no symbol ZZ; it has M, N"):
+        run.text("block", {"M": 2, "N": 3, "ZZ": 4})
+
+
+def test_symbols_that_only_bindings_or_hints_name_are_known():
+    loads, deep, space = tkl.sym.LOADS, tkl.sym.DEEP, tkl.sym.SPACE
+    inner = tkl.sym.INNER_LOADS
+
+    @tkw.wave([tkw.TilingConstraint(N, tkl.sym.BLOCK_N)])
+    def kernel(x: tkl.Memory[M, N, space, tkl.f32], y: f32_m):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.sum(tkw.read(x, elements_per_thread=inner), acc, dim=N)
+
+        tkw.write(total, y, elements_per_thread=loads)
+
+    from tilewright.lang.global_symbols import READ_SHARED_DELAY
+
+    bound = {loads: 4, inner: 8, "BLOCK_N": 2 * deep, deep: 3, space: 7, READ_SHARED_DELAY: 1}
+    assert tilewright.compile(kernel, bound, target="executor")(np.ones((2, 5), np.float32)).tolist() == [5, 5]
+
+
+def test_wave_compile_takes_values_for_symbols_that_the_kernel_has_not():
+    from tilewright.compat.wave import WaveCompileOptions, wave_compile
+
+    run = wave_compile(WaveCompileOptions(subs={"ZZ": 3, M: 2, N: 3}), online_sum([tkw.TilingConstraint(N, 1)]))
+    assert run(np.ones((2, 3), np.float32)) is not None

@@ -4,10 +4,12 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 
 | file              | subject                                                                |
 |-------------------|------------------------------------------------------------------------|
-| inttuple, basis   | nested tuples of ints; strides that count in coordinates               |
-| layout            | the type `Layout` and what only rearranges its modes                   |
-| compose, divide   | the algebra; tiles and partitions                                      |
-| swizzle           | xor swizzles, layouts with an offset                                   |
+| inttuple, tuples, basis | nested tuples of ints, their arithmetic; strides that count in coordinates |
+| layout, swizzle   | the types `Layout`, `Swizzle` and `ComposedLayout`, and their measures |
+| modes             | what only rearranges modes; slices                                     |
+| compose, inverse, quasi_inverse | coalesce, composition; complement and inverses           |
+| divide, tiles     | divides and products; tiles and partitions                             |
+| recast            | the same memory as other elements                                      |
 | layout_text       | layouts from text                                                      |
 | expr              | integer expressions: nodes, symbols, operators                         |
 | expr_rules, expr_divide, expr_conditions | how they are simplified                         |
@@ -24,24 +26,14 @@ from tilewright.algebra.access_cut import join, why_not_join
 from tilewright.algebra.basis import E, ScaledBasis
 from tilewright.algebra.compose import (
     coalesce,
-    complement,
     composition,
-    downcast,
     filter,
     filter_zeros,
-    left_inverse,
-    max_common_layout,
-    max_common_vector,
-    recast,
-    right_inverse,
-    upcast,
 )
 from tilewright.algebra.divide import (
     blocked_product,
     flat_divide,
     flat_product,
-    local_partition,
-    local_tile,
     logical_divide,
     logical_product,
     make_ordered_layout,
@@ -81,27 +73,42 @@ from tilewright.algebra.inttuple import (
     unflatten,
     weakly_congruent,
 )
+from tilewright.algebra.inverse import complement, left_inverse, max_common_layout, max_common_vector, right_inverse
 from tilewright.algebra.layout import (
     Layout,
-    append,
     cosize,
     depth,
-    flatten,
-    group,
     is_layout,
     make_identity_layout,
     make_layout,
-    prepend,
     rank,
-    select,
     shape,
     size,
-    slice_and_offset,
     stride,
 )
 from tilewright.algebra.layout_text import parse_layout
+from tilewright.algebra.modes import append, dice, flatten, group, prepend, select, slice_and_offset
+from tilewright.algebra.recast import downcast, recast, upcast
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+from tilewright.algebra.tiles import local_partition, local_tile
 from tilewright.algebra.transforms import Chain, View
+from tilewright.algebra.tuples import (
+    ceil_div,
+    elem_less,
+    product_each,
+    product_like,
+    repeat,
+    repeat_like,
+    round_up,
+    tuple_add,
+    tuple_cat,
+    tuple_div,
+    tuple_mod,
+    tuple_mul,
+    tuple_sub,
+    unwrap,
+    wrap,
+)
 
 __all__ = [
     "Access",
@@ -120,6 +127,7 @@ __all__ = [
     "append",
     "as_expr",
     "blocked_product",
+    "ceil_div",
     "ceildiv",
     "coalesce",
     "compatible",
@@ -130,7 +138,9 @@ __all__ = [
     "crd2crd",
     "crd2idx",
     "depth",
+    "dice",
     "downcast",
+    "elem_less",
     "elem_scale",
     "eq",
     "evaluate",
@@ -171,10 +181,15 @@ __all__ = [
     "prefix_product",
     "prepend",
     "product",
+    "product_each",
+    "product_like",
     "raked_product",
     "rank",
     "recast",
+    "repeat",
+    "repeat_like",
     "right_inverse",
+    "round_up",
     "select",
     "shape",
     "shape_div",
@@ -190,11 +205,19 @@ __all__ = [
     "tiled_divide",
     "tiled_product",
     "transform_leaf",
+    "tuple_add",
+    "tuple_cat",
+    "tuple_div",
     "tuple_max",
+    "tuple_mod",
+    "tuple_mul",
+    "tuple_sub",
     "unflatten",
+    "unwrap",
     "upcast",
     "weakly_congruent",
     "why_not_join",
+    "wrap",
     "zipped_divide",
     "zipped_product",
 ]

@@ -1,36 +1,31 @@
-"""The core of the layout algebra: coalesce, composition, complement and the inverses.
+"""The core of the layout algebra: coalesce, filter and composition.
 
-Everything else (`divide`) is built from these. Each operation states its post-condition; what has no
-layout as its answer raises a `LayoutError` that names the layouts and the failing mode.
+With complement and inverses (`inverse`), everything else (`divide`) is built from these. Each operation states its
+post-condition; what has no layout as its answer raises a `LayoutError` that names the layouts and the failing mode.
 """
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 from tilewright.algebra.basis import Path, ScaledBasis
-from tilewright.algebra.inttuple import (
-    leaves,
-    prefix_product,
-    product,
-    shape_of,
-    transform_leaf,
-    unflatten,
-)
-from tilewright.algebra.layout import Layout, make_layout, rank, size
-from tilewright.errors import LayoutError
+from tilewright.algebra.inttuple import ceil_quotient, divides, leaves, transform_leaf
+from tilewright.algebra.layout import Layout, make_layout, rank
+from tilewright.algebra.modes import as_layout, inside_composed
+from tilewright.algebra.swizzle import ComposedLayout, Swizzle
+from tilewright.errors import LayoutError, ModeError
 
 EMPTY_MODE = Layout(1, 0)
 """The mode that holds one element and never moves: what is left when nothing is left."""
 
 
-def _flat_modes(layout: Layout) -> list[tuple[Any, Any]]:
+def flat_modes(layout: Layout) -> list[tuple[Any, Any]]:
     """The leaves as (shape, stride) pairs, fastest first."""
     return list(zip(leaves(layout.shape), leaves(layout.stride), strict=True))
 
 
-def _from_modes(modes: list[tuple[Any, Any]]) -> Layout:
+def from_modes(modes: list[tuple[Any, Any]]) -> Layout:
     """A flat layout of these (shape, stride) pairs; without nesting if there is one, 1:0 if there is none."""
     if not modes:
         return EMPTY_MODE
@@ -39,7 +34,7 @@ def _from_modes(modes: list[tuple[Any, Any]]) -> Layout:
     return Layout(tuple(s for s, _ in modes), tuple(d for _, d in modes))
 
 
-def _by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
+def by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) -> Layout:
     """The operation on each mode that the tiler names; further modes stay as they are."""
     if rank(layout) < len(tiler):
         raise LayoutError(f"{name} of {layout} by {tiler}: the tiler has {len(tiler)} modes, the layout {rank(layout)}")
@@ -47,6 +42,7 @@ def _by_mode(operation: Any, layout: Layout, tiler: tuple[Any, ...], name: str) 
     return make_layout(chain(done, (layout[i] for i in range(len(tiler), rank(layout)))))
 
 
+@inside_composed
 def coalesce(layout: Layout, profile: Any = None) -> Layout:
     """The same function of one integer with as few modes as possible.
 
@@ -61,18 +57,19 @@ def coalesce(layout: Layout, profile: Any = None) -> Layout:
     Layout((2, 6), (1, 2))
     """
     if isinstance(profile, tuple):
-        return _by_mode(coalesce, layout, profile, "coalesce")
+        return by_mode(coalesce, layout, profile, "coalesce")
     modes: list[tuple[Any, Any]] = []
-    for s, d in _flat_modes(layout):
+    for s, d in flat_modes(layout):
         if s == 1:
             continue
         if modes and modes[-1][0] * modes[-1][1] == d:
             modes[-1] = (modes[-1][0] * s, modes[-1][1])
         else:
             modes.append((s, d))
-    return _from_modes(modes)
+    return from_modes(modes)
 
 
+@inside_composed
 def filter_zeros(layout: Layout) -> Layout:
     """The layout with every stride-0 mode shrunk to size 1: each offset is kept, repetitions go.
 
@@ -85,6 +82,7 @@ def filter_zeros(layout: Layout) -> Layout:
     return Layout(shape, layout.stride)
 
 
+@inside_composed
 def filter(layout: Layout, profile: Any = None) -> Layout:  # noqa: A001 - the customary name
     """The layout without stride-0 and size-1 modes, coalesced.
 
@@ -117,14 +115,16 @@ def composition(a: Any, b: Any) -> Any:
     """
     if b is None:
         return a
-    if not isinstance(a, Layout):
-        return a.compose(b)
+    if isinstance(a, Swizzle):
+        return ComposedLayout(a, 0, as_layout(b))
+    a = as_layout(a)
+    if isinstance(a, ComposedLayout):
+        return a.with_layout(composition(a.layout, b))
     if isinstance(b, tuple):
-        return _by_mode(composition, a, b, "composition")
-    if hasattr(b, "after"):
-        return b.after(a)
-    if not isinstance(b, Layout):
-        b = Layout(b)
+        return by_mode(composition, a, b, "composition")
+    if isinstance(b, ComposedLayout):
+        return ComposedLayout(a, 0, b)
+    b = as_layout(b)
     if b.has_coordinates:
         return _compose_coordinates(a, b)
     walk = _Walk(a, b)
@@ -162,17 +162,17 @@ def _named_mode(a: Layout, d: ScaledBasis, b: Layout) -> Layout:
     """The mode of A along which the stride d of B steps."""
     try:
         return a[d.path]
-    except IndexError:
+    except ModeError:
         raise LayoutError(f"composition of A = {a} with B = {b}: A has no mode for the stride {d}") from None
 
 
 def _extended_modes(layout: Layout) -> list[tuple[Any, Any]]:
     """The modes of the coalesced layout, and a last one of size 1 where that takes other values past the end."""
-    modes = _flat_modes(coalesce(layout))
+    modes = flat_modes(coalesce(layout))
     s, d = modes[-1]
-    for extent, stride in _flat_modes(layout)[-1:]:
+    for extent, stride in flat_modes(layout)[-1:]:
         if extent == 1 and s * d != stride:
-            return [*(mode for mode in modes if mode[0] > 1), (1, stride)]
+            return [*(mode for mode in modes if mode[0] != 1), (1, stride)]
     return modes
 
 
@@ -188,7 +188,7 @@ class _Walk:
         """The elements 0, d, ..., (s-1)*d of A as a layout."""
         if d == 0:
             return Layout(s, 0)
-        if d < 0 and s > 1 and len(self.modes) > 1:
+        if len(self.modes) > 1 and s != 1 and d < 0:
             raise self.refuse(f"the stride {d} is negative and A has more than one mode")
         rest, step = s, d
         parts: list[tuple[Any, Any]] = []
@@ -198,24 +198,24 @@ class _Walk:
         for j, (extent, a_stride) in enumerate(self.modes[:last]):
             if (rest - 1) * step < extent:  # the rest lies within this mode
                 count = rest
-            elif step % extent == 0:  # every step is a whole number of this mode's rounds
+            elif divides(extent, step):  # every step is a whole number of this mode's rounds
                 step //= extent
                 continue
-            elif extent % step != 0:
+            elif not divides(step, extent):
                 raise self.refuse(f"{s}:{d} steps by {step} in a mode of extent {extent}: neither divides the other")
             else:
                 count = extent // step
-                if rest % count != 0:
+                if not divides(count, rest):
                     raise self.refuse(f"{s}:{d} takes {rest} in rounds of {count}: it does not divide")
-            if count > 1:
+            if count != 1:
                 parts.append((count, step * a_stride))
                 self.reach[j] += (count - 1) * step
             rest //= count
-            step = -(-step // extent)
-        if rest > 1 or not parts:
+            step = ceil_quotient(step, extent)
+        if rest != 1 or not parts:
             parts.append((rest, step * self.modes[last][1]))
             self.reach[last] += (rest - 1) * step
-        return _from_modes(parts)
+        return from_modes(parts)
 
     def check_carries(self) -> None:
         for j, (extent, _) in enumerate(self.modes[:-1]):
@@ -225,222 +225,6 @@ class _Walk:
                 )
 
     def refuse(self, why: str) -> LayoutError:
-        flat = _from_modes(self.modes)
+        flat = from_modes(self.modes)
         coalesced = "" if flat == self.a else f" (coalesced: {flat})"
         return LayoutError(f"composition of A = {self.a}{coalesced} with B = {self.b} is not a layout: {why}")
-
-
-def complement(layout: Layout | int, max_idx: Any = 1) -> Layout:
-    """The layout of what `layout` leaves out: where to put copies of it so that they fill 0, ..., max_idx - 1.
-
-    `max_idx` is a number, a shape or a layout (its size). The strides of L *chain* when, in ascending order, each
-    is a multiple of what the modes before it fill (extent times stride of the one before). A stride that is no
-    multiple leaves offsets over: only as many copies as fit go below it.
-
-    Post-condition: R is strictly increasing, and (L, R) is injective when L is (without its stride-0 modes).
-    Where the strides chain, (L, R) also takes every offset below its cosize, and cosize((L, R)) >= max_idx.
-    Raises when L's modes overlap or run backwards.
-
-    >>> complement(Layout(4, 2), 24)
-    Layout((2, 3), (1, 8))
-    >>> complement(Layout((2, 4), (1, 6)), 24)
-    Layout(3, 2)
-    """
-    if not isinstance(layout, Layout):
-        layout = Layout(layout)
-    modes: list[tuple[Any, Any]] = []
-    current = 1
-    for s, d, _ in _ordered_modes(layout, "complement"):
-        if d < current:
-            raise LayoutError(
-                f"complement of {layout}: mode {s}:{d} overlaps the modes before it, which reach {current - 1}"
-            )
-        modes.append((d // current, current))
-        current = s * d
-    modes.append((-(-product(shape_of(max_idx)) // current), current))
-    return coalesce(_from_modes(modes))
-
-
-def _ordered_modes(layout: Layout, operation: str) -> list[tuple[int, int, int]]:
-    """The moving modes as (shape, stride, index stride), by ascending stride."""
-    if layout.has_coordinates:
-        raise LayoutError(f"{operation} of {layout}: its values are coordinates, not offsets")
-    flat = leaves(layout.shape)
-    found = []
-    for s, d, index_stride in zip(flat, leaves(layout.stride), prefix_product(flat), strict=True):
-        if s == 1 or d == 0:
-            continue
-        if d < 0:
-            raise LayoutError(f"{operation} of {layout}: mode {s}:{d} runs backwards")
-        found.append((s, d, index_stride))
-    return sorted(found, key=lambda mode: (mode[1], mode[0]))
-
-
-def right_inverse(layout: Layout | int) -> Layout:
-    """The R that finds the first offsets: an index i at which L takes the value k, for k = 0, 1, ...
-
-    Post-condition: L(R(k)) == k for k < size(R). R is the largest such layout where L, without its stride-0
-    modes, is injective and its strides are positive; otherwise there may be larger ones.
-
-    >>> right_inverse(Layout((4, 8), (8, 1)))
-    Layout((8, 4), (4, 1))
-    >>> right_inverse(Layout((32, 128), (0, 1)))     # a stride-0 mode is passed over
-    Layout(128, 32)
-    """
-    if not isinstance(layout, Layout):
-        layout = Layout(layout)
-    modes: list[tuple[Any, Any]] = []
-    current = 1
-    flat = leaves(layout.shape)
-    rows = zip(leaves(layout.stride), flat, prefix_product(flat), strict=True)
-    for d, s, index_stride in sorted(row for row in rows if isinstance(row[0], int)):
-        if s == 1 or d < current:
-            continue
-        if d > current:
-            break
-        modes.append((s, index_stride))
-        current = s * d
-    return coalesce(_from_modes(modes))
-
-
-def left_inverse(layout: Layout | int) -> Layout:
-    """The R that tells at which index L takes a value: R undoes L.
-
-    Post-condition: R(L(i)) == i for every i when L is injective; with stride-0 modes, L(R(L(i))) == L(i).
-    Raises when modes overlap or run backwards, and when a stride does not divide the next larger one, even
-    where some other layout undoes L.
-
-    >>> left_inverse(Layout((4, 2), (1, 5)))
-    Layout((5, 2), (1, 4))
-    >>> left_inverse(Layout(4, 2))
-    Layout((2, 4), (0, 1))
-    """
-    if not isinstance(layout, Layout):
-        layout = Layout(layout)
-    rows = _ordered_modes(layout, "left_inverse")
-    if not rows:
-        return EMPTY_MODE
-    modes: list[tuple[Any, Any]] = [(rows[0][1], 0)]  # offsets below the smallest stride belong to index 0
-    for (s, d, index_stride), following in pairwise(rows):
-        reach = following[1]
-        if reach < s * d:
-            raise LayoutError(f"left_inverse of {layout}: modes {s}:{d} and {following[0]}:{reach} overlap")
-        if reach % d != 0:
-            raise LayoutError(f"left_inverse of {layout}: stride {d} does not divide stride {reach}")
-        modes.append((reach // d, index_stride))
-    s, _, index_stride = rows[-1]
-    modes.append((s, index_stride))
-    return coalesce(_from_modes(modes))
-
-
-def max_common_layout(a: Layout, b: Layout) -> Layout:
-    """The R that walks both layouts along consecutive offsets: how their right inverses begin alike.
-
-    Post-condition: a(R(i)) == b(R(i)) == i for i < size(R), and the order of a and b does not matter. R is the
-    largest such layout where both are injective and have positive strides.
-
-    >>> max_common_layout(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
-    Layout(4, 1)
-    """
-    common: list[tuple[Any, Any]] = []
-    for (s, d), (t, e) in zip(_flat_modes(right_inverse(a)), _flat_modes(right_inverse(b)), strict=False):
-        if d == e:
-            common.append((min(s, t), d))
-        if (s, d) != (t, e):
-            break
-    return coalesce(_from_modes(common))
-
-
-def max_common_vector(a: Layout, b: Layout) -> int:
-    """How many consecutive offsets, from 0 on, both layouts hold at the same indexes: the widest first vector.
-
-    A copy of nothing but such vectors needs a width that also divides the runs of both layouts.
-
-    Post-condition: equals size(max_common_layout(a, b)).
-
-    >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
-    4
-    """
-    return size(max_common_layout(a, b))
-
-
-def upcast(layout: Layout, count: int) -> Layout:
-    """The layout of the same bytes seen as elements `count` times as large.
-
-    Post-condition: R takes the values L(i) // count where no stride is negative and no modes overlap (each
-    stride is at least what the modes of smaller stride fill). Raises where a stride or an extent does not divide.
-
-    >>> upcast(Layout((4, 8), (1, 4)), 2)
-    Layout((2, 8), (1, 2))
-    """
-
-    def leaf(s: int, d: int) -> tuple[int, int]:
-        if d == 0:
-            return s, d
-        if count % d != 0 and d % count != 0:
-            raise LayoutError(f"the stride {d} is neither a multiple nor a divisor of {count}")
-        per_element = max(1, count // abs(d))  # how many neighbours along this mode become one element
-        if s % per_element != 0 and per_element % s != 0:
-            raise LayoutError(f"{s} elements do not fill elements of {per_element}")
-        sign = -1 if d < 0 else 1
-        return -(-s // per_element), sign * -(-abs(d) // count)
-
-    return _recast_leaves(layout, leaf, f"upcast of {layout} by {count}")
-
-
-def downcast(layout: Layout, count: int) -> Layout:
-    """The layout of the same bytes seen as elements `count` times as small.
-
-    One mode of stride 1 or -1 becomes `count` times as long: the first of more than one element, or the first.
-
-    Post-condition: R takes the values count * L(i) + j, j < count, where some stride is 1 and none is negative.
-
-    >>> downcast(Layout((2, 8), (1, 2)), 2)
-    Layout((4, 8), (1, 4))
-    >>> downcast(Layout((1, 8), (1, 1)), 2)
-    Layout((1, 16), (2, 1))
-    """
-    unit = (2, 1) if any(s > 1 and d in (1, -1) for s, d in _flat_modes(layout)) else (1, 1)
-    widened = False
-
-    def leaf(s: int, d: int) -> tuple[int, int]:
-        nonlocal widened
-        if widened or (min(s, unit[0]), abs(d)) != unit:
-            return s, d * count
-        widened = True
-        return s * count, d
-
-    return _recast_leaves(layout, leaf, f"downcast of {layout} by {count}")
-
-
-def _recast_leaves(layout: Layout, leaf: Any, what: str) -> Layout:
-    if layout.has_coordinates:
-        raise LayoutError(f"{what}: its values are coordinates, not offsets")
-    pairs = []
-    for mode, (s, d) in enumerate(_flat_modes(layout)):
-        try:
-            pairs.append(leaf(s, d))
-        except LayoutError as fault:
-            raise LayoutError(f"{what}: mode {mode}, {s}:{d}: {fault}") from None
-    return Layout(
-        unflatten([s for s, _ in pairs], layout.shape),
-        unflatten([d for _, d in pairs], layout.shape),
-    )
-
-
-def recast(layout: Layout, old_bits: int, new_bits: int) -> Layout:
-    """The layout of elements of `old_bits` as a layout of elements of `new_bits` over the same memory.
-
-    Post-condition: size(R) * new_bits == size(L) * old_bits; to smaller elements where some stride is 1 or -1, to
-    larger ones where the offsets of L, each taken once and none negative, fill every larger element they touch.
-
-    >>> recast(Layout((8, 4), (1, 8)), 16, 32)
-    Layout((4, 4), (1, 4))
-    >>> recast(Layout((8, 4), (1, 8)), 16, 8)
-    Layout((16, 4), (1, 16))
-    """
-    if new_bits % old_bits == 0:
-        return upcast(layout, new_bits // old_bits)
-    if old_bits % new_bits == 0:
-        return downcast(layout, old_bits // new_bits)
-    raise LayoutError(f"recast of {layout} from {old_bits} to {new_bits} bits: neither divides the other")

@@ -1,4 +1,4 @@
-"""Cutting layouts into tiles and repeating them: divides, products, tiles and partitions.
+"""Cutting layouts into tiles and repeating them: divides and products.
 
 A *tiler* is a layout, an int (that many consecutive elements), None (leave alone) or a tuple of tilers, one
 for each mode. The four forms of a divide or product hold the same modes, grouped differently; with a tiler
@@ -18,33 +18,20 @@ is rounded up: the last one runs past the end, and a coordinate layout cut the s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from itertools import chain
-from typing import Any, Literal
+from itertools import chain, zip_longest
+from typing import Any
 
-from tilewright.algebra.compose import EMPTY_MODE, _by_mode, coalesce, complement, composition
-from tilewright.algebra.inttuple import idx2crd, is_int, leaves, product, unflatten
-from tilewright.algebra.layout import Layout, append, make_layout, rank, shape, size, slice_and_offset
-from tilewright.algebra.swizzle import ComposedLayout
+from tilewright.algebra.compose import EMPTY_MODE, by_mode, coalesce, composition
+from tilewright.algebra.inttuple import ceil_quotient, is_int, leaves, product, unflatten
+from tilewright.algebra.inverse import complement
+from tilewright.algebra.layout import Layout, cosize, make_layout, rank, size
+from tilewright.algebra.modes import append, as_layout, inside_composed
 from tilewright.errors import LayoutError
-
-
-def _inside_composed(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets an operation on layouts act on the inner layout of a swizzled or offset one: f(S o L) = S o f(L)."""
-
-    @wraps(operation)
-    def extended(layout: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(layout, ComposedLayout):
-            return layout.with_layout(extended(layout.layout, *args, **options))
-        return operation(layout, *args, **options)
-
-    return extended
-
 
 # -- divides ----------------------------------------------------------------------------------------
 
 
-@_inside_composed
+@inside_composed
 def logical_divide(layout: Any, tiler: Any) -> Any:
     """The layout split into (tile, rest): the elements that the tiler picks, and where else to pick them.
 
@@ -52,7 +39,8 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
     Post-condition, for a tiler that is a layout B: R == composition(L, (B, complement(B, size(L)))), for the L
     that ends in that mode; so R[0] == composition(L, B). Where the strides of B chain (see `complement`), R
-    reaches every element of L, once each where B divides L.
+    reaches every element of L, once each where B divides L. A tiler whose values are coordinates picks coordinates
+    of L, and the complement is taken in the shape of L.
 
     >>> logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
@@ -62,18 +50,19 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
-        return _by_mode(logical_divide, layout, tiler, "logical_divide")
-    if not isinstance(tiler, Layout):
-        tiler = Layout(tiler)
+        return by_mode(logical_divide, layout, tiler, "logical_divide")
+    layout, tiler = as_layout(layout), as_layout(tiler)
+    if tiler.has_coordinates:
+        return composition(layout, make_layout(tiler, complement(tiler, layout.shape)))
     return composition(_without_last_ones(layout), make_layout(tiler, complement(tiler, size(layout))))
 
 
 def _without_last_ones(layout: Layout) -> Layout:
     """The same function of one integer, ending in a mode of more than one element where there is one."""
-    return coalesce(layout) if size(layout) > 1 and leaves(layout.shape)[-1] == 1 else layout
+    return coalesce(layout) if leaves(layout.shape)[-1] == 1 and size(layout) != 1 else layout
 
 
-@_inside_composed
+@inside_composed
 def zipped_divide(layout: Any, tiler: Any) -> Any:
     """The divide as ((tile modes), (rest modes)): one mode walks inside a tile, the other from tile to tile.
 
@@ -88,7 +77,7 @@ def zipped_divide(layout: Any, tiler: Any) -> Any:
     return _unzip(logical_divide, layout, tiler, lambda mode: make_layout(EMPTY_MODE, mode))
 
 
-@_inside_composed
+@inside_composed
 def tiled_divide(layout: Any, tiler: Any) -> Any:
     """The divide as ((tile modes), rest, rest, ...).
 
@@ -101,7 +90,7 @@ def tiled_divide(layout: Any, tiler: Any) -> Any:
     return make_layout([tile, *rest])
 
 
-@_inside_composed
+@inside_composed
 def flat_divide(layout: Any, tiler: Any) -> Any:
     """The divide as (tile, tile, ..., rest, rest, ...).
 
@@ -136,29 +125,44 @@ def _unzip(
 # -- products ---------------------------------------------------------------------------------------
 
 
-@_inside_composed
+@inside_composed
 def logical_product(block: Any, tiler: Any) -> Any:
     """The block, repeated: (block, where the copies go), one copy for each element of the tiler, in its order.
+
+    Where the values of the block are coordinates, so are those of the tiler: they count copies along each axis.
 
     Post-condition, for a tiler that is a layout B: R[0] == A, compatible(B, R[1]), and the copies for different
     values of B are disjoint.
 
     >>> logical_product(Layout((2, 2), (4, 1)), Layout(6, 1))
     Layout(((2, 2), (2, 3)), ((4, 1), (2, 8)))
+    >>> from tilewright.algebra import E
+    >>> logical_product(Layout((4, 5), (E(0), E(1))), Layout((2, 3), (E(0), E(1))))
+    Layout(((4, 5), (2, 3)), ((1@0, 1@1), (4@0, 5@1)))
     """
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
-        return _by_mode(logical_product, block, tiler, "logical_product")
-    if not isinstance(tiler, Layout):
-        tiler = Layout(tiler)
-    for part in (block, tiler):
-        if part.has_coordinates:
-            raise LayoutError(f"logical_product of {block} by {tiler}: values of {part} are coordinates, not offsets")
-    return make_layout(block, composition(complement(block, block.cosize() * tiler.cosize()), tiler))
+        return by_mode(logical_product, block, tiler, "logical_product")
+    block, tiler = as_layout(block), as_layout(tiler)
+    if block.has_coordinates != tiler.has_coordinates:
+        one, other = (block, tiler) if block.has_coordinates else (tiler, block)
+        raise LayoutError(
+            f"logical_product of {block} by {tiler}: values of {one} are coordinates, those of {other} offsets; "
+            "give both the same kind, as in (4,5):(1@0,1@1) by (2,3):(1@0,1@1)"
+        )
+    return make_layout(block, composition(complement(block, _times(cosize(block), cosize(tiler))), tiler))
 
 
-@_inside_composed
+def _times(a: Any, b: Any) -> Any:
+    """The product of two extents, axis by axis where they are shapes."""
+    if not isinstance(a, tuple) and not isinstance(b, tuple):
+        return a * b
+    pairs = zip_longest(*(x if isinstance(x, tuple) else (x,) for x in (a, b)), fillvalue=1)
+    return tuple(_times(x, y) for x, y in pairs)
+
+
+@inside_composed
 def zipped_product(block: Any, tiler: Any) -> Any:
     """The product as ((block modes), (tiler modes)).
 
@@ -172,7 +176,7 @@ def zipped_product(block: Any, tiler: Any) -> Any:
     return _unzip(logical_product, block, tiler, lambda mode: make_layout(mode, EMPTY_MODE))
 
 
-@_inside_composed
+@inside_composed
 def tiled_product(block: Any, tiler: Any) -> Any:
     """The product as ((block modes), tiler mode, tiler mode, ...).
 
@@ -185,7 +189,7 @@ def tiled_product(block: Any, tiler: Any) -> Any:
     return make_layout([inner, *outer])
 
 
-@_inside_composed
+@inside_composed
 def flat_product(block: Any, tiler: Any) -> Any:
     """The product as (block mode, ..., tiler mode, ...).
 
@@ -198,16 +202,18 @@ def flat_product(block: Any, tiler: Any) -> Any:
     return make_layout([*inner, *outer])
 
 
-def _ranked_product(block: Layout, tiler: Any) -> tuple[Layout, Layout]:
-    """The two modes of the product of layouts brought to one rank."""
-    if not isinstance(tiler, Layout):
-        tiler = Layout(tiler)
+def _ranked_product(block: Layout, tiler: Any) -> list[tuple[Layout, Layout]]:
+    """(mode of the block, its copies) for each mode of the product of layouts brought to one rank."""
+    block, tiler = as_layout(block), as_layout(tiler)
     ranks = max(rank(block), rank(tiler))
-    inner, outer = logical_product(append(block, EMPTY_MODE, ranks), append(tiler, EMPTY_MODE, ranks))
-    return inner, outer
+    block, tiler = append(block, EMPTY_MODE, ranks), append(tiler, EMPTY_MODE, ranks)
+    product = logical_product(block, tiler)
+    # a tiler that is an int is one mode, also where its copies need several strides
+    copies = list(product[1]) if isinstance(tiler.shape, tuple) else [product[1]]
+    return list(zip(block, copies, strict=True))
 
 
-@_inside_composed
+@inside_composed
 def blocked_product(block: Any, tiler: Any) -> Any:
     """Copies of the block side by side, mode by mode: mode i is (block mode i, tiler mode i).
 
@@ -216,11 +222,10 @@ def blocked_product(block: Any, tiler: Any) -> Any:
     >>> blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((2, 3), (5, 4)), ((5, 10), (1, 30)))
     """
-    inner, outer = _ranked_product(block, tiler)
-    return make_layout([make_layout(a, b) for a, b in zip(inner, outer, strict=True)])
+    return make_layout([make_layout(mode, copies) for mode, copies in _ranked_product(block, tiler)])
 
 
-@_inside_composed
+@inside_composed
 def raked_product(block: Any, tiler: Any) -> Any:
     """Copies of the block interleaved, mode by mode: mode i is (tiler mode i, block mode i).
 
@@ -229,135 +234,72 @@ def raked_product(block: Any, tiler: Any) -> Any:
     >>> raked_product(Layout((2, 5), (5, 1)), Layout((3, 4)))
     Layout(((3, 2), (4, 5)), ((10, 5), (30, 1)))
     """
-    inner, outer = _ranked_product(block, tiler)
-    return make_layout([make_layout(b, a) for a, b in zip(inner, outer, strict=True)])
+    return make_layout([make_layout(copies, mode) for mode, copies in _ranked_product(block, tiler)])
 
 
 def make_ordered_layout(extents: Any, order: Any) -> Layout:
     """The packed layout whose modes are laid out in ascending `order`: order 0 is the fastest.
 
+    An entry of the order for a nested mode is that of all its modes. Of modes of one order the first is the fastest.
+
+    Post-condition: size(R) == cosize(R), and a mode of smaller order has smaller strides.
+
     >>> make_ordered_layout((2, 3, 4), (2, 0, 1))
     Layout((2, 3, 4), (12, 1, 3))
+    >>> make_ordered_layout((2, (2, 2), 2), (0, 2, 1))
+    Layout((2, (2, 2), 2), (1, (4, 8), 2))
     """
-    flat, places = leaves(extents), leaves(order)
-    if len(flat) != len(places):
-        raise LayoutError(f"order {order} has {len(places)} entries for the {len(flat)} modes of shape {extents}")
+    flat, places = leaves(extents), _places(extents, order, extents, order)
+    for place in places:
+        if not is_int(place):
+            raise LayoutError(f"order {order} of shape {extents}: {place!r} is no integer")
     strides = [0] * len(flat)
     running = 1
     for mode in sorted(range(len(flat)), key=lambda m: places[m]):
-        if flat[mode] > 1:  # a mode of one element never moves
+        if flat[mode] != 1:  # a mode of one element never moves
             strides[mode] = running
             running *= flat[mode]
     return Layout(extents, unflatten(strides, extents))
 
 
-@_inside_composed
+def _places(extents: Any, order: Any, shape: Any, whole: Any) -> list[Any]:
+    """The entry of the order for each leaf of the extents."""
+    if not isinstance(order, tuple):
+        return [order] * len(leaves(extents))
+    if not isinstance(extents, tuple) or len(extents) != len(order):
+        raise LayoutError(
+            f"order {whole} has {len(leaves(whole))} entries for the {len(leaves(shape))} modes of shape {shape}"
+        )
+    return [place for e, o in zip(extents, order, strict=True) for place in _places(e, o, shape, whole)]
+
+
+@inside_composed
 def tile_to_shape(block: Any, extents: Any, order: Any = None) -> Any:
     """The block repeated until it fills a shape, the copies laid out by `order` (first mode fastest).
 
-    Post-condition: size(R[i]) == product(extents[i]) for every mode. Raises where the block does not divide the shape.
+    A block that does not divide the shape is repeated until it covers it, as a divide rounds its last tile up.
+
+    `order` has one entry for each mode, no two alike.
+
+    Post-condition: size(R[i]) is product(extents[i]), rounded up to whole blocks, for every mode.
 
     >>> tile_to_shape(Layout((8, 64), (64, 1)), (128, 64))
     Layout(((8, 16), (64, 1)), ((64, 512), (1, 0)))
+    >>> tile_to_shape(Layout((3, 3), (1, 3)), (5, 8))
+    Layout(((3, 2), (3, 3)), ((1, 9), (3, 18)))
     """
+    block = as_layout(block)
     if not isinstance(extents, tuple):
         extents = (extents,)
     ranks = len(extents)
     if rank(block) > ranks:
         raise LayoutError(f"tile_to_shape of {block} to {extents}: the shape has fewer modes than the block")
+    if order is None:
+        order = tuple(range(ranks))
+    elif len(set(leaves(order))) != ranks or rank(order) != ranks:
+        raise LayoutError(
+            f"tile_to_shape of {block} to {extents}: the order {order} must have {ranks} entries, no two alike"
+        )
     padded = append(block, EMPTY_MODE, ranks)
-    copies = []
-    for mode, wanted in enumerate(extents):
-        count, ragged = divmod(product(wanted), size(padded, mode))
-        if ragged:
-            raise LayoutError(
-                f"tile_to_shape of {block} to {extents}: {size(padded, mode)} does not divide {wanted} in mode {mode}"
-            )
-        copies.append(count)
-    return blocked_product(padded, make_ordered_layout(tuple(copies), order or tuple(range(ranks))))
-
-
-# -- tiles and partitions -----------------------------------------------------------------------------
-
-
-def local_tile(layout: Any, tiler: Any, coord: Any, proj: tuple[Any, ...] | None = None) -> ComposedLayout:
-    """One tile of a layout, with the offset at which it starts.
-
-    `coord` says which tile: an int, or one entry for each mode, where None keeps all tiles of that mode as
-    a further mode. `proj` leaves out the tiler's and coordinate's modes that it pairs with None, so that
-    one (M, N, K) tiler serves A, B and C.
-
-    Post-condition: R(i, j, ..., r) == zipped_divide(L, tiler)((i, j, ...), coord with r for None).
-
-    >>> tile = local_tile(Layout((16, 4, 4)), (2, 4, 2), (3, 0, 1))
-    >>> print(tile)
-    134 + (2,4,2):(1,16,64)
-    >>> print(local_tile(Layout((128, 64)), (32, 16, 8), (1, 0, None), proj=(1, None, 1)))
-    32 + (32,8,8):(1,128,1024)
-    """
-    if proj is not None:
-        kept = [i for i, p in enumerate(proj) if p is not None]
-        tiler = tuple(tiler[i] for i in kept)
-        coord = tuple(coord[i] for i in kept)
-    if isinstance(layout, ComposedLayout):
-        return layout.with_tile(local_tile(layout.layout, tiler, coord))
-    divided = zipped_divide(layout, tiler)
-    _require_tile(coord, shape(divided, 1), layout, tiler)
-    tile_modes = (None,) * rank(divided, 0) if isinstance(shape(divided, 0), tuple) else None
-    if isinstance(coord, tuple):
-        coord = (*coord, *[None] * (rank(divided, 1) - len(coord)))
-    kept_layout, offset = slice_and_offset((tile_modes, coord), divided)
-    return ComposedLayout(None, offset, kept_layout)
-
-
-def _require_tile(coord: Any, extents: Any, layout: Layout, tiler: Any) -> None:
-    """Raises unless the coordinate names a tile that exists."""
-    if isinstance(coord, tuple) and isinstance(extents, tuple):
-        for c, extent in zip(coord, extents, strict=False):
-            _require_tile(c, extent, layout, tiler)
-    elif is_int(coord) and not 0 <= coord < product(extents):
-        raise LayoutError(f"local_tile of {layout} by {tiler}: there is no tile {coord}, there are {product(extents)}")
-
-
-def local_partition(
-    layout: Any, threads: Layout, index: int, mode: Literal["block", "cyclic"] = "cyclic"
-) -> ComposedLayout:
-    """The elements of a layout that one thread of a thread layout owns, with the offset at which they start.
-
-    `threads` maps thread coordinates to thread numbers. "cyclic" deals elements out one by one, as CuTe
-    does; "block" gives each thread neighbouring elements, as the Composable Kernel wrapper does.
-
-    Post-condition: over all threads, every element of L is owned exactly once (where the threads divide L).
-
-    >>> print(local_partition(Layout((8, 8)), Layout((2, 4)), 5))
-    17 + (4,2):(2,32)
-    >>> print(local_partition(Layout((8, 8)), Layout((2, 4)), 5, mode="block"))
-    36 + (4,2):(1,8)
-    """
-    extents = tuple(size(threads, m) for m in range(rank(threads)))
-    if rank(layout) < len(extents):
-        raise LayoutError(f"thread layout {threads} has more modes than {layout}")
-    if not 0 <= index < threads.cosize():
-        raise LayoutError(f"local_partition: there is no thread {index} in {threads}")
-    flat = idx2crd(index, threads.shape, threads.stride)
-    where = flat if isinstance(flat, tuple) else (flat,)
-    where = tuple(_flat_coordinate(w, s) for w, s in zip(where, _modes(threads.shape), strict=True))
-    if mode == "block":
-        per_thread = tuple(-(-size(layout, m) // count) for m, count in enumerate(extents))
-        return local_tile(layout, per_thread, where)
-    if mode != "cyclic":
-        raise LayoutError(f'local_partition mode {mode!r}: "block" or "cyclic"')
-    if isinstance(layout, ComposedLayout):
-        return layout.with_tile(local_partition(layout.layout, threads, index, mode))
-    divided = zipped_divide(layout, extents)
-    kept, offset = slice_and_offset((where, (None,) * rank(divided, 1)), divided)
-    return ComposedLayout(None, offset, kept)
-
-
-def _modes(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
-
-
-def _flat_coordinate(crd: Any, extents: Any) -> Any:
-    """A nested coordinate as one index, first mode fastest."""
-    return Layout(extents)(crd)
+    copies = tuple(ceil_quotient(product(wanted), size(padded, mode)) for mode, wanted in enumerate(extents))
+    return blocked_product(padded, make_ordered_layout(copies, order))

@@ -36,16 +36,26 @@ Bound: TypeAlias = float
 _nodes: dict[Any, Expr] = {}
 _SWEEP_EVERY = 1 << 16
 _next_sweep = _SWEEP_EVERY
-_probe = [object()]
-_UNUSED = getrefcount(_probe[0])  # what the count is for something that only a container refers to
+
+
+def _held() -> int:
+    node = object()
+    return getrefcount(node)
+
+
+_HELD = _held()  # what the count is for something that only a variable refers to
 
 
 def forget_unused() -> None:
     """Drops the nodes that nothing outside the table refers to."""
     global _next_sweep
     for name in reversed(list(_nodes)):  # what a node is made of comes before it
-        if getrefcount(_nodes[name]) <= _UNUSED:
-            del _nodes[name]
+        node = _nodes.get(name)
+        if node is None or getrefcount(node) > _HELD + 1:  # the table's own reference is one
+            continue
+        _nodes.pop(name, None)
+        if getrefcount(node) > _HELD:  # another thread looked it up just now
+            _nodes.setdefault(name, node)
     _next_sweep = len(_nodes) + _SWEEP_EVERY
 
 
@@ -248,6 +258,19 @@ class Expr:
 
         return evaluate(self, values)
 
+    # -- copies: equal expressions are one object, in this process and where one is read back -----------
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expr:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tilewright.algebra.expr_pickle import expr_of, rows_of
+
+        return expr_of, (rows_of(self),)
+
     def __str__(self) -> str:
         from tilewright.algebra.expr_text import expr_text
 
@@ -437,7 +460,7 @@ def _intern(found: Any, key: int, lo: Bound, hi: Bound, multiple: int, open_: bo
     found._nonneg = None
     found._divided = None
     found._samples = None
-    _nodes[name] = found
+    found = _nodes.setdefault(name, found)  # in one step: another thread may have made it meanwhile
     if len(_nodes) >= _next_sweep:
         forget_unused()
     return found
@@ -461,12 +484,8 @@ def const(value: int) -> Const:
         found._divided = False
         found._samples = None
         if -1024 <= value <= 4096:
-            _small[value] = found
-        else:
-            known = _nodes.get(value)
-            if known is not None:
-                return known  # type: ignore[return-value]
-            _nodes[value] = found
+            return _small.setdefault(value, found)
+        return _nodes.setdefault(value, found)  # type: ignore[return-value]
     return found
 
 

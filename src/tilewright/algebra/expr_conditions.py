@@ -24,7 +24,7 @@ def at_least_zero(e: Expr) -> Expr:
     common = gcd_of(c for _, c in terms)
     if common > 1:
         e = sum_node(constant // common, tuple((t, c // common) for t, c in terms))
-    return _condition_node(AtLeastZero, e)
+    return condition_node(AtLeastZero, e)
 
 
 def is_zero(e: Expr) -> Expr:
@@ -39,10 +39,11 @@ def is_zero(e: Expr) -> Expr:
         return _e.FALSE
     if terms[0][1] < 0:
         common = -common
-    return _condition_node(IsZero, sum_node(constant // common, tuple((t, c // common) for t, c in terms)))
+    return condition_node(IsZero, sum_node(constant // common, tuple((t, c // common) for t, c in terms)))
 
 
-def _condition_node(kind: Any, operand: Expr) -> Expr:
+def condition_node(kind: Any, operand: Expr) -> Expr:
+    """The node of operand >= 0 or operand == 0, which nothing simplifies further."""
     name = (kind, operand)
     found = _e._nodes.get(name)
     if found is not None:

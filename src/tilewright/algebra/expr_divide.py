@@ -58,7 +58,7 @@ def _floordiv(a: Expr, d: Expr) -> Expr:
     if d.hi < 0:
         return floordiv(_rules.scale(a, -1), _rules.scale(d, -1))
     if not _positive(d):
-        return _node(FloorDiv, a, d)
+        return division_node(FloorDiv, a, d)
     return _div_symbolic(a, d)
 
 
@@ -70,7 +70,7 @@ def _modulo(a: Expr, d: Expr) -> Expr:
     if d.hi < 0:
         return _rules.scale(modulo(_rules.scale(a, -1), _rules.scale(d, -1)), -1)
     if not _positive(d):
-        return _node(Mod, a, d)
+        return division_node(Mod, a, d)
     return _mod_symbolic(a, d)
 
 
@@ -101,7 +101,7 @@ def _div_number(a: Expr, n: int) -> Expr:
         outer = quotient_of(a.right, const(n))
         if outer is not None:
             return modulo(_div_number(a.left, n), outer)
-    return _e.ZERO if _within(a, const(n)) else _node(FloorDiv, a, const(n))
+    return _e.ZERO if _within(a, const(n)) else division_node(FloorDiv, a, const(n))
 
 
 def _div_sum(a: Sum, n: int) -> Expr:
@@ -122,7 +122,7 @@ def _div_sum(a: Sum, n: int) -> Expr:
     if found is not None:
         g, high, _ = found
         return _div_number(high, n // g)
-    return _e.ZERO if _within(a, const(n)) else _node(FloorDiv, a, const(n))
+    return _e.ZERO if _within(a, const(n)) else division_node(FloorDiv, a, const(n))
 
 
 def _mod_number(a: Expr, n: int) -> Expr:
@@ -141,7 +141,7 @@ def _mod_number(a: Expr, n: int) -> Expr:
         return _mod_sum(a, n)
     if type(a) is Mod and _positive(a.right) and quotient_of(a.right, const(n)) is not None:
         return _mod_number(a.left, n)
-    return a if _within(a, const(n)) else _node(Mod, a, const(n))
+    return a if _within(a, const(n)) else division_node(Mod, a, const(n))
 
 
 def _mod_sum(a: Sum, n: int) -> Expr:
@@ -153,7 +153,7 @@ def _mod_sum(a: Sum, n: int) -> Expr:
     if found is not None:
         g, high, low = found
         return _rules.add(_rules.scale(_mod_number(high, n // g), g), low)
-    return a if _within(a, const(n)) else _node(Mod, a, const(n))
+    return a if _within(a, const(n)) else division_node(Mod, a, const(n))
 
 
 def _low_part(a: Sum, n: int) -> tuple[int, Expr, Expr] | None:
@@ -208,7 +208,7 @@ def _div_symbolic(a: Expr, d: Expr) -> Expr:
     if found is not None:
         _, high, _, outer = found
         return floordiv(high, outer)
-    return _node(FloorDiv, rest, d)
+    return division_node(FloorDiv, rest, d)
 
 
 def _mod_symbolic(a: Expr, d: Expr) -> Expr:
@@ -225,7 +225,7 @@ def _mod_symbolic(a: Expr, d: Expr) -> Expr:
     if found is not None:
         g, high, low, outer = found
         return _rules.add(_rules.multiply(g, modulo(high, outer)), low)
-    return _node(Mod, rest, d)
+    return division_node(Mod, rest, d)
 
 
 def _within(r: Expr, d: Expr) -> bool:
@@ -368,7 +368,7 @@ def exact_divide(a: Expr, d: Expr) -> Expr:
         if common > 1:
             reduced = _rules.total(constant // common, {t: c // common for t, c in terms})
             return exact_divide(reduced, const(d.value // common))
-    return _node(Exact, a, d)
+    return division_node(Exact, a, d)
 
 
 def close(e: Expr) -> Expr:
@@ -411,7 +411,8 @@ def _fraction(e: Expr) -> tuple[Expr, Expr]:
 _TAGS: dict[Any, int] = {FloorDiv: 201, Mod: 202, Exact: 203}
 
 
-def _node(kind: Any, a: Expr, d: Expr) -> Expr:
+def division_node(kind: Any, a: Expr, d: Expr) -> Expr:
+    """The node of a // d, a % d or a / d, which nothing simplifies further."""
     name = (kind, a, d)
     found = _e._nodes.get(name)
     if found is not None:

@@ -325,7 +325,11 @@ def _extremum(kind: Any, given: list[Expr], surplus: Any) -> Expr:
     if len(kept) == 1:
         return kept[0]
     kept.sort(key=lambda a: a.key)
-    args = tuple(kept)
+    return extreme_node(kind, tuple(kept))
+
+
+def extreme_node(kind: Any, args: tuple[Expr, ...]) -> Expr:
+    """The node of the smallest or the largest of operands that are in order and simplified."""
     pick = min if kind is Min else max
     return nary_node(kind, args, pick(a.lo for a in args), pick(a.hi for a in args), gcd_of(a.multiple for a in args))
 

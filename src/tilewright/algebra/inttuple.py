@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tilewright.algebra.expr import Const, Expr
 from tilewright.errors import LayoutError
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
@@ -138,6 +139,26 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
         if isinstance(other, tuple):
             raise LayoutError(f"{first} and {other} are not nested alike")
     return f(*tuples)
+
+
+def ceil_quotient(a: Any, b: Any) -> Any:
+    """a / b, rounded up, for a positive b; both may be expressions.
+
+    >>> ceil_quotient(7, 4)
+    2
+    """
+    return (a + b - 1) // b
+
+
+def divides(a: Any, b: Any) -> bool:
+    """Whether a divides b, as far as can be shown where they are expressions.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> divides(4, 12), divides(4, 8 * symbol("K", 1)), divides(4, symbol("K", 1))
+    (True, True, False)
+    """
+    rest = b % a
+    return bool(rest.value == 0) if isinstance(rest, Const) else type(rest) is int and rest == 0
 
 
 def signum(x: int) -> int:
@@ -298,7 +319,11 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         stride = prefix_product(shape)
     if isinstance(shape, tuple):
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
-    return idx * 0 if stride == 0 else (idx // stride) % shape
+    if stride == 0:
+        return idx * 0
+    if not is_int(stride) and not isinstance(stride, Expr):
+        raise LayoutError(f"idx2crd of {idx}: the stride {stride} counts coordinates, and an index has none")
+    return (idx // stride) % shape
 
 
 def crd2crd(crd: Any, source: Any, target: Any) -> Any:
@@ -329,6 +354,27 @@ def slice_(crd: Any, x: Any) -> Any:
                 kept += (e,)
         return kept
     return x if crd is None else ()
+
+
+def dice_(crd: Any, x: Any) -> Any:
+    """The modes of x that are not paired with None in `crd`: what `slice_` drops.
+
+    >>> dice_((None, 3), ((2, 2), 8))
+    (8,)
+    >>> dice_((1, (None, 0)), (4, (2, 4)))
+    (4, 4)
+    """
+    if isinstance(crd, tuple):
+        if not isinstance(x, tuple) or len(crd) != len(x):
+            raise LayoutError(f"coordinate {crd} does not fit {x}: the ranks differ")
+        kept: tuple[Any, ...] = ()
+        for c, e in zip(crd, x, strict=True):
+            if isinstance(c, tuple):
+                kept += dice_(c, e)
+            elif c is not None:
+                kept += (e,)
+        return kept
+    return () if crd is None else x
 
 
 def congruent(a: Any, b: Any) -> bool:

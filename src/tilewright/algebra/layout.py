@@ -10,15 +10,18 @@ every layout is also a function of one integer:
 >>> print(layout)
 (4,(2,4)):(2,(1,8))
 
-This module holds the type itself and what only rearranges its modes; the algebra is in `compose` and `divide`.
+This module holds the type itself and its measures. `modes` rearranges modes; the algebra is in `compose`, `inverse`
+and `divide`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
+from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_use import substitute
 from tilewright.algebra.inttuple import (
     Value,
     as_int_tuple,
@@ -33,7 +36,7 @@ from tilewright.algebra.inttuple import (
     slice_,
     transform_leaf,
 )
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, ModeError
 
 if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
@@ -43,7 +46,9 @@ class Layout(Value):
     """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
 
     Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis
-    elements (`E(0)`), which make the values coordinates. Immutable, hashable, equal by shape and stride.
+    elements (`E(0)`), which make the values coordinates. Leaves of both may be expressions of sizes that are not
+    known yet; an operation that would have to know them to answer raises. Immutable, hashable, equal by shape and
+    stride.
 
     Post-condition of the default stride: L(i) == i for all i < size(L).
 
@@ -51,6 +56,10 @@ class Layout(Value):
     Layout((4, 8), (1, 4))
     >>> Layout((4, 8), (8, 1))(1, 2)
     10
+    >>> from tilewright.algebra import symbol
+    >>> rows = Layout((symbol("M", 1), 8), (8, 1))
+    >>> print(rows, rows(3, 5), rows.size())
+    (M,8):(8,1) 29 8*M
     """
 
     __slots__ = ("_hash", "shape", "stride")
@@ -60,9 +69,9 @@ class Layout(Value):
     stride: Any
 
     def __init__(self, shape: Any, stride: Any = None):
-        shape = as_int_tuple(shape, "shape")
+        shape = transform_leaf(_as_extent, shape)
         for leaf in leaves(shape):
-            if leaf < 1:
+            if leaf < 1 if type(leaf) is int else leaf.lo < 1:
                 raise LayoutError(f"shape {shape_text(shape)} holds {leaf}: every extent must be at least 1")
         if stride is None:
             stride = prefix_product(shape)
@@ -85,11 +94,36 @@ class Layout(Value):
         """
         crd = coordinate[0] if len(coordinate) == 1 else coordinate
         if has_none(crd):
-            return slice_and_offset(crd, self)[0]
+            return self.sliced(crd)[0]
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
         value = crd2idx(crd, self.shape, self.stride)
         return coordinate_of(value, leaves(self.stride)) if self.has_coordinates else value
+
+    def sliced(self, crd: Any) -> tuple[Layout, Any]:
+        """The layout of the modes paired with None, and the offset that the fixed modes add."""
+        if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
+            crd = crd[0]
+        kept_shape, kept_stride = slice_(crd, self.shape), slice_(crd, self.stride)
+        if kept_shape == ():
+            raise LayoutError(f"coordinate {crd} of {self} leaves no mode open: call the layout for its offset")
+        offset = crd2idx(crd, self.shape, self.stride)
+        if self.has_coordinates:
+            offset = coordinate_of(offset, leaves(self.stride))
+        return Layout(kept_shape, kept_stride), offset
+
+    def bind(self, values: Mapping[Any, Any]) -> Layout:
+        """The layout with sizes given: values by symbol, or by a symbol's name.
+
+        >>> from tilewright.algebra import symbol
+        >>> Layout((symbol("M", 1), 8), (8, 1)).bind({"M": 5})
+        Layout((5, 8), (8, 1))
+        """
+
+        def image(leaf: Any) -> Any:
+            return substitute(leaf, values) if isinstance(leaf, Expr) else leaf
+
+        return Layout(transform_leaf(image, self.shape), transform_leaf(image, self.stride))
 
     @property
     def has_coordinates(self) -> bool:
@@ -107,11 +141,13 @@ class Layout(Value):
             for m in mode:
                 found = found[m]
             return found
-        if isinstance(self.shape, tuple):
+        extents = self.shape if isinstance(self.shape, tuple) else (self.shape,)
+        if isinstance(mode, slice) and isinstance(self.shape, tuple):
             return Layout(self.shape[mode], self.stride[mode])
-        if mode not in (0, -1):
-            raise IndexError(f"{self} has one mode; there is no mode {mode}")
-        return self
+        if not is_int(mode) or not -len(extents) <= mode < len(extents):
+            has = "one mode" if len(extents) == 1 else f"{len(extents)} modes"
+            raise ModeError(f"{self} has {has}; there is no mode {mode}")
+        return Layout(self.shape[mode], self.stride[mode]) if isinstance(self.shape, tuple) else self
 
     def __iter__(self) -> Iterator[Layout]:
         for mode in range(len(self)):
@@ -161,8 +197,19 @@ def svg_or_none(layout: Layout | ComposedLayout) -> str | None:
         return None
 
 
+def _as_extent(leaf: Any) -> Any:
+    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "shape")
+
+
 def _as_stride(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, ScaledBasis) else as_int_tuple(leaf, "stride")
+    if isinstance(leaf, ScaledBasis):
+        return leaf
+    return _plain(leaf) if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
+
+
+def _plain(e: Expr) -> Any:
+    """An expression that is a number, as an int."""
+    return e.value if isinstance(e, Const) else e
 
 
 def shape_text(x: Any) -> str:
@@ -221,7 +268,7 @@ def make_identity_layout(shape: Any) -> Layout:
 def _is_int_tuple(x: object) -> bool:
     if isinstance(x, tuple):
         return all(_is_int_tuple(e) for e in x)
-    return is_int(x)
+    return is_int(x) or isinstance(x, Expr)
 
 
 # -- measures ---------------------------------------------------------------------------------------
@@ -230,7 +277,10 @@ def _is_int_tuple(x: object) -> bool:
 def _at(x: Any, mode: tuple[int, ...]) -> Any:
     """The part of an int tuple at a path of modes; an int is its own only mode."""
     for m in mode:
-        x = (x if isinstance(x, tuple) else (x,))[m]
+        modes = x if isinstance(x, tuple) else (x,)
+        if not -len(modes) <= m < len(modes):
+            raise ModeError(f"{shape_text(x)} has {len(modes)} modes; there is no mode {m}")
+        x = modes[m]
     return x
 
 
@@ -297,100 +347,9 @@ def cosize(layout: Layout | ComposedLayout, *mode: int) -> Any:
     found = layout[mode]
     if found.has_coordinates:
         return transform_leaf(lambda last: last + 1, found(size(found) - 1))
-    modes = zip(leaves(found.shape), leaves(found.stride), strict=True)
-    return 1 + sum((s - 1) * abs(d) for s, d in modes)
-
-
-# -- rearranging modes ------------------------------------------------------------------------------
-
-
-def flatten(x: Any) -> Any:
-    """A layout without nesting; of an int tuple, the tuple of its leaves.
-
-    Post-condition for a layout: depth(R) <= 1 and R(i) == L(i) for every i.
-
-    >>> flatten(Layout((4, (2, 4)), (2, (1, 8))))
-    Layout((4, 2, 4), (2, 1, 8))
-    >>> flatten(((2, 3), 4)), flatten(4)
-    ((2, 3, 4), (4,))
-    """
-    if not isinstance(x, Layout):
-        return leaves(x)
-    return Layout(leaves(x.shape), leaves(x.stride)) if isinstance(x.shape, tuple) else x
-
-
-def select(x: Any, *modes: int) -> Any:
-    """The listed modes, in that order.
-
-    Post-condition: rank(R) == len(modes) and R[i] == L[modes[i]].
-
-    >>> select(Layout((2, 3, 4)), 2, 0)
-    Layout((4, 2), (6, 1))
-    """
-    if isinstance(x, Layout):
-        return make_layout([x[m] for m in modes])
-    return tuple(x[m] for m in modes)
-
-
-def group(x: Any, begin: int, end: int) -> Any:
-    """The modes begin, ..., end - 1 put together into one.
-
-    Post-condition: R[begin] has those modes, and R(i) == L(i) for every i.
-
-    >>> group(Layout((2, 3, 4, 5)), 1, 3)
-    Layout((2, (3, 4), 5), (1, (2, 6), 24))
-    """
-    if not 0 <= begin < end <= rank(x):
-        raise LayoutError(f"group of modes {begin} to {end} of {x}: it has {rank(x)} modes")
-    if isinstance(x, Layout):
-        modes = list(x)
-        return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])
-    return (*x[:begin], tuple(x[begin:end]), *x[end:])
-
-
-def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
-    """X with one more mode at the end; with `up_to`, as often as it takes to reach that rank.
-
-    Post-condition: the first modes are those of x, the rest equal `mode`.
-
-    >>> append(Layout(4, 2), Layout(3, 8))
-    Layout((4, 3), (2, 8))
-    >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
-    Layout((4, 2, 1, 1), (1, 4, 0, 0))
-    """
-    count = 1 if up_to is None else up_to - rank(x)
-    if count < 0:
-        raise LayoutError(f"append up to rank {up_to}: {x} has rank {rank(x)} already")
-    if isinstance(x, Layout):
-        return make_layout([*x, *[mode] * count]) if count else x
-    return (*(x if isinstance(x, tuple) else (x,)), *[mode] * count)
-
-
-def prepend(x: Any, mode: Any) -> Any:
-    """X with one more mode in front.
-
-    >>> prepend(Layout(4, 2), Layout(3, 8))
-    Layout((3, 4), (8, 2))
-    """
-    if isinstance(x, Layout):
-        return make_layout([mode, *x])
-    return (mode, *(x if isinstance(x, tuple) else (x,)))
-
-
-def slice_and_offset(crd: Any, layout: Layout) -> tuple[Layout, Any]:
-    """The layout of the modes paired with None, and the offset that the fixed modes add.
-
-    Post-condition: offset + R(open coordinates) == L(all coordinates).
-
-    >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
-    (Layout((4,), (2,)), 9)
-    """
-    if isinstance(crd, tuple) and not isinstance(layout.shape, tuple) and len(crd) == 1:
-        crd = crd[0]
-    kept_shape, kept_stride = slice_(crd, layout.shape), slice_(crd, layout.stride)
-    if kept_shape == ():
-        raise LayoutError(f"coordinate {crd} of {layout} leaves no mode open: call the layout for its offset")
-    offset = crd2idx(crd, layout.shape, layout.stride)
-    if layout.has_coordinates:
-        offset = coordinate_of(offset, leaves(layout.stride))
-    return Layout(kept_shape, kept_stride), offset
+    total: Any = 1
+    for s, d in zip(leaves(found.shape), leaves(found.stride), strict=True):
+        if isinstance(d, Expr) and d.lo < 0:
+            raise LayoutError(f"cosize of {found}: the stride {d} may be negative")
+        total = total + (s - 1) * (d if isinstance(d, Expr) else abs(d))
+    return total

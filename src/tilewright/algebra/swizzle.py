@@ -10,12 +10,13 @@ A swizzle exchanges addresses by xor so that columns, not only rows, fall into d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from tilewright.algebra.compose import composition
-from tilewright.algebra.inttuple import Value, leaves, product
-from tilewright.algebra.layout import Layout, shape_text, size, svg_or_none
+from tilewright.algebra.expr import Expr
+from tilewright.algebra.inttuple import Value, has_none, leaves, product
+from tilewright.algebra.layout import Layout, cosize, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
 
 
@@ -46,15 +47,46 @@ class Swizzle(Value):
         self._keep(bits=bits, base=base, shift=shift)
 
     def __call__(self, offset: Any) -> Any:
-        """The swizzled offset; numpy arrays are taken element by element."""
+        """The swizzled offset; numpy arrays are taken element by element, expressions give expressions."""
+        if isinstance(offset, Expr):
+            from_bit, to_bit = self.base + max(0, self.shift), self.base + max(0, -self.shift)
+            return offset ^ (offset // (1 << from_bit) % (1 << self.bits) * (1 << to_bit))
         ones = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (ones << (self.base + self.shift))) >> self.shift)
         return offset ^ ((offset & (ones << self.base)) << -self.shift)
 
-    def compose(self, layout: Any) -> ComposedLayout:
-        """The layout followed by this swizzle."""
-        return ComposedLayout(self, 0, layout if isinstance(layout, Layout) else Layout(layout))
+    def upcast(self, count: int) -> Swizzle:
+        """The swizzle of the same bytes, seen as elements `count` times as large.
+
+        Post-condition: R(o // count) == S(o) // count.
+
+        >>> Swizzle(3, 3, 3).upcast(8), Swizzle(3, 1, 3).upcast(4)
+        (Swizzle(3, 0, 3), Swizzle(2, 0, 3))
+        """
+        base = self.base - self._log2(count)
+        if base >= 0:
+            return Swizzle(self.bits, base, self.shift)
+        if self.shift < 0:
+            if self.bits + base - self.shift > 0:
+                raise LayoutError(f"upcast of {self} by {count}: it moves parts of an element to different places")
+            return Swizzle(0, 0, 0)  # it moves only within an element
+        return Swizzle(max(self.bits + base, 0), 0, self.shift)
+
+    def downcast(self, count: int) -> Swizzle:
+        """The swizzle of the same bytes, seen as elements `count` times as small.
+
+        Post-condition: R(count * o + j) == count * S(o) + j for j < count.
+
+        >>> Swizzle(3, 3, 3).downcast(2)
+        Swizzle(3, 4, 3)
+        """
+        return Swizzle(self.bits, self.base + self._log2(count), self.shift)
+
+    def _log2(self, count: int) -> int:
+        if count < 1 or count & (count - 1):
+            raise LayoutError(f"{self} acts on bits: elements can become 2, 4, 8, ... times as large, not {count}")
+        return count.bit_length() - 1
 
     def size(self) -> int:
         """The period: S(o + size) == S(o) + size for offsets o that are not negative."""
@@ -101,12 +133,21 @@ class ComposedLayout(Value):
         self._keep(outer=outer, offset=offset, layout=layout)
 
     def __call__(self, *coordinate: Any) -> Any:
-        """The value at a coordinate, as `Layout` takes it."""
-        value = self.layout(*coordinate)
-        if isinstance(value, Layout):
-            raise LayoutError(f"{self} cannot be sliced by {coordinate} without its offset: use local_tile")
-        value = _shift(self.offset, value)
+        """The value at a coordinate, as `Layout` takes it; with a None in it, the open modes, from where they start.
+
+        >>> print(ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))(1, None))
+        S<2,0,3> o 8 o (8):(1)
+        """
+        crd = coordinate[0] if len(coordinate) == 1 else coordinate
+        if has_none(crd):
+            return self.sliced(crd)[0]
+        value = _shift(self.offset, self.layout(crd))
         return value if self.outer is None else self.outer(value)
+
+    def sliced(self, crd: Any) -> tuple[ComposedLayout, int]:
+        """The modes paired with None, from where they start: the offset stands inside, and 0 beside it."""
+        kept, offset = self.layout.sliced(crd)
+        return ComposedLayout(self.outer, _shift(self.offset, offset), kept), 0
 
     @property
     def shape(self) -> Any:
@@ -118,38 +159,44 @@ class ComposedLayout(Value):
         """The stride of the inner layout: how far it moves before the outer function."""
         return self.layout.stride
 
+    @property
+    def has_coordinates(self) -> bool:
+        """Whether the inner layout's values are coordinates."""
+        return bool(self.layout.has_coordinates)
+
     def __len__(self) -> int:
         return len(self.layout)
+
+    def __getitem__(self, mode: Any) -> ComposedLayout:
+        return self.with_layout(self.layout[mode])
+
+    def __iter__(self) -> Iterator[ComposedLayout]:
+        for mode in range(len(self)):
+            yield self[mode]
 
     def size(self) -> int:
         """The number of coordinates."""
         return product(self.layout.shape)
 
-    def cosize(self) -> int:
+    def cosize(self) -> Any:
         """What an allocation must hold: the largest value, plus one.
 
         A swizzle permutes within aligned blocks of its period, so there it is found by evaluation.
         """
-        if self.outer is None:
+        if self.outer is None and isinstance(self.layout, Layout):
+            if self.has_coordinates:
+                return _shift(self.offset, cosize(self.layout))
             modes = zip(leaves(self.shape), leaves(self.stride), strict=True)
             return int(1 + self.offset + sum((s - 1) * max(d, 0) for s, d in modes))
         return 1 + max(int(self(i)) for i in range(size(self.layout)))
 
-    def with_layout(self, layout: Layout) -> ComposedLayout:
+    def with_layout(self, layout: Any) -> ComposedLayout:
         """The same outer function and offset over another inner layout."""
         return ComposedLayout(self.outer, self.offset, layout)
 
     def with_tile(self, tile: ComposedLayout) -> ComposedLayout:
         """The same outer function over a tile of the inner layout."""
         return ComposedLayout(self.outer, _shift(self.offset, tile.offset), tile.layout)
-
-    def compose(self, b: Any) -> ComposedLayout:
-        """The composition with a tiler: it acts on the inner layout."""
-        return self.with_layout(composition(self.layout, b))
-
-    def after(self, a: Any) -> ComposedLayout:
-        """The layout `a` applied to the values of this one."""
-        return ComposedLayout(a, 0, self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Layout):

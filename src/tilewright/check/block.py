@@ -13,7 +13,9 @@ import numpy as np
 
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
-from tilewright.check.distribution import Placement, operand_layout, placement
+from tilewright.check.arrangement import misarranged
+from tilewright.check.copies import check_atom, never_runs
+from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
@@ -22,17 +24,22 @@ from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.ir.verifier import verify
-from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, RegisterOperand
+from tilewright.machine import Condition, Machine, MemoryOperand, MultiplyAtom, RegisterOperand
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def check(program: Program, machine: Machine | None) -> None:
-    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound, or open."""
+def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
+    """Raises a ProgramError at the first thing that is wrong with a program whose parameters are bound, or open.
+
+    The result are the conditions on open parameters under which the atoms of its copies do what they are asked.
+    """
     verify(program)
     if open_parameters(program):
         check_open(program)
-    _Checker(program, machine).run()
+    checker = _Checker(program, machine)
+    checker.run()
+    return tuple(dict.fromkeys(checker.conditions))
 
 
 def definitions(program: Program) -> dict[Value, Op]:
@@ -45,6 +52,7 @@ class _Checker:
         self.program, self.machine = program, machine
         self.made = definitions(program)
         self.places = Places(program, self.made)
+        self.conditions: list[Condition] = []
 
     def run(self) -> None:
         roles = [op for op in self.program.body.ops if op.name == "role"]
@@ -67,6 +75,7 @@ class _Checker:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
         self._check_memory()
         self._check_channels(names)
+        self._ask_copy_atoms()
 
     def _walk(self, block: Block, role: str, waves: int) -> Iterator[tuple[Op, str, int]]:
         """Every operation, with its role and the number of waves that do it together."""
@@ -164,11 +173,18 @@ class _Checker:
                     f"mma: {name} is {shape[0]}x{shape[1]}, which is not made of the {wanted.rows}x{wanted.columns} "
                     f"of {atom.name}"
                 )
+        held = {
+            name: found
+            for value, name in ((c, "c"), (a, "a"), (b, "b"))
+            if isinstance(value.type, RegisterType) and (found := self._placement(value)) is not None
+        }
+        arranged = "c" in held and misarranged(atom, held) is None
         waves = self._waves_of(c, atom)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             wanted = getattr(atom, name)
             if isinstance(value.type, RegisterType):
-                self._check_fragment(value, name, atom, waves)
+                if not arranged:
+                    self._check_fragment(value, name, atom, waves)
             elif isinstance(wanted, MemoryOperand):
                 self._check_addressed(value, name, wanted, atom)
             elif self.machine.waves != 1:
@@ -187,7 +203,7 @@ class _Checker:
         mine = self._placement(value)
         if mine is None:
             return
-        other = Placement(operand_layout(atom, name, mine.shape, waves), mine.shape)
+        other = placed(operand_layout(atom, name, mine.shape, waves), mine.shape)
         if mine.elements.shape != other.elements.shape or np.any(mine.elements != other.elements):
             _name_difference(mine, other, f"%{value.name}", f"{atom.name}.{name}")
 
@@ -235,6 +251,16 @@ class _Checker:
                 f"copy: {atom.name} goes on by itself; one side must be a stage of a channel, whose commit or release "
                 "sees to its end"
             )
+
+    def _ask_copy_atoms(self) -> None:
+        """Each copy that names an atom is put to it, once the types of all operations are known to fit."""
+        if self.machine is None:
+            return
+        idle, open_names = never_runs(self.program), {s.name for s in open_parameters(self.program)}
+        for op in self.program.walk():
+            if op.name == "copy" and "by" in op.attrs and op not in idle:
+                atom = self.machine.copy_atom(op.attrs["by"])
+                self.conditions += check_atom(op, atom, self.machine, self.places, open_names)
 
     def _check_memory(self) -> None:
         if self.machine is None or self.machine.spaces["shared"].bytes is None:

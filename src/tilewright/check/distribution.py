@@ -57,6 +57,12 @@ class Placement:
         return np.unravel_index(self.elements, self.shape, order="F")
 
 
+@lru_cache(maxsize=256)
+def placed(layout: Layout, shape: tuple[int, ...]) -> Placement:
+    """The placement by a layout; the same one each time, since its tables are large."""
+    return Placement(layout, shape)
+
+
 def placement(found: RegisterType, machine: Machine | None) -> Placement:
     """Where a register tensor's elements lie."""
     return _placement(found, None if machine is None else _Held(machine))
@@ -83,7 +89,7 @@ def _placement(found: RegisterType, held: _Held | None) -> Placement:
         raise ProgramError(f"{found} has no distribution of its own")
     if spread.layout is not None:
         try:
-            return Placement(spread.layout, shape)
+            return placed(spread.layout, shape)
         except LayoutError as fault:
             raise ProgramError(f"{found}: {fault}") from None
     if held is None or spread.operand is None:
@@ -96,7 +102,7 @@ def _placement(found: RegisterType, held: _Held | None) -> Placement:
         raise ProgramError(f"{found}: waves are given as (rows, columns)")
     try:
         layout = operand_layout(held.machine.multiply_atom(name), operand, shape, waves)
-        return Placement(layout, shape)
+        return placed(layout, shape)
     except LayoutError as fault:
         raise ProgramError(f"{found}: {fault}") from None
 
@@ -131,7 +137,35 @@ def operand_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], wav
     step_columns = 0 if operand == "a" else parts[1] * rows
     threads = [*threads, (over_rows, step_rows), (over_columns, step_columns)]
     values = [*values, (parts[0] // found.rows, found.rows), (parts[1] // found.columns, found.columns * rows)]
-    modes = [tuple(m for m in mode if m[0] != 1) or ((1, 0),) for mode in (threads, values)]
+    return _of_modes(threads, values)
+
+
+def interleaved_layout(atom: MultiplyAtom, operand: str, shape: tuple[int, ...], waves: tuple[int, ...]) -> Layout:
+    """As `operand_layout`, but the groups' atoms lie among each other, as Composable Kernel deals them out.
+
+    Atom (i, j) of the group at (row, column) of the arrangement is atom (i*rows + row, j*columns + column) of C.
+    """
+    operand_layout(atom, operand, shape, waves)  # refuses what does not fit
+    found: Any = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    rows, (over_rows, over_columns) = shape[0], waves
+    across_rows = 1 if operand == "b" else over_rows
+    across_columns = 1 if operand == "a" else over_columns
+    threads = [
+        *_restrided(found.layout[0], found.rows, rows),
+        (over_rows, 0 if operand == "b" else found.rows),
+        (over_columns, 0 if operand == "a" else found.columns * rows),
+    ]
+    values = [
+        *_restrided(found.layout[1], found.rows, rows),
+        (rows // (found.rows * across_rows), found.rows * across_rows),
+        (shape[1] // (found.columns * across_columns), found.columns * across_columns * rows),
+    ]
+    return _of_modes(threads, values)
+
+
+def _of_modes(*pairs: list[tuple[int, int]]) -> Layout:
+    """The layout with these (size, stride) pairs in each mode; ones are left out."""
+    modes = [tuple(m for m in mode if m[0] != 1) or ((1, 0),) for mode in pairs]
     return Layout(
         tuple(tuple(n for n, _ in mode) for mode in modes), tuple(tuple(s for _, s in mode) for mode in modes)
     )

@@ -19,7 +19,6 @@ app = typer.Typer(
     name="tilewright",
     help="Tilewright: a tile-kernel language and compiler for convolution and matrix product.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -44,4 +43,4 @@ def _options(
 
 def main() -> None:
     """Runs the command that the arguments of the process ask for."""
-    app()
+    app(prog_name="tilewright")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,18 @@ PEERS = ("onednn",)
 Row = dict[str, Any]
 
 
+def _lists() -> list[str]:
+    from tilewright.problems import shape_lists
+
+    return list(shape_lists())
+
+
 def bench(
     problems: Annotated[
-        str, typer.Argument(metavar="SET", help="A file of problems, or the name of a list in the package.")
+        str,
+        typer.Argument(
+            metavar="SET", help="A file of problems, or the name of a list in the package.", autocompletion=_lists
+        ),
     ],
     against: Annotated[str, typer.Option(help="The other library: onednn, by way of PyTorch.")] = "onednn",
     dt: Annotated[
@@ -38,28 +47,35 @@ def bench(
         Path | None, typer.Option("--json", metavar="FILE", help="Write one object for each problem to this file.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Samples of each side that must count.")] = 5,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for samples that count.")
+    ] = 5.0,
 ) -> None:
     """Time the problems of a list against oneDNN, on this CPU, in one run.
 
     Weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's peak was
     fast before and after it and no thread waited for a core: others may use the machine, too. The shortest sample that
-    counts is the time; a problem without one is listed as not measured. The peer is the fastest of PyTorch's calls
-    with prepacked weights; its primitive is what oneDNN itself says it took. ratio = peer / ours: above 1, ours is
-    faster. Worst first. It needs PyTorch: the extra `bench`.
+    counts is the time. Where none counts after --seconds, the shortest of all is, and the row is marked "busy". The
+    peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says it took.
+    ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst first. It
+    needs PyTorch: the extra `bench`.
 
     \b
     Examples:
       tilewright bench resnet_50 --against onednn --dt bf16 --mb 1 --json rows.json
+      tilewright bench mixed --seconds 1
     """
     try:
-        _bench(problems, against, dt, mb, output, rounds)
+        _bench(problems, against, dt, mb, output, rounds, seconds)
     except TilewrightError as fault:
         fail(str(fault))
     except OSError as fault:
         fail(f"cannot write {output}: {fault.strerror}")
 
 
-def _bench(problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int) -> None:
+def _bench(
+    problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int, seconds: float
+) -> None:
     if against not in PEERS:
         raise ArgumentError(f"--against {against}: there is {', '.join(PEERS)}")
     if output is not None and not output.parent.is_dir():
@@ -71,17 +87,22 @@ def _bench(problems: str, against: str, dt: str | None, mb: int | None, output: 
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
     probes: dict[str, float] = {}
-    with _progress(len(work)) as step:
+    with progress(len(work)) as now:
         for one in work:
-            step(str(one.problem))
+            now.begins(str(one.problem))
             try:
-                rows.append(measured(one, library, rounds, probes))
+                rows.append(measured(one, library, rounds, probes, seconds, now.waits))
             except TilewrightError as why:
                 left_out.append((str(one.problem), str(why).splitlines()[0]))
+            else:
+                typer.echo("\n".join([*([heading()] if len(rows) == 1 else []), line(rows[-1])]))
     rows.sort(key=lambda row: row["ratio"])
     if output is not None:
         write_whole(output, json.dumps(rows, indent=1) + "\n")
-    _print(rows, left_out)
+    parts: list[Any] = [means(rows)] if rows else []
+    if left_out:
+        parts.append(table(("not measured", "why"), left_out))
+    show(*parts)
 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
@@ -111,16 +132,29 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     return list(made.values())
 
 
-def measured(work: Workload, library: Library, rounds: int, probes: dict[str, float]) -> Row:
-    """One problem on both sides; `probes` holds the fastest probe of each atom so far, and is kept up to date."""
+def measured(
+    work: Workload,
+    library: Library,
+    rounds: int,
+    probes: dict[str, float],
+    seconds: float,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Row:
+    """One problem on both sides; `probes` holds the fastest probe of each atom so far, and is kept up to date.
+
+    `waiting` hears what is waited for.
+    """
     import numpy as np
 
     from tilewright.cli.peak import peak_of
     from tilewright.cli.timing import Gate, shortest
 
+    waiting("data")
     arrays = work.arrays(np.random.default_rng(0), exact=False)
     *_, out = arrays.values()
+    waiting("the peer's calls")
     forms = library.forms(work, arrays)
+    waiting("machine code")
     kernel = work.compiled()
     launch = kernel.bind(arrays)
     launch()
@@ -139,11 +173,15 @@ def measured(work: Workload, library: Library, rounds: int, probes: dict[str, fl
             "primitive": lambda: library.primitive(peer),
         },
         rounds,
+        seconds,
+        waiting,
     )
     probes[peak.atom] = gate.best
-    ours, theirs, primitive = (gate.least(side) for side in ("ours", "peer", "primitive"))
+    busy = gate.least("ours") is None or gate.least("peer") is None
+    least = gate.shortest if busy else gate.least
+    ours, theirs, primitive = (least(side) for side in ("ours", "peer", "primitive"))
     if ours is None or theirs is None:
-        raise ArgumentError("the machine was not free: no sample counts")
+        raise ArgumentError("no sample was taken")
     return {
         "problem": str(work.problem),
         "dt": ":".join(work.types),
@@ -157,6 +195,7 @@ def measured(work: Workload, library: Library, rounds: int, probes: dict[str, fl
         "peak_share": work.problem.ops / ours / (peak.flops / gate.best),
         "peer_form": name,
         "plan": str(kernel.plan),
+        "busy": busy,
         "samples": {side: {"count": len(gate.kept(side)), "of": len(taken)} for side, taken in gate.samples.items()},
     }
 
@@ -170,62 +209,66 @@ def mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def _print(rows: list[Row], left_out: list[tuple[str, str]]) -> None:
-    shown = [
-        (
-            f"{row['ratio']:.2f}",
-            "-" if row["ratio_primitive"] is None else f"{row['ratio_primitive']:.2f}",
-            f"{row['ours_us']:.1f}",
-            f"{row['peer_us']:.1f}",
-            "-" if row["peer_primitive_us"] is None else f"{row['peer_primitive_us']:.1f}",
-            f"{row['gflops']:.0f}",
-            f"{100 * row['peak_share']:.0f}",
-            str(min(row["samples"][side]["count"] for side in ("ours", "peer"))),
-            row["problem"],
-        )
-        for row in rows
-    ]
-    parts: list[Any] = []
-    if rows:
-        names = (
-            "ratio",
-            "of primitive",
-            "ours us",
-            "peer us",
-            "primitive us",
-            "GFLOP/s",
-            "% of peak",
-            "samples",
-            "problem",
-        )
-        parts.append(table(names, shown))
-        parts.append(_means(rows))
-    if left_out:
-        parts.append(table(("not measured", "why"), left_out))
-    show(*parts)
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "ratio": lambda row: f"{row['ratio']:.2f}",
+    "of primitive": lambda row: "-" if row["ratio_primitive"] is None else f"{row['ratio_primitive']:.2f}",
+    "ours us": lambda row: f"{row['ours_us']:.1f}",
+    "peer us": lambda row: f"{row['peer_us']:.1f}",
+    "primitive us": lambda row: "-" if row["peer_primitive_us"] is None else f"{row['peer_primitive_us']:.1f}",
+    "GFLOP/s": lambda row: f"{row['gflops']:.0f}",
+    "% of peak": lambda row: f"{100 * row['peak_share']:.0f}",
+    "samples": lambda row: "busy" if row["busy"] else str(min(row["samples"][s]["count"] for s in ("ours", "peer"))),
+}
+"""What a line says before the problem: each column as wide as its name, nine characters at least."""
 
 
-def _means(rows: list[Row]) -> str:
+def heading() -> str:
+    """The names of the columns."""
+    return "  ".join([*(f"{name:>9}" for name in COLUMNS), "problem"])
+
+
+def line(row: Row) -> str:
+    """A row under the heading."""
+    return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in COLUMNS.items()), row["problem"]])
+
+
+def means(rows: list[Row]) -> str:
+    """The geometric means of what was measured, worst ratio first in `rows`."""
     whole = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
     own = [row["ratio_primitive"] for row in rows if row["ratio_primitive"] is not None]
-    return whole + (f", primitive / ours {mean(own):.3f}" if own else "; oneDNN's own time could not be had")
+    whole += f", primitive / ours {mean(own):.3f}" if own else "; oneDNN's own time could not be had"
+    busy = sum(row["busy"] for row in rows)
+    if busy:
+        whole += f"; {busy} marked busy: others used the machine while they were measured"
+    return f"{whole}\nslowest beside the peer: {rows[0]['problem']}, {rows[0]['ratio']:.2f}"
+
+
+class Progress:
+    """Says on the error stream which problem it is, and what it waits for."""
+
+    def __init__(self, count: int, status: Any):
+        self.count, self.status, self.number, self.problem = count, status, 0, ""
+
+    def begins(self, problem: str) -> None:
+        """The next problem; where no terminal reads, a line of its own."""
+        self.number, self.problem = self.number + 1, problem
+        if self.status is None:
+            typer.echo(f"{self.number} of {self.count}: {problem}", err=True)
+
+    def waits(self, what: str) -> None:
+        """What is waited for now; shown in place on a terminal."""
+        if self.status is not None:
+            self.status.update(f"{self.number} of {self.count}: {self.problem}: waits for {what}")
 
 
 @contextmanager
-def _progress(count: int) -> Iterator[Any]:
-    """A bar on the terminal's error stream; nothing where no terminal reads."""
+def progress(count: int) -> Iterator[Progress]:
+    """Progress on the error stream: one line that changes on a terminal, one for each problem elsewhere."""
     from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     terminal = Console(stderr=True)
-    columns = [*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[now]}")]
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("problems", total=count, now="")
-        done = -1
-
-        def step(now: str) -> None:
-            nonlocal done
-            done += 1
-            bar.update(task, completed=done, now=now)
-
-        yield step
+    if not terminal.is_terminal:
+        yield Progress(count, None)
+        return
+    with terminal.status("") as status:
+        yield Progress(count, status)

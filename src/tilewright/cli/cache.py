@@ -17,6 +17,7 @@ def cache(
 
     \b
     TILEWRIGHT_CACHE_DIR says where; `off` keeps none. TILEWRIGHT_CACHE_MB is the most they may take.
+    Only what Tilewright wrote is removed; a folder that holds other things and is not marked as its own is refused.
     """
     try:
         _cache(clear)
@@ -26,12 +27,13 @@ def cache(
 
 def _cache(clear: bool) -> None:
     from tilewright.runtime import cache as disk
-    from tilewright.runtime import environment
+    from tilewright.runtime import cache_folder, environment
 
     folder = environment.cache_folder()
     if folder is None:
         show("compiled programs are not kept: TILEWRIGHT_CACHE_DIR is off")
         return
+    cache_folder.require(folder)
     if clear:
         removed = disk.clear()
         left = len(disk.entries(folder))
@@ -40,7 +42,7 @@ def _cache(clear: bool) -> None:
             fail(f"{left} files could not be removed from {folder}")
         return
     found = disk.entries(folder)
-    whole = [size for _, size, path in found if not disk.is_unfinished(path)]
+    whole = [size for _, size, path in found if not cache_folder.is_unfinished(path)]
     rows = [
         ("folder", str(folder)),
         ("programs", str(len(whole))),
@@ -48,4 +50,6 @@ def _cache(clear: bool) -> None:
     ]
     if len(found) > len(whole):
         rows.append(("unfinished", f"{len(found) - len(whole)}, being written or left by processes that were killed"))
+    if (why := disk.why_not_used(folder)) is not None:
+        rows.append(("not used", why))
     show(table(("compiled programs", ""), rows))

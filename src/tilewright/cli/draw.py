@@ -1,4 +1,4 @@
-"""`tilewright draw`: a layout as a picture, in the terminal or in an SVG file."""
+"""`tilewright draw`: a layout, or a tensor of a block kernel, as a picture in the terminal or in an SVG file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 
 def draw(
-    layout: Annotated[str, typer.Argument(metavar="LAYOUT", help="Such as '(4,8):(8,1)'; quote it for the shell.")],
+    layout: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAYOUT|KERNEL", help="Such as '(4,8):(8,1)', quoted for the shell; or FILE.py or FILE.py:NAME."
+        ),
+    ],
+    tensor: Annotated[
+        str | None, typer.Argument(metavar="TENSOR", help="A tensor of the block kernel, or an operand ATOM.a, .b, .c.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Write an SVG picture to this file.")
     ] = None,
@@ -35,18 +43,26 @@ def draw(
         str | None,
         typer.Option(metavar="LAYOUT", help="With --partition: where the tile lies in memory; otherwise packed."),
     ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the block kernel.")
+    ] = None,
 ) -> None:
-    """Draw a layout in the terminal, or as an SVG picture with -o.
+    """Draw a layout or a block kernel's tensor in the terminal, or as an SVG picture with -o.
 
-    Rows are mode 0, columns mode 1; further modes have a panel each.
+    Rows are mode 0, columns mode 1; further modes have a panel each. Of a kernel's registers, who holds which element;
+    of its memory, the offset and, in shared memory, the bank.
 
     \b
     Examples:
       tilewright draw '((2,2),(2,4)):((1,4),(2,8))'
       tilewright draw 'S<3,3,3> o 0 o (8,64):(64,1)' --element-bytes 2 -o tile.svg
       tilewright draw '((3,2),(2,2)):((8,2),(4,1))' --partition 4x6
+      tilewright draw examples/ck/optimized_gemm.py sa -p BM=64 -o sa.svg
     """
     try:
+        if tensor is not None:
+            _draw_tensor(layout, tensor, output, param or [])
+            return
         options = {"element_bytes": element_bytes, "bank_bytes": bank_bytes, "banks": banks}
         _draw(layout, output, partition, memory, options)
     except TilewrightError as fault:
@@ -55,12 +71,34 @@ def draw(
         _fail(f"cannot write {output}: {fault.strerror}")
 
 
+def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str]) -> None:
+    from tilewright.cli.kernels import kernel_in
+
+    _require_svg(output)
+    given: dict[str, int | str] = {}
+    for text in params:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise LayoutError(f"--param {text}: say a parameter and its value, such as BM=64")
+        given[name] = int(value) if value.isdigit() else value
+    picture = kernel_in(kernel).draw(tensor, given)
+    if output is None:
+        _print(picture.table)
+    else:
+        write_whole(output, picture.svg)
+        typer.echo(f"wrote {output}: {picture.title}")
+
+
+def _require_svg(output: Path | None) -> None:
+    if output is not None and output.suffix.lower() != ".svg":
+        raise LayoutError(f"-o {output}: pictures are written as SVG, to a file whose name ends in .svg")
+
+
 def _draw(text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]) -> None:
     from tilewright.algebra.layout_text import parse_layout
     from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
 
-    if output is not None and output.suffix.lower() != ".svg":
-        raise LayoutError(f"-o {output}: pictures are written as SVG, to a file whose name ends in .svg")
+    _require_svg(output)
     if memory is not None and partition is None:
         raise LayoutError(f"--memory {memory} needs --partition, which says what is accessed at once")
     layout = parse_layout(text)

@@ -44,25 +44,29 @@ class Peak:
 
 def fastest_atom(machine: Machine, a: DType, b: DType) -> MultiplyAtom | None:
     """The atom of this CPU that does most products of these types at once."""
-    from tilewright.targets.registry import NATIVE, native
-
-    has = native(NATIVE[0]).has
-    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and has(x)]
+    fit = [x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype) == (a, b) and _has_probe(x)]
     return max(fit, key=lambda x: x.shape[0] * x.shape[1] * x.shape[2], default=None)
+
+
+def _has_probe(atom: MultiplyAtom) -> bool:
+    """Whether `peak_text` writes a loop of it: tiles, or vectors of sums."""
+    from tilewright.machine import OpaqueOperand
+
+    return isinstance(atom.c, OpaqueOperand) or atom.shape[0] == 1
 
 
 def peak_of(a: DType, b: DType) -> Peak:
     """The probe for factors of these types."""
     from tilewright.compiler.text import compile_text
-    from tilewright.targets.registry import NATIVE, native
+    from tilewright.targets.registry import CPU, native
 
-    machine: Machine = native(NATIVE[0]).machine()
+    machine = native(CPU).machine
     workers = machine.limits.cores or 1
     atom = fastest_atom(machine, a, b)
     if atom is None:
         raise ArgumentError(f"no atom of this CPU multiplies {a} by {b}: there is no peak to measure")
     text, products = peak_text(atom, machine, workers)
-    made = compile_text(text, "x86")
+    made = compile_text(text)
     arrays = [np.zeros(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args]
     return Peak(atom.name, 2 * products * workers, made.bind(*arrays))
 

@@ -22,7 +22,9 @@ def run(
         str, typer.Argument(metavar="PROBLEM", help="Such as mb1ic64ih56oc64oh56kh3ph1, or 128x64:64x96.")
     ],
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
-    target: Annotated[str, typer.Option(help="x86 (machine code) or interpreter (the block programs).")] = "x86",
+    target: Annotated[
+        str, typer.Option(help="cpu (machine code), cpu:x86.avx2 (that of a machine by name) or interpreter.")
+    ] = "cpu",
     plan: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Use this plan, as `show --level plan` prints it; @FILE reads it."),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli.printing import fail
 from tilewright.errors import ArgumentError, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.machine import Machine
 
 LEVELS = {
     "tile": "what is computed, over named dimensions",
@@ -16,48 +19,80 @@ LEVELS = {
     "loop": "the main program's loops, addresses and vector operations",
     "host": "what happens when arguments are bound and at every launch; it launches the block programs",
     "llvm": "the main program as LLVM takes it",
-    "asm": "the main program as assembly of this CPU",
+    "asm": "the main program as assembly of the target",
 }
+
+
+MACHINE_CODE = ("llvm", "asm")
+
+
+def _targets() -> list[str]:
+    from tilewright.targets.cpu.families import is_cpu
+    from tilewright.targets.registry import MACHINES
+
+    return ["cpu", *(f"cpu:{name}" if is_cpu(name) else name for name in MACHINES)]
 
 
 def show(
     problem: Annotated[
         str, typer.Argument(metavar="PROBLEM", help="Such as mb1ic64ih56oc64oh56kh3ph1, or 128x64:64x96.")
     ],
-    level: Annotated[str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.")] = "block",
+    level: Annotated[
+        str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.", autocompletion=lambda: list(LEVELS))
+    ] = "block",
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
     plan: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
     ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help="cpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon.",
+            autocompletion=_targets,
+        ),
+    ] = "cpu",
 ) -> None:
     """Print what a problem becomes on one level; the texts of block, loop and host programs compile again.
+
+    Machine code is made for llvm and asm only. All other levels can be had of any machine that is described, on any.
 
     \b
     Examples:
       tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level plan
-      tilewright show mb1ic64ih56oc64oh56kh3ph1 --level loop
+      tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level block --target cpu:x86.amx
+      tilewright show 128x64:64x96 --level asm --target cpu:aarch64.neon
     """
     try:
-        typer.echo(_text(problem, level, dt, plan).rstrip("\n"))
+        typer.echo(_text(problem, level, dt, target, plan).rstrip("\n"))
     except TilewrightError as fault:
         fail(str(fault))
 
 
-def _text(problem: str, level: str, dt: str, plan: str | None) -> str:
+def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
     from tilewright.cli.workload import Workload, read_problem, read_types
-    from tilewright.compiler.host import block_texts, host_text
+    from tilewright.compiler.host import block_texts
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
+    machine = _machine(target, level)
     work = Workload(read_problem(problem), read_types(dt))
     if level == "tile":
         return str(work.traced[0])
-    kernel = work.compiled(plan)
+    if level in MACHINE_CODE:
+        return work.compiled(plan, target).text(level)
+    kernel = work.planned(machine, plan)
     if level == "plan":
         given = "without --plan:\n" if plan is not None else ""
         return "\n".join([*kernel.plan.lines(), "", f"{given}{kernel.explain()}"])
-    if level == "block":
-        return "\n".join(block_texts(kernel))
-    if level == "host":
-        return host_text(kernel)
-    return kernel.main.text(level)
+    return "\n".join(block_texts(kernel)) if level == "block" else kernel.text(level)
+
+
+def _machine(target: str, level: str) -> Machine:
+    """The machine of a target; one that is only described has no machine code, but all levels above."""
+    from tilewright.targets.registry import MACHINES, check_target, machine, native
+
+    if target in MACHINES and level not in MACHINE_CODE:
+        return machine(target)
+    check_target(target, ())
+    return native(target).machine

@@ -22,39 +22,34 @@ def targets() -> None:
         fail(str(fault))
 
 
-def _is_x86() -> bool:
-    return platform.machine() in ("x86_64", "AMD64")
-
-
 def _processor() -> Table | str:
-    from tilewright.runtime import environment
-    from tilewright.targets.x86 import cpu
+    from tilewright.targets.cpu import host
 
-    if not _is_x86():
-        return f"this CPU: {platform.machine()}; Tilewright has no machine code for it, programs run on the interpreter"
-    lacking = sorted(cpu.machine().features - cpu.features())
-    fits = cpu.machine().name + (f", the nearest; it lacks {', '.join(lacking)}" if lacking else "")
+    family, machine = host.host_family(), host.host_machine()
+    limits, asked = machine.limits, {f for level in family.levels.values() for f in level} | set(family.optional)
     rows = [
-        ("name", cpu.name()),
-        ("workers", f"{environment.threads()}; TILEWRIGHT_THREADS sets another number"),
-        ("machine", fits),
-        ("offers", " ".join(sorted(cpu.features())) or "nothing beyond x86-64"),
-        ("lacks", " ".join(sorted(set(cpu.ASKED_FOR) - cpu.features())) or "nothing that the compiler uses"),
+        ("name", f"{host.cpu_name()} ({platform.machine()})"),
+        ("workers", f"{limits.cores}; TILEWRIGHT_THREADS sets another number"),
+        ("machine", machine.name),
+        ("caches", f"{_kilobytes(limits.l1_bytes)}, {_kilobytes(limits.l2_bytes)}; lines of {limits.line_bytes} bytes"),
+        ("offers", " ".join(sorted(host.features())) or "nothing that the compiler asks for"),
+        ("lacks", " ".join(sorted(asked - host.features())) or "nothing that the compiler uses"),
     ]
     return table(("this CPU", ""), rows)
 
 
+def _kilobytes(size: int | None) -> str:
+    return "unknown" if size is None else f"{size >> 10} KB"
+
+
 def _atoms() -> Table:
-    from tilewright.targets.x86 import cpu
-    from tilewright.targets.x86.atoms import MULTIPLY
+    from tilewright.targets.cpu.host import host_machine
 
     rows = []
-    for atom in MULTIPLY.values():
+    for atom in host_machine().multiply.values():
         m, n, k = atom.shape
-        missing = [feature for feature in atom.features if feature not in cpu.features()]
-        use = "used" if not missing else f"lacks {', '.join(missing)}: loops with the same meaning, slower"
-        rows.append((atom.name, f"{m} x {n} x {k}", f"{atom.a.dtype} * {atom.b.dtype} + {atom.c.dtype}", use))
-    return table(("multiplication atom", "m x n x k", "types", "on this CPU"), rows)
+        rows.append((atom.name, f"{m} x {n} x {k}", f"{atom.a.dtype} * {atom.b.dtype} + {atom.c.dtype}"))
+    return table(("multiplication atom of this CPU", "m x n x k", "types"), rows)
 
 
 def _machines() -> Table:
@@ -64,23 +59,21 @@ def _machines() -> Table:
     for name in registry.MACHINES:
         row = registry.machine(name)
         rows.append((name, f"{len(row.multiply)} + {len(row.copies)}", _state(row)))
-    return table(("machine", "atoms", "its programs"), rows)
+    return table(("described machine", "atoms", "its programs"), rows)
 
 
 def _state(row: Machine) -> str:
-    from tilewright.targets.x86 import cpu
+    from tilewright.targets.cpu.families import is_cpu
+    from tilewright.targets.registry import native
 
-    if not row.name.startswith("x86."):
-        return "described; not runnable natively, the interpreter runs them"
-    if not _is_x86():
-        return "the interpreter runs them; this CPU is no x86"
-    if row.name == cpu.machine().name:
-        return "run natively; this row fits the CPU best"
-    missing = sorted(row.features - cpu.features())
-    return "run natively" + (f", slower: no {', '.join(missing)}" if missing else "")
+    if not is_cpu(row.name):
+        return "described; the interpreter runs them"
+    why = native(f"cpu:{row.name}").why_not
+    return "run here" if why is None else f"can be read here, and interpreted: {why}"
 
 
 def _names() -> str:
-    from tilewright.compiler.text import TARGETS
-
-    return f"compile_text takes target= {', '.join(map(repr, TARGETS))}"
+    return (
+        "target= takes 'cpu' (the CPU at hand, the default), 'cpu:NAME' (a CPU of the table, with optional features "
+        "behind dots: cpu:aarch64.neon.dotprod), 'executor' (tile programs) or 'interpreter' (block and loop programs)"
+    )

@@ -95,17 +95,29 @@ class Gate:
         """The shortest sample that counts, if one does."""
         return min(self.kept(side), default=None)
 
-    def take(self, sides: dict[str, Callable[[], float | None]], rounds: int, patience: float = 15.0) -> None:
+    def shortest(self, side: str) -> float | None:
+        """The shortest sample, whether or not it counts."""
+        return min((s.value for s in self.samples.get(side, []) if s.value is not None), default=None)
+
+    def take(
+        self,
+        sides: dict[str, Callable[[], float | None]],
+        rounds: int,
+        patience: float,
+        waiting: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Rounds over all sides in turn, until each has so many samples that count, or patience (seconds) ends.
 
-        Before a sample, the machine is given time to become free; three rounds are taken in any case.
+        Before a sample, the machine is given time to become free; one round is taken in any case. `waiting` hears what
+        is waited for.
         """
         end = time.perf_counter() + patience
         count = 0
-        while count < 3 or time.perf_counter() < end:
+        while count < 1 or time.perf_counter() < end:
             for side, measure in sides.items():
-                while self._probe() > FREE * self.best and time.perf_counter() < end:
-                    pass
+                while (probe := self._probe()) > FREE * self.best and time.perf_counter() < end:
+                    waiting(f"a free machine: a probe takes {probe / self.best:.1f} times as long as the fastest did")
+                waiting(f"sample {count + 1} of {side}")
                 self.sample(side, measure)
             count += 1
             if min(len(self.kept(side)) for side in sides) >= rounds:

@@ -34,6 +34,7 @@ from tilewright.runtime.arrays import placed
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.machine import Machine
     from tilewright.plan.contraction import Contraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -90,15 +91,14 @@ class Workload:
         from tilewright.algebra.expr import Symbol
         from tilewright.compiler.kernels import resolve
 
-        kernel, symbols, sizes = self._kernel()
+        kernel, sizes = self._kernel()
         program = kernel.trace()
         named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
-        named |= {s.name: s for s in symbols}
-        known = {**symbols, **{named[name]: value for name, value in sizes.items()}}
+        known = {**program.bindings, **{named[name]: value for name, value in sizes.items()}}
         return program, {s: int(e) for s, e in resolve(known).items()}
 
-    def _kernel(self) -> tuple[Any, dict[Any, Any], dict[str, int]]:
-        """(kernel, symbols it binds, sizes by name)."""
+    def _kernel(self) -> tuple[Any, dict[str, int]]:
+        """(kernel, sizes by name)."""
         left, right, result = (_NAMES.get(name, name) for name in self.types)
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
@@ -111,14 +111,14 @@ class Workload:
             batch, m = self._batches
             has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
             sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
-            return gemm("nn", left, result, batched=has), {}, sizes
+            return gemm("nn", left, result, batched=has), sizes
         from tilewright.kernels.conv import IMAGE, conv
 
         ends = list(zip(p.p, p.p_right, strict=True))
-        kernel, symbols = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
+        kernel = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
         sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
         sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
-        return kernel, symbols, sizes
+        return kernel, sizes
 
     @property
     def _batches(self) -> tuple[list[tuple[int, int, int]], int]:
@@ -149,18 +149,17 @@ class Workload:
             raise ArgumentError(f"{program.name}: {found}")
         return found
 
-    def compiled(self, plan: str | None = None) -> ContractionKernel:
-        """The kernel's machine code, for the best plan or a given one."""
+    def compiled(self, plan: str | None = None, target: str = "cpu") -> ContractionKernel:
+        """The kernel's machine code for a target, by the best plan or a given one."""
         from tilewright.compiler.contraction import ContractionKernel
 
-        if plan is not None and plan.startswith("@"):
-            try:
-                plan = Path(plan[1:]).read_text()
-            except OSError as fault:
-                raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
-        if plan is not None and not plan.strip():
-            raise ArgumentError("the plan is empty: `show --level plan` prints one")
-        return ContractionKernel(self.contraction, plan)
+        return ContractionKernel(self.contraction, _plan_text(plan), target)
+
+    def planned(self, machine: Machine, plan: str | None = None) -> ContractionKernel:
+        """The kernel as a machine would do it, without machine code."""
+        from tilewright.compiler.contraction import ContractionKernel
+
+        return ContractionKernel(self.contraction, _plan_text(plan), machine=machine)
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
         """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""
@@ -193,7 +192,7 @@ class Workload:
         adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
         return real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
 
-    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "x86") -> Checks:
+    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "cpu") -> Checks:
         """Runs the kernel on exact and on real data, and compares."""
         arrays = self.arrays(rng, exact=True)
         *_, out = arrays.values()
@@ -234,23 +233,35 @@ class Checks:
         return [f"exact data: {exact}", f"real data:  {real}{'' if self.share <= 1 else ': too large'}"]
 
 
+def _plan_text(plan: str | None) -> str | None:
+    """The plan that --plan gives: its text, or @ and the file that holds it."""
+    if plan is not None and plan.startswith("@"):
+        try:
+            plan = Path(plan[1:]).read_text()
+        except OSError as fault:
+            raise ArgumentError(f"the plan {plan} cannot be read: {fault.strerror}") from None
+    if plan is not None and not plan.strip():
+        raise ArgumentError("the plan is empty: `show --level plan` prints one")
+    return plan
+
+
 def known_target(target: str) -> None:
     """Refuses a target that there is not."""
-    from tilewright.compiler.text import TARGETS
+    from tilewright.compiler.text import INTERPRETER
+    from tilewright.targets.registry import check_target
 
-    if target not in TARGETS:
-        raise ArgumentError(f"--target {target}: there is {', '.join(TARGETS)}")
+    check_target(target, (INTERPRETER,))
 
 
 def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
     """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
     from tilewright.compiler.host import host_text
     from tilewright.compiler.text import compile_text
-    from tilewright.targets.registry import NATIVE
+    from tilewright.targets.registry import is_native
 
-    if target in NATIVE:
-        return kernel.bind(arrays)
     known_target(target)
+    if is_native(target):
+        return kernel.bind(arrays)
     made = compile_text(host_text(kernel), target)
     c = kernel.contraction
     shapes = {o.name: o.shape for o in (c.a, c.b, c.out, *c.extras)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.algebra.expr import Symbol
+from tilewright.codegen import mathematics
 from tilewright.codegen.small_floats import is_small, narrowed, widened
 from tilewright.codegen.text import Writer, element, literal
 from tilewright.errors import ProgramError
@@ -18,9 +19,8 @@ Typed = tuple[str, DType | None]
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "remf": "frem"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and_": "and", "or_": "or", "xor": "xor", "shl": "shl"}
 _CALLS = {
-    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "sqrt": "sqrt", "sin": "sin",
-    "cos": "cos", "floor": "floor", "ceil": "ceil", "round": "round", "roundeven": "roundeven", "abs": "fabs",
-    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "roundeven": "roundeven",
+    "abs": "fabs", "sinh": "sinh", "cosh": "cosh",
 }  # fmt: skip
 _COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 
@@ -132,6 +132,8 @@ class FormulaWriter:
         form = self.of(kind)
         if name in _FLOAT:
             return self.w.value(f"{_FLOAT[name]} {form} {values[0]}, {values[1]}")
+        if name in mathematics.FUNCTIONS:
+            return mathematics.written(self.w, name, values, self.lanes, kind.bits)
         if name in _CALLS:
             return self._call(_CALLS[name], values, kind)
         match name:
@@ -145,13 +147,7 @@ class FormulaWriter:
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {values[0]}")
             case "rsqrt":
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {self._call('sqrt', values, kind)}")
-            case "sigmoid":
-                down = self._call("exp", [self.w.value(f"fneg {form} {values[0]}")], kind)
-                under = self.w.value(f"fadd {form} {self.number(1.0, kind)}, {down}")
-                return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {under}")
-            case "powf":
-                return self._call("pow", values, kind)
-            case "cbrt" | "atan2" | "erf":
+            case "cbrt" | "atan2":
                 return self._library(name, values, kind)
             case "floordiv":
                 return self._call("floor", [self.w.value(f"fdiv {form} {values[0]}, {values[1]}")], kind)

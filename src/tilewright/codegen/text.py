@@ -67,9 +67,15 @@ class Scope:
 
 
 class Writer:
-    """Lines of a function, in nested scopes, with names for what was computed."""
+    """Lines of a function, in nested scopes, with names for what was computed.
 
-    def __init__(self) -> None:
+    `fused` says whether the machine multiplies and adds with one rounding: where it does not, LLVM would call a library
+    for that. `defined` are the names of functions and tables that the module holds already.
+    """
+
+    def __init__(self, fused: bool = True, defined: Iterable[str] = ()) -> None:
+        self.fused = fused
+        self.defined: set[str] = set(defined)
         self.scopes = [Scope(0)]
         self.count = 0
         self.block = "entry"
@@ -116,6 +122,14 @@ class Writer:
     def declare(self, text: str) -> None:
         """A function of LLVM's that is used."""
         self.declared[f"declare {text}"] = None
+
+    def define(self, name: str, text: str, inner: Writer | None = None) -> None:
+        """A function or a table of the module, beside this one; with what the function, written by `inner`, uses."""
+        if inner is not None:
+            self.defined |= inner.defined
+            self.declared |= inner.declared
+        self.defined.add(name)
+        self.declared[text] = None
 
     def open(self) -> Scope:
         """A new scope; code of the ones around that is found to be needed goes before it."""

@@ -14,10 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import tilewright.wave
+from tilewright.algebra.expr import Expr
 from tilewright.compiler import Executable, compile
-from tilewright.compiler.kernels import TARGETS
+from tilewright.compiler.kernels import EXECUTOR
+from tilewright.compiler.symbols import known_names
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
+from tilewright.targets.registry import is_native
 from tilewright.wave.constraints import (
     GenericDot,
     MMAOperand,
@@ -55,7 +58,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_devices": 1,
     "backend": "llvm",
     "optimization_level": True,
-    "target": "executor",
+    "target": EXECUTOR,
 }
 _FAMILIES = ("edit_ir_", "print_mlir_")
 """What the names of Wave's options for debugging its passes begin with: there are many, and they change."""
@@ -88,10 +91,15 @@ class WaveCompileOptions:
     @property
     def ignored(self) -> tuple[str, ...]:
         """The options that were set and have no meaning here."""
-        used = {"target"} if self.target in TARGETS else set()
+        used = {"target"} if _is_ours(self.target) else set()
         return tuple(
             sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
         )
+
+
+def _is_ours(target: Any) -> bool:
+    """Whether a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
+    return isinstance(target, str) and (target == EXECUTOR or is_native(target))
 
 
 _named: set[str] = set()
@@ -102,8 +110,9 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
     Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
-    sign. A manual schedule is ignored, and named once. `options.target` may be one of ours, "executor" or a native
-    one; Wave's names of GPUs are ignored.
+    sign. A manual schedule is ignored, and named once. Values for symbols that the kernel has not are left out.
+    `options.target` may be one of ours: "cpu", "cpu:NAME" or "executor", which is the default here, since it runs
+    all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored, and give the default.
     """
     if options.compile_to_asm:
         raise OutOfScope(
@@ -117,9 +126,12 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
         _named.update(fresh)
         warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
-    subs = {s: v for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
-    target = options.target if options.target in TARGETS else None
-    return compile(kernel.trace(as_wave=True), subs, target=target, lenient=True)
+    named = {getattr(s, "name", s): (s, v) for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
+    values = {s: v for s, v in named.values() if isinstance(v, Expr)}
+    program = kernel.trace(as_wave=True)
+    known = known_names(program, program, values)  # Wave takes values for symbols that the kernel has not
+    subs = {s: v for name, (s, v) in named.items() if name in known}
+    return compile(program, subs, target=options.target if _is_ours(options.target) else EXECUTOR, lenient=True)
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:

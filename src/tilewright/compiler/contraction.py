@@ -9,7 +9,10 @@ import numpy as np
 
 from tilewright.compiler.host import host_text
 from tilewright.compiler.text import TextExecutable, compile_text
+from tilewright.errors import ArgumentError
+from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.lower import lower
 from tilewright.passes.pipeline import run
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.plan import Plan, parse_plan
@@ -23,12 +26,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ContractionKernel:
-    """A contraction for one set of sizes: its plan, its block programs and their machine code."""
+    """A contraction for one set of sizes: its plan, its block programs and their machine code.
 
-    def __init__(self, contraction: Contraction, plan: str | Plan | None = None, target: str = "x86"):
-        here = native(target)
+    With a `machine` it is planned for that one, whatever this CPU is, and has no machine code: its target is the
+    interpreter.
+    """
+
+    def __init__(
+        self,
+        contraction: Contraction,
+        plan: str | Plan | None = None,
+        target: str = "cpu",
+        machine: Machine | None = None,
+    ):
         given = parse_plan(plan) if isinstance(plan, str) else plan
-        job = Job(here.machine(), here.has, given=given, contraction=contraction)
+        if machine is not None:
+            target = "interpreter"
+        job = Job(native(target).machine if machine is None else machine, given=given, contraction=contraction)
         self._compile(run(job, Dump.of(contraction.name).write), target)
 
     @classmethod
@@ -45,6 +59,7 @@ class ContractionKernel:
         assert job.form is not None
         assert job.packing is not None
         self.target, self.choice, self.plan, self.form = target, job.choice, job.plan, job.form
+        self.machine = job.machine
         self.contraction = c = job.contraction
         self.packed_shape, self.packed_dtype = job.packing.shape, job.packing.dtype
         self.widened: dict[str, TextExecutable] = {}
@@ -94,11 +109,21 @@ class ContractionKernel:
         program."""
         if level == "plan":
             return "\n".join(self.plan.lines()) + "\n"
+        if level == "loop":
+            return str(lower(self.main.main, self.machine, self.machine).program)
         return host_text(self) if level == "host" else self.main.text(level)
+
+    def __repr__(self) -> str:
+        c = self.contraction
+        given = ", ".join(f"{o.name}: {o.dtype}[{', '.join(map(str, o.shape))}]" for o in (c.a, c.b, *c.extras, c.out))
+        return f"<kernel {c.name}({given}) by {self.form.atom.name} on {self.target}>"
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, the columns' factor packed before: shortest, median, calls."""
         return benchmark(self.bind(arrays), seconds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ContractionKernel, (self.contraction, self.plan, self.target)
 
     def explain(self) -> str:
         """The chosen plan, its predicted time against the roofline, and what was refused."""
@@ -119,6 +144,8 @@ def _after(before: Callable[[], None] | None, launch: Callable[[], None]) -> Cal
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
     """An array as the program has it: digits that lie side by side may be one there, also where others are open."""
+    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+        raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     if all(isinstance(n, int) for n in shape):
         return array.reshape(shape)
     return array if array.ndim == len(shape) else array.reshape(*array.shape[:-2], -1)

@@ -6,7 +6,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir.core import Program
-from tilewright.targets.registry import native
 
 if TYPE_CHECKING:
     from tilewright.compiler.contraction import ContractionKernel
@@ -61,7 +60,7 @@ def host_program(kernel: ContractionKernel, workers: int) -> str:
 
 def host_text(kernel: ContractionKernel, workers: int | None = None) -> str:
     """The whole text that `compile_text` takes: the host program and those that it launches."""
-    count = native(kernel.target).machine().limits.cores or 1 if workers is None else workers
+    count = kernel.machine.limits.cores or 1 if workers is None else workers
     return "\n".join([host_program(kernel, count), *block_texts(kernel)])
 
 

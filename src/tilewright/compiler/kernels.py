@@ -1,17 +1,23 @@
 """`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
 
-Targets: the executor, which runs the tile program in numpy and defines what it means; and "x86", machine code.
+Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "executor", which runs the
+tile program in numpy and defines what it means.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.block.kernel import Kernel as BlockKernel
+from tilewright.compiler.block import compile_block
+from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
+from tilewright.compiler.text import TextExecutable
 from tilewright.errors import (
     AliasingWarning,
     ArgumentError,
@@ -32,10 +38,37 @@ from tilewright.ir.tile import loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
 from tilewright.runtime.arguments import Arguments
-from tilewright.targets.registry import NATIVE
+from tilewright.runtime.calls import arranged, signature_of
+from tilewright.targets.registry import CPU, check_target, is_native
 
+_LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-TARGETS = ("executor", *NATIVE)
+EXECUTOR = "executor"
+
+
+@overload
+def compile(
+    kernel: BlockKernel,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+) -> TextExecutable: ...
+
+
+@overload
+def compile(
+    kernel: Any,
+    symbols: Mapping[Any, Any] | None = None,
+    *,
+    target: str = CPU,
+    plan: Any = None,
+    dynamic: Collection[Any] = (),
+    strict: bool = False,
+    lenient: bool = False,
+    require_atoms: bool = False,
+) -> Executable: ...
 
 
 def compile(
@@ -47,18 +80,29 @@ def compile(
     dynamic: Collection[Any] = (),
     strict: bool = False,
     lenient: bool = False,
-) -> Executable:
+    require_atoms: bool = False,
+    workers: int | None = None,
+    seed: int | None = None,
+) -> Executable | TextExecutable:
     """What a kernel becomes for a target: call it with the kernel's arguments.
 
-    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) to
-    ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
-    `target="x86"` gives machine code for this CPU; `plan` says how, as `executable.text("plan")` does: it is done so,
-    or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
+    to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
+    `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
+    read everywhere and called where it runs; `"executor"` runs the program in numpy, which is what it means. `plan`
+    says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
+    parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
     for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
     (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
     way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
     a symbol negative.
+
+    Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
+    `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
+
+    A block kernel (a function under `@tb.kernel`) is taken too: `symbols` are its parameters, `workers` is how many
+    workgroups share its tasks, and `seed` picks the interpreter's schedule; it has no plan (see `compiler.block`).
 
     >>> import numpy as np, tilewright, tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -69,13 +113,24 @@ def compile(
     >>> tilewright.compile(row_sums)(np.arange(6, dtype=np.float32).reshape(2, 3))
     array([ 3., 12.], dtype=float32)
     """
-    if target not in (None, *TARGETS):
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
-    if plan is not None and target not in NATIVE:
-        raise ArgumentError("plan=: this target has no plans; leave it out")
+    if isinstance(kernel, BlockKernel):
+        if plan is not None or dynamic or strict or lenient:
+            raise ArgumentError("plan=, dynamic=, strict= and lenient= are for tile kernels; a block kernel says how")
+        return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
+    if workers is not None or seed is not None:
+        raise ArgumentError("workers= and seed= are for block kernels; leave them out")
+    target = CPU if target is None else target
+    check_target(target, (EXECUTOR,))
+    if plan is not None and not is_native(target):
+        raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
+    if require_atoms and not is_native(target):
+        raise ArgumentError(f"require_atoms=: target={target!r} has no atoms; leave it out")
     try:
         program = _program_of(kernel)
-        program.bindings |= _bindings(symbols or {})
+        _LOG.debug("%s: compile for %s", program.name, target)
+        given = _bindings(symbols or {})
+        refuse_unknown(program.name, bound_names(given), known_names(program, kernel, given))
+        program.bindings |= given
         known = resolve(program.bindings)
         refuse_threads(program)
         _refuse_loose(program, known)
@@ -84,19 +139,16 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        made = _executable(program, known, target, plan, _dynamic(program, known, dynamic, target))
-        made.lenient = lenient
-        return made
+        left = _dynamic(program, known, dynamic, target)
+        return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
 
-def _dynamic(
-    program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str | None
-) -> list[Symbol]:
+def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
     """The symbols whose values are left to every call."""
-    if dynamic and target not in NATIVE:
-        raise ArgumentError("dynamic=: on this target every size is; leave it out")
+    if dynamic and not is_native(target):
+        raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
     found = []
     for each in dynamic:
@@ -109,13 +161,33 @@ def _dynamic(
 
 
 def _executable(
-    program: Program, known: Mapping[Symbol, Expr], target: str | None, plan: Any, dynamic: list[Symbol]
+    program: Program,
+    known: Mapping[Symbol, Expr],
+    target: str,
+    plan: Any,
+    dynamic: list[Symbol],
+    require_atoms: bool,
+    lenient: bool,
 ) -> Executable:
-    if target not in NATIVE or target is None:
-        return Executable(program, known)
+    if not is_native(target):
+        return Executable(program, known, lenient)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known, target, plan, dynamic)
+    return NativeExecutable(program, known, target, plan, dynamic, require_atoms, lenient)
+
+
+def restored(
+    program: Program,
+    target: str,
+    plan: Any,
+    dynamic: tuple[str, ...],
+    require_atoms: bool = False,
+    lenient: bool = False,
+) -> Executable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    known = resolve(program.bindings)
+    left = _dynamic(program, known, dynamic, target)
+    return _executable(program, known, target, plan, left, require_atoms, lenient)
 
 
 def _program_of(kernel: Any) -> Program:
@@ -280,19 +352,32 @@ def _refuse_unbound(needed: set[Symbol], known: Mapping[Symbol, Expr], free: set
 
 
 class Executable:
-    """A compiled kernel: call it with arguments in the order of the kernel's signature.
+    """A compiled kernel: call it with the kernel's arguments, by position or by name.
 
-    Outputs are filled in place; outputs left out are made and returned.
+    Outputs are filled in place; outputs left out are made and returned. `out=` gives the output (a tuple of them, where
+    there are several), and is returned. Threads may call an executable at the same time; they take turns.
+
+    >>> import inspect, numpy as np, tilewright
+    >>> run = tilewright.compile(tilewright.kernels.gemm("nt", "f32"))
+    >>> print(inspect.signature(run))
+    (a: 'f32[M, K]', b: 'f32[N, K]', c: 'f32[M, N]' = None, *, out=None, debug_logs=None)
+    >>> result = np.empty((1, 1), np.float32)
+    >>> run(b=np.full((1, 2), 3, np.float32), a=np.ones((1, 2), np.float32), out=result) is result
+    True
+    >>> result
+    array([[6.]], dtype=float32)
     """
 
-    def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
+    def __init__(self, program: Program, known: Mapping[Symbol, Expr], lenient: bool = False):
         self.program = program
         self.known = dict(known)
-        self.lenient = False
+        self.lenient = lenient
         """Whether arguments are taken as Wave takes them."""
         self.outputs = tuple(
             a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
         )
+        types = {a.name or "": str(a.type).removeprefix("global ") for a in program.args}
+        self.__signature__ = signature_of(types, [a.name or "" for a in self.outputs], ["debug_logs"])
 
     @property
     def name(self) -> str:
@@ -305,14 +390,20 @@ class Executable:
             raise ArgumentError(f"level={level!r}: the executor has the level 'tile' only")
         return program_text(self.program)
 
-    def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **options: Any) -> Any:
+    def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
-        if options:
-            raise ArgumentError(f"{self.name}() has no option {', '.join(options)}")
         try:
-            return self._run(args, debug_logs)
+            made = self._run(self._arranged(args, named), debug_logs)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
+        return named.get("out") if made is None else made
+
+    def _arranged(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position."""
+        if not named:
+            return args
+        names, outputs = ([a.name or "" for a in values] for values in (self.program.args, self.outputs))
+        return arranged(self.name, names, outputs, args, named)
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
@@ -338,5 +429,12 @@ class Executable:
         """The program's text, by Wave's name for what it prints."""
         return self.text()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (self.program, EXECUTOR, None, (), False, self.lenient)
+
     def __repr__(self) -> str:
-        return f"<executable {self.name} on the executor>"
+        return self._shown("the executor")
+
+    def _shown(self, where: str) -> str:
+        given = (p for p in self.__signature__.parameters.values() if p.kind is not p.KEYWORD_ONLY)
+        return f"<executable {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in given)}) on {where}>"

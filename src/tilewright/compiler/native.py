@@ -11,8 +11,10 @@ import numpy as np
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
+from tilewright.compiler.fast_path import report_loss, why_never_fast
 from tilewright.compiler.host import host_of_one
-from tilewright.compiler.kernels import Executable
+from tilewright.compiler.kernels import Executable, restored
+from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
@@ -44,8 +46,10 @@ class NativeExecutable(Executable):
         target: str,
         plan: str | Plan | None = None,
         dynamic: Collection[Symbol] = (),
+        require_atoms: bool = False,
+        lenient: bool = False,
     ):
-        super().__init__(program, known)
+        super().__init__(program, known, lenient)
         self.dynamic = tuple(dynamic)
         self.target = target
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
@@ -55,6 +59,18 @@ class NativeExecutable(Executable):
         self.why = ""
         self._kernels: dict[Any, Compiled | CompiledContraction] = {}
         self._last: Compiled | CompiledContraction | None = None
+        self._require_atoms, self._reported = require_atoms, False
+        why = why_never_fast(program)
+        if why is not None:
+            self._report_loss(why)
+
+    def _report_loss(self, why: str) -> None:
+        """Says, once, that products run without atoms; not where a plan or a test asked for that."""
+        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+        if self._require_atoms or not (asked or self._reported):
+            self._reported = True
+            here = native(self.target)
+            report_loss(self.program, why, here.machine, required=self._require_atoms)
 
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -74,11 +90,10 @@ class NativeExecutable(Executable):
     ) -> Job:
         here = native(self.target)
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        general = general or self.path == "general" or (self.lenient and _longer(self.program, symbols, shapes))
+        general = general or self.path == "general"
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
-            here.machine(),
-            here.has,
+            here.machine,
             self.program,
             symbols,
             shapes,
@@ -95,7 +110,9 @@ class NativeExecutable(Executable):
     ) -> Compiled | CompiledContraction:
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
-            return self._open(symbols)
+            longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
+            if longer is None:
+                return self._open(symbols)
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
@@ -103,6 +120,8 @@ class NativeExecutable(Executable):
             dump = Dump.of(self.name)
             job = run(self._job(symbols, shapes, logs=logs), dump.write)
             self.why = job.why
+            if job.lowered is not None and not logs:
+                self._report_loss(job.why)
             found = (
                 Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
             )
@@ -126,7 +145,7 @@ class NativeExecutable(Executable):
                 names = ", ".join(s.name for s in self.dynamic)
                 raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
             here = native(self.target)
-            job = Job(here.machine(), here.has, given=self.plan, contraction=contraction)
+            job = Job(here.machine, given=self.plan, contraction=contraction)
             found = CompiledContraction(run(job, Dump.of(self.name).write), self.target)
             self._kernels[key] = found
         assert isinstance(found, CompiledContraction)
@@ -149,9 +168,9 @@ class NativeExecutable(Executable):
         why = f"no single contraction: {self.why}" if self.why else ""
         return "\n".join(filter(None, [self._last.choice.explain(), why]))
 
-    def benchmark(self, *args: Any, seconds: float = 0.2) -> dict[str, float]:
+    def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
         """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
-        return benchmark(self.bind(*args), seconds)
+        return benchmark(self.bind(*args, **named), seconds)
 
     def text(self, level: str = "tile", symbols: Mapping[Any, int] | None = None) -> str:
         """The program on a level: "tile", "plan", "block", "host", "loop", "llvm" or "asm".
@@ -175,6 +194,7 @@ class NativeExecutable(Executable):
 
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
+        refuse_unknown(self.name, named, sorted(s.name for s in every))
         bindings: dict[Expr, Any] = dict(self.known.items())
         bindings |= {s: as_expr(named[s.name]) for s in every if s.name in named}
         found = resolve(bindings)
@@ -193,12 +213,12 @@ class NativeExecutable(Executable):
     def _measures(self) -> list[Expr | None]:
         return [d for a in self.program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
 
-    def bind(self, *args: Any) -> Callable[[], None]:
+    def bind(self, *args: Any, **named: Any) -> Callable[[], None]:
         """The kernel bound to all its arguments, outputs too: a call of the result runs it on what they hold by then.
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
+        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named), self.lenient)
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
@@ -233,8 +253,13 @@ class NativeExecutable(Executable):
         self._finish_logs(bound, logs)
         return bound.finish()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        dynamic = tuple(s.name for s in self.dynamic)
+        made_of = (self.program, self.target, self.plan, dynamic, self._require_atoms, self.lenient)
+        return restored, made_of, {"path": self.path}
+
     def __repr__(self) -> str:
-        return f"<executable {self.name} on {self.target}>"
+        return self._shown(self.target)
 
 
 class Compiled:
@@ -245,7 +270,7 @@ class Compiled:
         assert isinstance(job.choice, GeneralChoice)
         self.lowered, self.choice = job.lowered, job.choice
         lowered = job.lowered
-        self.kernel = native(target).Kernel(lowered.program, job.machine, dump)
+        self.kernel = native(target).kernel(lowered.program, job.machine, dump)
         (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
         self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
 
@@ -359,13 +384,6 @@ class Staged:
                 logs[log.label] = {"value": kept.copy()}
                 if log.names:
                     logs[log.label]["iteration_dimensions"] = list(log.names)
-
-
-def _longer(program: Program, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]]) -> bool:
-    """Whether an argument is longer than its dimensions say."""
-    images = Substitution(dict(symbols))
-    sizes = [pair for a in program.args for pair in zip(getattr(a.type, "sizes", ()), shapes[a], strict=True)]
-    return any(d is not None and images(d) is not as_expr(n) for d, n in sizes)
 
 
 def _is_free(program: Program, op: Op) -> bool:

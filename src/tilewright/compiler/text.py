@@ -1,6 +1,7 @@
 """`compile_text`: programs of the block, loop and host levels, from their text to what can be called.
 
-Here the targets are interpreters: they define what a program means and report what is wrong with it.
+Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "interpreter", which defines
+what a program means and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -24,20 +25,23 @@ from tilewright.ir.host import HOST
 from tilewright.ir.loop import LOOP
 from tilewright.ir.parser import parse_programs
 from tilewright.ir.verifier import verify
-from tilewright.machine import Machine
+from tilewright.machine import Condition, Machine
+from tilewright.runtime.calls import arranged, signature_of
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
-from tilewright.targets.registry import NATIVE, native_compiler
+from tilewright.runtime.tensors import Form, as_array
+from tilewright.targets.registry import CPU, check_target, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
-TARGETS = ("interpreter", *NATIVE)
+INTERPRETER = "interpreter"
 
 
 def compile_text(
     text: str,
-    target: str = "interpreter",
+    target: str = CPU,
     params: Mapping[str, int] | None = None,
     *,
     workers: int | None = None,
@@ -47,8 +51,11 @@ def compile_text(
 
     The text holds one block or loop program, or a host program and those it launches. `params` binds the first
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
-    them. `workers` is how many workgroups share the tasks: two on the interpreter, one for each core on
-    x86, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out for all.
+    them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
+    everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
+    programs for every machine. `workers` is how many workgroups share the tasks: two on the interpreter, one for each
+    core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
+    for all.
 
     >>> import numpy as np
     >>> double = compile_text('''block double(%x: in global f32 (M, N), %y: out global f32 (M, N))
@@ -64,13 +71,17 @@ def compile_text(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
-    if target not in TARGETS:
-        raise ArgumentError(f"target={target!r}: there is {', '.join(map(repr, TARGETS))}")
+    check_target(target, (INTERPRETER,))
     try:
         programs = parse_programs(text, LEVELS)
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
+
+
+def restored(text: str, target: str, params: dict[str, int], workers: int | None, seed: int) -> TextExecutable:
+    """An executable by what made it; machine code is compiled again, or found in the cache."""
+    return compile_text(text, target, params, workers=workers, seed=seed)
 
 
 def machine_of(program: Program) -> Machine | None:
@@ -92,16 +103,23 @@ class TextExecutable:
         self.programs = {p.name: p for p in programs}
         if len(self.programs) != len(programs):
             raise ProgramError("two programs of one text have the same name")
+        self._conditions: dict[Program, tuple[Condition, ...]] = {}
         self.main = self._ready(programs[0], params)
         self._open, self._params = bool(open_parameters(self.main)), params
         self._members: dict[Any, Program] = {}
         self.logs: list[tuple[str, Array]] = []
         self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self._compiler = native_compiler(target)
+        self._compiler = native(target) if is_native(target) else None
         self._kernel = None if self.main.level is HOST else self._native(self.main)
         for op in self.main.walk():
             if op.name == "launch":
                 self._check_launch(op)
+        types = {a.name or "": str(a.type) for a in self.main.args}
+        self.__signature__ = signature_of(types, self._outputs, ["params"])
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
     def _check_launch(self, op: Op) -> None:
         launched = self.programs.get(op.attrs["program"])
@@ -117,7 +135,7 @@ class TextExecutable:
         verify(program)
         bound = bind(program, params)
         if program.level is BLOCK:
-            check(bound, machine_of(program))
+            self._conditions[bound] = check(bound, machine_of(program))
         elif program.level is LOOP:
             check_loop(bound, machine_of(program))
         else:
@@ -132,7 +150,7 @@ class TextExecutable:
     def text(self, level: str | None = None) -> str:
         """The program on a level, its parameters bound; None: all programs as they came.
 
-        On x86 also the levels it became: "loop", "llvm" and "asm".
+        On a CPU also the levels it became: "loop", "llvm" and "asm".
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
@@ -153,31 +171,45 @@ class TextExecutable:
         found: bytes = self._kernel.object
         return found
 
-    def __call__(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def __call__(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """Runs the program; see `logs` for what debug_log kept.
 
-        `params` gives open parameters that no shape of the arguments tells.
+        `params` gives open parameters that no shape of the arguments tells. Arguments may be given by name, the output
+        as `out=`, which is returned.
         """
-        arrays, made = self._arguments(args, params)
+        arrays, made = self._arguments(args, params, named)
+        form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
+        for name in made:
+            form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
-        found = [arrays[name] for name in made]
-        return found[0] if len(found) == 1 else tuple(found) or None
+        found = [form.of(arrays[name]) for name in made]
+        return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
-    def bind(self, *args: Any, params: Mapping[str, int] | None = None) -> Any:
+    def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
         """The program bound to arrays: what is done once is done now; a call of the result launches it.
 
         `params` gives open parameters that no shape of the arguments tells.
         """
-        arrays, made = self._arguments(args, params)
+        arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
         return self._bound(arrays, params)
 
-    def _arguments(self, args: tuple[Any, ...], params: Mapping[str, int] | None) -> tuple[dict[str, Array], list[str]]:
+    def _arguments(
+        self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], list[str]]:
         names = [a.name or "" for a in self.main.args]
+        if named:
+            args = arranged(self.name, names, self._outputs, args, named)
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
-        arrays = dict(zip(names, (np.asarray(a) for a in args), strict=False))
+        given = {
+            name: as_array(a, f"{self.name}: argument {name}")
+            for a, name in zip(args, names, strict=False)
+            if a is not None or name not in self._outputs
+        }
+        arrays: dict[str, Array] = dict(given)
+        self._check_written(arrays)
         made = [a for a in self.main.args if a.name not in arrays]
         for arg in made:
             if arg.type.role != "out":
@@ -191,6 +223,18 @@ class TextExecutable:
             arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
         return arrays, [a.name or "" for a in made]
 
+    def _check_written(self, arrays: Mapping[str, Array]) -> None:
+        """Raises where what is written coincides with itself or with another argument."""
+        written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
+        for name in written:
+            require_own_memory(arrays[name], f"{self.name}: argument {name}")
+            for other, array in arrays.items():
+                if other != name and share_memory(arrays[name], array):
+                    raise ArgumentError(
+                        f"{self.name}: {name}, which is written, shares memory with {other}; "
+                        "give them memory of their own"
+                    )
+
     def _bound(self, arrays: dict[str, Array], params: Mapping[str, int] | None) -> Any:
         if params and not self._open:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
@@ -200,6 +244,8 @@ class TextExecutable:
                 launch = partial(self._launch, launches)
                 return _shown(HostRun(self.main, arrays, launch, self._roles).launch)
             if self._kernel is not None:
+                if self._conditions.get(self.main):
+                    sizes_of(self.main, arrays, params, self._conditions[self.main])
                 return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers, params)
             bound = self._settled(self.main, arrays, params)
         except ProgramError as fault:
@@ -210,7 +256,7 @@ class TextExecutable:
         """The program that is interpreted for these arrays: nothing in it is open."""
         if not open_parameters(program):
             return program
-        values = sizes_of(program, arrays, params)
+        values = sizes_of(program, arrays, params, self._conditions.get(program, ()))
         key = (program, tuple(values.items()))
         if key not in self._members:
             self._members[key] = self._ready(program, values)
@@ -222,7 +268,7 @@ class TextExecutable:
             return None
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
-        return self._compiler(program, machine_of(program), dump)
+        return self._compiler.kernel(program, machine_of(program), dump)
 
     def _roles(self, name: str) -> list[str | None]:
         return [a.type.role for a in self.programs[name].args]
@@ -255,8 +301,13 @@ class TextExecutable:
         known = parameters(self.programs[self.main.name])
         return {s.name: n if s.upper is None else self._params.get(s.name, allowed(s)) for s, n in known.items()}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = "\n".join(map(str, self.programs.values()))
+        return restored, (text, self.target, self._params, self.workers, self.seed)
+
     def __repr__(self) -> str:
-        return f"<executable {self.name} on {self.target}>"
+        given = ", ".join(f"{a.name}: {a.type}" for a in self.main.args)
+        return f"<executable {self.name}({given}) on {self.target}>"
 
 
 def _shown(action: Any) -> Any:

@@ -65,6 +65,11 @@ def _places(agent: Agent, op: Op, memory: Tensor) -> tuple[Array, Array]:
     active = np.ones(shape, bool)
     if "when" in op.attrs:
         active = np.broadcast_to(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
+    return _located(memory, place, active, op), active
+
+
+def _located(memory: Tensor, place: Array, active: Array, op: Op) -> Array:
+    """Places in the buffer; those that are active lie in the memory, which may be touched now."""
     size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
     outside = active & ((place < 0) | (place >= size))
     if outside.any():
@@ -73,7 +78,14 @@ def _places(agent: Agent, op: Op, memory: Tensor) -> tuple[Array, Array]:
         )
     memory.check(op)
     place = place + memory.offset
-    return (memory.swizzle(place) if memory.swizzle is not None else place), active
+    found: Array = memory.swizzle(place) if memory.swizzle is not None else place
+    return found
+
+
+def _single(agent: Agent, op: Op, memory: Tensor) -> Array:
+    """The place of an operation on one element."""
+    place = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
+    return _located(memory, place, np.ones(1, bool), op)
 
 
 def load(agent: Agent, op: Op) -> Steps:
@@ -161,12 +173,8 @@ def atomic(agent: Agent, op: Op) -> Steps:
     source, memory = (agent.handles[v] for v in op.operands)
     if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
         return
-    place = int(evaluated(op.attrs["at"][0], agent.values))
-    buffer = memory.buffer
-    if not 0 <= place < buffer.data.size:
-        raise OutOfBoundsFault(f"{at_line(op)} touches element {place} of {buffer.name}", op.loc)
-    how = {"add": np.add, "min": np.minimum, "max": np.maximum}[op.attrs["how"]]
-    buffer.data[place] = how(buffer.data[place], source.read(op))
+    place = _single(agent, op, memory)
+    memory.buffer.combine(place, source.read(op).reshape(1), op.attrs["how"], agent.clock, op)
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
@@ -188,19 +196,16 @@ def constant(agent: Agent, op: Op) -> Steps | None:
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
     name = f"%{op.results[0].name or 'constant'}"
-    buffer = Buffer(name, data, "constant", True, agent.worker.ops)
+    buffer = Buffer(name, data, "constant", True)
     agent.handles[op.results[0]] = Tensor.whole(buffer, op.results[0].type)
     return None
 
 
-def fetch(agent: Agent, op: Op) -> Steps | None:
+def fetch(agent: Agent, op: Op) -> Steps:
     """A number in memory becomes a value for addresses."""
+    yield None
     memory = agent.handles[op.operands[0]]
-    place = int(evaluated(op.attrs["at"][0], agent.values))
-    if not 0 <= place < memory.buffer.data.size:
-        raise OutOfBoundsFault(f"{at_line(op)} reads element {place} of {memory.buffer.name}", op.loc)
-    agent.values[op.attrs["symbol"].name] = int(memory.buffer.read(np.asarray([place]), agent.clock, op)[0])
-    return None
+    agent.values[op.attrs["symbol"].name] = int(memory.buffer.read(_single(agent, op, memory), agent.clock, op)[0])
 
 
 def while_(agent: Agent, op: Op) -> Steps:

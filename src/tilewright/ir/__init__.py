@@ -8,4 +8,5 @@
 | attrs    | the kinds of attributes: how each is checked, printed and read                            |
 | printer, parser, verifier | text from programs, programs from text, and what must hold of them       |
 | tile     | the tile level: its operations and their types                                            |
+| tile_formulas, tile_functions | what its operations compute of one element, as formulas              |
 """

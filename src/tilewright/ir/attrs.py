@@ -36,13 +36,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index, symbol
 from tilewright.errors import ProgramError, TilewrightError
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DType, dtype, plain_number
 from tilewright.ir.formula import Formula, read_formula
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Kind:
         """Whether the value is of this kind."""
         return isinstance(value, self.allowed)
 
+    def plain(self, value: Any) -> Any:
+        """The value with numpy's numbers as Python's, which is how they print and are read back."""
+        return value
+
     def expressions(self, value: Any) -> Iterable[Expr]:
         """Every expression in the value."""
         return ()
@@ -109,7 +113,13 @@ class Kind:
         return ()
 
 
-class _Int(Kind):
+class _Numeric(Kind):
+    def plain(self, value: Any) -> Any:
+        found = plain_number(value)
+        return value if found is None else int(found) if isinstance(found, bool) else found
+
+
+class _Int(_Numeric):
     allowed = int
 
     def read(self, reader: Reader, operands: list[Value]) -> int:
@@ -119,7 +129,7 @@ class _Int(Kind):
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
 
-class _Number(Kind):
+class _Number(_Numeric):
     allowed = (int, float)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
@@ -132,6 +142,10 @@ class _Number(Kind):
 
 class _Bool(Kind):
     allowed = bool
+
+    def plain(self, value: Any) -> Any:
+        found = plain_number(value)
+        return found if isinstance(found, bool) else value
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         return "true" if value else "false"
@@ -260,7 +274,7 @@ class _Exprs(Kind):
         return tuple(images(e) for e in value)
 
 
-class _NumExpr(Kind):
+class _NumExpr(_Numeric):
     allowed = (int, float, Expr)
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
@@ -701,10 +715,15 @@ def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:
     return kind_of(kind).text(value, operands)
 
 
-def check_attr(kind: str, name: str, value: Any, where: str) -> None:
+def plain_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as authors give them, with numpy's numbers as Python's; `kinds` are those of the operation."""
+    return {name: kind_of(kinds[name]).plain(value) if name in kinds else value for name, value in attrs.items()}
+
+
+def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) -> None:
     """Raises unless the value is one that the kind allows."""
     if not kind_of(kind).check(value):
-        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}")
+        raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:

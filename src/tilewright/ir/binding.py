@@ -11,6 +11,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, ProgramError, TilewrightError
 from tilewright.ir.attrs import attr_text, kind_of
 from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.dtypes import plain_number
 
 
 def parameters(program: Program) -> dict[Symbol, int | None]:
@@ -27,6 +28,11 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
     ((<M>,), range(1, 100))
     """
     return tuple(s for s in parameters(program) if s.upper is not None)
+
+
+def _plain(value: Any) -> Any:
+    number = plain_number(value)
+    return value if number is None else number
 
 
 def allowed(parameter: Symbol) -> range:
@@ -59,7 +65,7 @@ def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:
     }
     <BLANKLINE>
     """
-    values = dict(values or {})
+    values = {name: _plain(value) for name, value in (values or {}).items()}
     known = parameters(program)
     names = [s.name for s in known]
     for name, value in values.items():
@@ -113,6 +119,35 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     values: dict[Value, Value] = dict(zip(program.args, args, strict=True))
     body = _block(program.body, images, values)
     return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
+
+
+def inlined(program: Program) -> Program:
+    """The program with the numbers that its `let`s name written out, for comparing programs that name others.
+
+    >>> from tilewright.ir.block import parse_block
+    >>> print(inlined(parse_block('''block f(%x: inout global f32 (8)) {
+    ...   tasks t in 0..4 {
+    ...     let m = 2*t
+    ...     %p = view %x (i 2) -> [m + i]
+    ...   }
+    ... }''')))
+    block f(%x: inout global f32 (8))
+    {
+      tasks t in 0..4 {
+        %p = view %x (i 2) -> [2*t + i]
+      }
+    }
+    <BLANKLINE>
+    """
+    named: dict[Any, Expr] = {}
+    for op in (*program.records, *program.walk()):
+        if op.name == "let":
+            named[op.attrs["symbol"]] = Substitution(named)(op.attrs["symbol"].definition)
+    found = rebuilt(program, named)
+    found.records = [r for r in found.records if r.name != "let"]
+    for block in (found.body, *(b for op in found.walk() for b in op.blocks)):
+        block.ops = [op for op in block.ops if op.name != "let"]
+    return found
 
 
 class _Binding(Substitution):

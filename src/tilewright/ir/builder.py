@@ -1,30 +1,36 @@
-"""Programs built by functions: for passes and for tests."""
+"""Programs written operation by operation: the one way in which front ends and passes make them.
+
+A `Builder` holds the blocks that are open, innermost last. `emit` appends an operation; the types of its results follow
+from its operands, and what makes no sense raises at the operation's location. `inside` and `open`/`close` nest blocks,
+and both leave the builder as it was where something raises within.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import ProgramError
+from tilewright.ir.attrs import check_attr, plain_attrs
 from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
-class ProgramBuilder:
-    """A program of a level, written operation by operation; result types follow, and what makes no sense raises.
+class Builder:
+    """A program of a level as it grows.
 
     >>> from tilewright.ir.attrs import Range
     >>> from tilewright.ir.block import BLOCK
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.ir.tensors import TensorType
     >>> from tilewright.algebra.expr import as_expr, index
-    >>> b = ProgramBuilder(BLOCK, "zero")
+    >>> b = Builder(BLOCK)
     >>> y = b.argument("y", TensorType("global", f32, (as_expr(4), as_expr(8)), role="out"))
     >>> loop, j = Range.of("m", 0, 4), index("j", 8)
-    >>> with b.inside("tasks", ranges=(loop,)):
-    ...     row = b.op("view", y, over=(j,), at=((loop.symbol, False), (j, False)), names=("row",))
-    ...     b.op("fill", row, value=0)
-    >>> print(b.program())
+    >>> with b.inside("tasks", attrs={"ranges": (loop,)}):
+    ...     view = b.emit("view", (y,), {"over": (j,), "at": ((loop.symbol, False), (j, False))}, names=("row",))
+    ...     _ = b.emit("fill", (view.result,), {"value": 0})
+    >>> print(b.program("zero"))
     block zero(%y: out global f32 (4, 8))
     {
       tasks m in 0..4 {
@@ -35,58 +41,92 @@ class ProgramBuilder:
     <BLANKLINE>
     """
 
-    def __init__(self, level: Level, name: str):
-        self.level, self.name = level, name
+    def __init__(self, level: Level):
+        self.level = level
         self.args: list[Value] = []
         self.records: list[Op] = []
-        self.open = [Block(())]
+        self.blocks: list[Block] = [Block()]
 
     def argument(self, name: str, kind: Any) -> Value:
-        """A further argument."""
+        """A further argument of the program."""
         self.args.append(Value(kind, name))
         return self.args[-1]
 
-    def record(self, name: str, **attrs: Any) -> None:
-        """A line of the header."""
-        self.records.append(Op(self.level.records[name], (), attrs))
+    def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
+        """A further line of the header."""
+        spec = self.level.records[name]
+        self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
+        return self.records[-1]
 
-    def op(self, name: str, *operands: Value, names: tuple[str, ...] = (), **attrs: Any) -> Any:
-        """An operation at the end of the open block; gives its result, its results, or None."""
-        return self._add(name, operands, attrs, (), names)
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value] = (),
+        attrs: dict[str, Any] | None = None,
+        types: tuple[Any, ...] | None = None,
+        blocks: tuple[Block, ...] = (),
+        loc: Any = None,
+        names: Sequence[str | None] = (),
+    ) -> Op:
+        """A new operation at the end of the innermost open block; a ProgramError at `loc` if it makes no sense.
 
-    @contextmanager
-    def inside(self, name: str, *operands: Value, **attrs: Any) -> Iterator[None]:
-        """An operation whose block holds what is written within."""
-        self.open.append(Block(()))
-        yield
-        self._add(name, operands, attrs, (self.open.pop(),), ())
-
-    @contextmanager
-    def more(self) -> Iterator[None]:
-        """A further block of the operation written last: `finally` of a loop, `else` of a branch."""
-        last = self.open[-1].ops[-1]
-        self.open.append(Block(()))
-        yield
-        last.blocks = (*last.blocks, self.open.pop())
-
-    def _add(
-        self, name: str, operands: tuple[Value, ...], attrs: dict[str, Any], blocks: tuple[Block, ...], names: Any
-    ) -> Any:
+        `types` are those of the results where they do not follow from the operands; `names` are the results' names.
+        """
         spec = self.level.ops.get(name)
         if spec is None:
-            raise ProgramError(f"there is no operation {name} on the {self.level.name} level")
-        for key in attrs:
+            raise ProgramError(f"there is no operation {name} on the {self.level.name} level", loc)
+        given = plain_attrs(spec.attrs, attrs) if attrs else {}
+        for key, value in given.items():
             if key not in spec.attrs:
-                raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}")
-        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if k in attrs}, (), blocks)
-        deferred = op.attrs.get("overlap") == "defer"  # its second block is still to come
-        types = () if spec.result_types is None or deferred else spec.result_types(op)
-        shown = [*names, *([None] * (len(types) - len(names)))]
-        op.results = tuple(Value(t, n) for t, n in zip(types, shown, strict=True))
-        self.open[-1].ops.append(op)
-        return op.results[0] if len(op.results) == 1 else op.results or None
+                raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}", loc)
+            check_attr(spec.attrs[key], key, value, name, loc)
+        op = Op(spec, tuple(operands), {k: given[k] for k in spec.attrs if k in given}, (), blocks, loc)
+        try:
+            if types is None:
+                types = () if spec.result_types is None else spec.result_types(op)
+            shown = (*names, *[None] * (len(types) - len(names)))
+            op.results = tuple(Value(t, n) for t, n in zip(types, shown, strict=False))
+            if spec.check is not None:
+                spec.check(op)
+        except ProgramError as fault:
+            if fault.location is None and loc is not None:
+                raise type(fault)(fault.what, loc) from None
+            raise
+        self.blocks[-1].ops.append(op)
+        return op
 
-    def program(self) -> Program:
-        """The program."""
-        (body,) = self.open
-        return Program(self.level, self.name, tuple(self.args), body, self.records)
+    def open(self, args: tuple[Value, ...] = ()) -> Block:
+        """A new innermost block: operations go there until it is closed."""
+        self.blocks.append(Block(args))
+        return self.blocks[-1]
+
+    def close(self, block: Block) -> Block:
+        """Ends a block, which must be the innermost; gives it, to be a block of the operation that follows."""
+        if self.blocks[-1] is not block or len(self.blocks) == 1:
+            raise ProgramError("a block is closed while one within it is open")
+        return self.blocks.pop()
+
+    @contextmanager
+    def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
+        """A block that is open for the time being; it is gone where something raises."""
+        depth = len(self.blocks)
+        block = self.open(args)
+        try:
+            yield block
+            self.close(block)
+        finally:
+            del self.blocks[depth:]
+
+    @contextmanager
+    def inside(
+        self, name: str, operands: Sequence[Value] = (), attrs: dict[str, Any] | None = None, loc: Any = None
+    ) -> Iterator[None]:
+        """An operation whose block holds what is written within; nothing is written where that raises."""
+        with self.within() as block:
+            yield
+        self.emit(name, operands, attrs, blocks=(block,), loc=loc)
+
+    def program(self, name: str, **more: Any) -> Program:
+        """The program, when all blocks are closed; `more` are further fields of it."""
+        (body,) = self.blocks
+        return Program(self.level, name, tuple(self.args), body, self.records, **more)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.algebra.expr import Expr
@@ -162,6 +163,9 @@ class OpSpec:
     notation: str | None = None
     """How it is written (see `notation`); None: `name operands attribute=value ...`, with the results' types."""
 
+    def __deepcopy__(self, memo: Any) -> OpSpec:
+        return self  # a row of a level's table: operations are told apart by it
+
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -176,6 +180,9 @@ class Level:
     """Whether the header lists the symbols; otherwise its records and operations bind every one."""
     after_ranges: tuple[str, ...] = ()
     """The words that may follow a loop's ranges."""
+
+    def __deepcopy__(self, memo: Any) -> Level:
+        return self  # there is one of each name
 
 
 @dataclass(eq=False)
@@ -207,6 +214,24 @@ class Program:
         return isinstance(other, Program) and same_program(self, other)
 
     __hash__ = object.__hash__
+
+    def __copy__(self) -> Program:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        made = replace(self)
+        memo[id(self)] = made
+        for each in fields(self):
+            setattr(made, each.name, deepcopy(getattr(self, each.name), memo))
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tilewright.ir.pickling import program_of, require_importable
+
+        for label, functions in self.hooks.items():
+            for function in functions:
+                require_importable(function, f"{self.name}: what debug_log calls for {label!r}")
+        return program_of, (self.level.name, str(self), self.hooks)
 
     def __str__(self) -> str:
         from tilewright.ir.printer import program_text

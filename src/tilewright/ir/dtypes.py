@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +24,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -131,9 +134,60 @@ def dtype(name: str) -> DType:
     return found
 
 
+DTypeLike: TypeAlias = DType | str | np.dtype[Any] | type[np.generic]
+"""What stands for an element type wherever one is taken."""
+_ALIASES = {f"s{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)}
+
+
+def element_type(given: Any) -> DType:
+    """The element type that is meant: as it is, by its name or numpy's, or as numpy's dtype; s8 is also i8.
+
+    >>> import numpy as np
+    >>> [element_type(x) for x in (f32, "f32", "float32", np.float32, np.dtype("float32"), "s8", "i8", "bfloat16")]
+    [f32, f32, f32, f32, f32, i8, i8, bf16]
+    >>> element_type("f13")
+    Traceback (most recent call last):
+    tilewright.errors.ProgramError: there is no element type f13; there are bool, i4, ...
+    """
+    found = as_element_type(given)
+    if found is None:
+        shown = given if isinstance(given, str) else repr(given)
+        raise ProgramError(f"there is no element type {shown}; there are {', '.join(ALL)}, and numpy's dtypes for them")
+    return found
+
+
+def as_element_type(given: Any) -> DType | None:
+    """What `element_type` gives; None where nothing is meant."""
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str):
+        name = _ALIASES.get(given, given)
+        # numpy's own names in full: its short ones mean other types than ours, i8 one of 64 bits
+        return ALL.get(name) or next((t for t in ALL.values() if t.numpy.name == name and t is not index), None)
+    if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
+        return from_numpy(np.dtype(given))
+    return None
+
+
 def from_numpy(form: np.dtype[Any]) -> DType | None:
     """The element type that a numpy array of this dtype holds, or None."""
     for t in ALL.values():
         if t.numpy == form and t is not index:
             return t
+    return None
+
+
+def plain_number(x: Any) -> bool | int | float | None:
+    """A Python number equal to a Python or numpy number (ml_dtypes' too); None for anything else.
+
+    >>> plain_number(np.float32(0.1)), plain_number(np.int64(3)), plain_number(ml_dtypes.bfloat16(0.5))
+    (0.10000000149011612, 3, 0.5)
+    """
+    if isinstance(x, np.ndarray) and x.shape == () and not isinstance(x, np.ma.MaskedArray):
+        x = x[()]
+    if isinstance(x, np.generic):
+        x = float(x) if isinstance(x, np.longdouble) else x.item()
+    for plain in (bool, int, float):
+        if isinstance(x, plain):
+            return plain(x)  # of the type itself: what is derived from it may print as something else
     return None

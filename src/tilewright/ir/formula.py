@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, plain_number
 
 if TYPE_CHECKING:
     from tilewright.ir.core import Value
@@ -66,7 +66,9 @@ class Formula:
     @classmethod
     def number(cls, value: float) -> Formula:
         """A number; it takes the element type of what it is combined with."""
-        return cls("number", (), value if value == value else nan)  # one NaN, so that equal formulas are equal
+        plain = plain_number(value)
+        kept = value if plain is None else plain
+        return cls("number", (), kept if kept == kept else nan)  # one NaN, so that equal formulas are equal
 
     @classmethod
     def cast(cls, to: DType, part: Formula) -> Formula:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import sys
 from pathlib import Path
@@ -54,6 +55,31 @@ class Location:
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
+    def __copy__(self) -> Location:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Location:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RememberedLocation, (self.pointing(), str(self))
+
+
+class RememberedLocation:
+    """A place in Python code that another process named: what it looked like there."""
+
+    __slots__ = ("name", "shown")
+
+    def __init__(self, shown: str, name: str):
+        self.shown, self.name = shown, name
+
+    def pointing(self) -> str:
+        """File, line and a caret under the expression, as shown in error messages."""
+        return self.shown
+
+    def __str__(self) -> str:
+        return self.name
+
 
 class TextLocation:
     """A place in a program's own text, found by offset; line and column are worked out when they are shown."""
@@ -90,7 +116,8 @@ def author_location(depth: int = 1) -> Location | None:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) or name.startswith(_OURS_TO_SHOW):
+        ours = name.startswith(_PACKAGE) or name == contextlib.__file__  # `with` runs our functions through it
+        if not ours or name.startswith(_OURS_TO_SHOW):
             return Location(frame.f_code, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -47,6 +47,12 @@ def _arguments(program: Program) -> str:
 
 
 def _symbols(program: Program) -> tuple[list[str], list[str]]:
+    found = program_symbols(program)
+    return sorted(s.name for s in found if s.lo >= 0), sorted(s.name for s in found if s.lo < 0)
+
+
+def program_symbols(program: Program) -> set[Symbol]:
+    """Every symbol that occurs in a program: in its bindings, types, records and operations."""
     found: set[Symbol] = set()
     for symbol, value in program.bindings.items():
         found |= symbol.symbols
@@ -62,8 +68,7 @@ def _symbols(program: Program) -> tuple[list[str], list[str]]:
         for block in op.blocks:
             for value in block.args:
                 found |= _type_symbols(value)
-    natural = sorted(s.name for s in found if s.lo >= 0)
-    return natural, sorted(s.name for s in found if s.lo < 0)
+    return found
 
 
 def _type_symbols(value: Value) -> set[Symbol]:

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
-from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value
+from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType, Value
 from tilewright.ir.parser import parse_program
 
 UNARY_FLOAT = (
@@ -469,36 +469,3 @@ def parse_tile(text: str) -> Program:
     True
     """
     return parse_program(text, {"tile": TILE})
-
-
-class Builder:
-    """Appends operations to the innermost open block; result types are inferred where they follow."""
-
-    def __init__(self, level: Level = TILE):
-        self.level = level
-        self.blocks: list[Block] = []
-
-    def emit(
-        self,
-        name: str,
-        operands: tuple[Value, ...] = (),
-        attrs: dict[str, Any] | None = None,
-        types: tuple[Any, ...] | None = None,
-        blocks: tuple[Block, ...] = (),
-        loc: Any = None,
-    ) -> Op:
-        """A new operation at the end of the open block; a ProgramError at its location if it makes no sense."""
-        spec = self.level.ops[name]
-        op = Op(spec, operands, attrs or {}, (), blocks, loc)
-        try:
-            if types is None:
-                types = () if spec.result_types is None else spec.result_types(op)
-            op.results = tuple(Value(t) for t in types)
-            if spec.check is not None:
-                spec.check(op)
-        except ProgramError as fault:
-            if fault.location is None:
-                raise type(fault)(fault.what, loc) from None
-            raise
-        self.blocks[-1].ops.append(op)
-        return op

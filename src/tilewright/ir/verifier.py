@@ -52,7 +52,7 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
 def _check_attrs(op: Op) -> None:
     for name, kind in op.spec.attrs.items():
         if name in op.attrs:
-            check_attr(kind, name, op.attrs[name], op.name)
+            check_attr(kind, name, op.attrs[name], op.name, op.loc)
         elif not kind.endswith("?"):
             raise ProgramError(f"{op.name} needs the attribute {name}", op.loc)
     for name in op.attrs:

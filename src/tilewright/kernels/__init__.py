@@ -14,8 +14,8 @@
 | transpose   | dimensions in another order                                                |
 | gather      | rows gathered and scattered by an index, a histogram                       |
 
-Each function gives a kernel, or a kernel and its symbols, for `tilewright.compile(kernel, symbols)`. Element types
-are given by name or as `tkl` has them.
+Each function gives a kernel, for `tilewright.compile(kernel)`; symbols that follow from its options are bound in it.
+Element types are given by name, as `tkl` has them, or as numpy's dtypes.
 """
 
 from tilewright.kernels.attention import attention

@@ -1,14 +1,12 @@
 """Attention, forward: the softmax over the keys is computed online, so that no matrix of all scores is ever held."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.softmax import lowest
 
 B, H, M, N, D, E = tkl.sym.B, tkl.sym.H, tkl.sym.M, tkl.sym.N, tkl.sym.D, tkl.sym.E
@@ -18,14 +16,14 @@ GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 def attention(
     tile: int,
-    dtype: DType | str = "f16",
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike = "f16",
+    out_dtype: DTypeLike | None = None,
     *,
     causal: bool = False,
     first_query: int = 0,
     bias: bool = False,
     scale: float | None = None,
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+) -> tkw.Kernel:
     """out[b, h, m] = the mean of all v[b, h, n], weighted by softmax over n of scale * <q[b, h, m], k[b, h, n]>.
 
     Arguments: q[B, H, M, D], k[B, H, N, D], v[B, H, N, E], with `bias` an f32 bias[B, H, M, N] that is added to the
@@ -36,19 +34,19 @@ def attention(
     which are rounded to the data's type before they meet v, as matrix units ask.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = attention(2, "f32", causal=True)
+    >>> kernel = attention(2, "f32", causal=True)
     >>> q, k = np.zeros((1, 1, 3, 1), np.float32), np.zeros((1, 1, 3, 1), np.float32)
     >>> v = np.array([1, 2, 6], np.float32).reshape(1, 1, 3, 1)
-    >>> tilewright.compile(kernel, symbols, strict=True)(q, k, v).ravel()
+    >>> tilewright.compile(kernel, strict=True, target="executor")(q, k, v).ravel()
     array([1. , 1.5, 3. ], dtype=float32)
     """
     of_data = element_type(dtype)
     of_sums = of_data.accumulator
     of_result = of_data if out_dtype is None else element_type(out_dtype)
-    Queries = tkl.Memory[B, H, M, D, GLOBAL, of_data]
-    Keys = tkl.Memory[B, H, N, D, GLOBAL, of_data]
-    Values = tkl.Memory[B, H, N, E, GLOBAL, of_data]
-    Out = tkl.Memory[B, H, M, E, GLOBAL, of_result]
+    Queries: Any = tkl.Memory[B, H, M, D, GLOBAL, of_data]
+    Keys: Any = tkl.Memory[B, H, N, D, GLOBAL, of_data]
+    Values: Any = tkl.Memory[B, H, N, E, GLOBAL, of_data]
+    Out: Any = tkl.Memory[B, H, M, E, GLOBAL, of_result]
 
     def attend(q: Any, k: Any, v: Any, bias: Any, out: Any) -> None:
         factor = tkw.rsqrt(tkw.scalar(D, of_sums)) if scale is None else scale
@@ -81,10 +79,10 @@ def attention(
         ) -> None:
             attend(q, k, v, bias, out)
 
-        return attention_with_bias, {BLOCK_N: tile}
+        return attention_with_bias.bound({BLOCK_N: tile})
 
     @tkw.wave(tiling)
     def attention(q: Queries, k: Keys, v: Values, out: Out) -> None:
         attend(q, k, v, None, out)
 
-    return attention, {BLOCK_N: tile}
+    return attention.bound({BLOCK_N: tile})

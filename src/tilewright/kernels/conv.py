@@ -2,7 +2,6 @@
 with a bias and an activation at the end.
 """
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +12,7 @@ from typing import Any
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
 
 N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
@@ -31,8 +29,8 @@ Padding = str | int | Sequence[int | Sequence[int]]
 
 def conv(
     filter_size: Sequence[int],
-    dtype: DType | str = "f32",
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike = "f32",
+    out_dtype: DTypeLike | None = None,
     *,
     stride: PerAxis = 1,
     padding: Padding = 0,
@@ -40,7 +38,7 @@ def conv(
     groups: int = 1,
     bias: bool = False,
     activation: str | None = None,
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+) -> tkw.Kernel:
     """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]), here over two axes.
 
     h = p*stride + r*dilation - padding, and w likewise; outside, x is 0. There are as many axes as the filter has
@@ -51,9 +49,9 @@ def conv(
     `out_dtype` says another. Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = conv((3,), "f32", padding=((2, 0),), bias=True)
+    >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
     >>> x, w = np.array([5, 6, 7], np.float32).reshape(1, 3, 1), np.array([1, 10, 100], np.float32).reshape(1, 3, 1)
-    >>> tilewright.compile(kernel, symbols, strict=True)(x, w, np.array([1], np.float32)).reshape(-1)
+    >>> tilewright.compile(kernel, strict=True)(x, w, np.array([1], np.float32)).reshape(-1)
     array([501., 651., 766.], dtype=float32)
     """
     taps = tuple(filter_size)
@@ -131,18 +129,18 @@ def conv(
     symbols |= {M: prod(output, start=N), K: prod(filters, start=depth)}
     if grouped:
         symbols |= {G: groups, FG: F // groups, C: groups * CG}
-    return kernel, symbols
+    return kernel.bound(symbols)
 
 
 def conv2d(
-    filter_size: tuple[int, int], dtype: DType | str = "f32", out_dtype: DType | str | None = None, **options: Any
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+    filter_size: tuple[int, int], dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None, **options: Any
+) -> tkw.Kernel:
     """`conv` over height and width.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = conv2d((1, 3), "f32", padding=(0, 1))
+    >>> kernel = conv2d((1, 3), "f32", padding=(0, 1))
     >>> x, w = np.array([5, 6, 7], np.float32).reshape(1, 1, 3, 1), np.ones((1, 1, 3, 1), np.float32)
-    >>> tilewright.compile(kernel, symbols, strict=True)(x, w).reshape(-1)
+    >>> tilewright.compile(kernel, strict=True)(x, w).reshape(-1)
     array([11., 18., 13.], dtype=float32)
     """
     if len(filter_size) != 2:

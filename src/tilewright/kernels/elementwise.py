@@ -1,6 +1,5 @@
 """Functions of one element: activations as parts of other kernels, and kernels that apply them to a matrix."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from math import sqrt
@@ -9,8 +8,7 @@ from typing import Any
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N = tkl.sym.M, tkl.sym.N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -38,7 +36,7 @@ def apply_activation(name: str | None, x: Any) -> Any:
     return ACTIVATIONS[name](x)
 
 
-def activation(name: str, dtype: DType | str = "f32") -> tkw.Kernel:
+def activation(name: str, dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y[m, n] = f(x[m, n]) for f one of relu, gelu, silu; computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright
@@ -57,7 +55,7 @@ def activation(name: str, dtype: DType | str = "f32") -> tkw.Kernel:
     return activate
 
 
-def gated_silu(dtype: DType | str = "f32") -> tkw.Kernel:
+def gated_silu(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y[m, n] = silu(gate[m, n]) * x[m, n], computed in f32 (f64 for f64) and rounded once.
 
     >>> import numpy as np, tilewright

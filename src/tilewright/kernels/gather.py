@@ -1,18 +1,16 @@
 """Places that data decide: gather and scatter of rows, and a histogram by atomic addition."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N, ROWS, BINS = tkl.sym.M, tkl.sym.N, tkl.sym.ROWS, tkl.sym.BINS
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def gather_rows(dtype: DType | str = "f32") -> tkw.Kernel:
+def gather_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y[m, n] = table[index[m], n]. An index outside the table is an error.
 
     >>> import numpy as np, tilewright
@@ -41,7 +39,7 @@ def gather_rows(dtype: DType | str = "f32") -> tkw.Kernel:
     return gather_rows
 
 
-def scatter_rows(dtype: DType | str = "f32") -> tkw.Kernel:
+def scatter_rows(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """table[index[m], n] = x[m, n]; other rows keep what they hold, rows for places outside the table are dropped.
 
     Where two indices are the same, either row may win.

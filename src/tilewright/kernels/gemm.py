@@ -1,6 +1,5 @@
 """Matrix products: any transposes, batches, output types, with a bias and an activation at the end."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,8 +8,7 @@ from typing import Any
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
 
 B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -20,8 +18,8 @@ TRANSPOSES = ("nn", "nt", "tn", "tt")
 
 def gemm(
     transposes: str = "nn",
-    dtype: DType | str = "f16",
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike = "f16",
+    out_dtype: DTypeLike | None = None,
     *,
     batched: bool | Sequence[str] = False,
     bias: bool = False,

@@ -1,16 +1,12 @@
 """im2col: the matrix whose product with the filters is a convolution."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
-
-from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 N, H, W, C, P, Q = tkl.sym.N, tkl.sym.H, tkl.sym.W, tkl.sym.C, tkl.sym.P, tkl.sym.Q
 R, S, M, K = tkl.sym.R, tkl.sym.S, tkl.sym.M, tkl.sym.K
@@ -20,22 +16,22 @@ LAYOUTS = {"nhwc": (N, H, W, C), "nchw": (N, C, H, W)}
 
 def im2col(
     filter_size: tuple[int, int],
-    dtype: DType | str = "f16",
+    dtype: DTypeLike = "f16",
     layout: str = "nhwc",
     *,
     stride: tuple[int, int] = (1, 1),
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+) -> tkw.Kernel:
     """columns[(n, p, q), (r, s, c)] = x[n, p*stride + r*dilation - padding, q*... + s*... - ..., c], 0 outside x.
 
     A row for each output pixel, a column for each tap and channel; the last named index is the fastest. Pairs are
     for height and width. The image's sizes come with the argument.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = im2col((1, 3), "i8", padding=(0, 1))
+    >>> kernel = im2col((1, 3), "i8", padding=(0, 1))
     >>> x = np.array([5, 6, 7], np.int8).reshape(1, 1, 3, 1)
-    >>> tilewright.compile(kernel, symbols, strict=True)(x)
+    >>> tilewright.compile(kernel, strict=True)(x)
     array([[0, 5, 6],
            [5, 6, 7],
            [6, 7, 0]], dtype=int8)
@@ -75,4 +71,4 @@ def im2col(
         M: N * P * Q,
         K: R * S * C,
     }
-    return im2col, symbols
+    return im2col.bound(symbols)

@@ -1,18 +1,16 @@
 """Normalisation of each row: layer norm and RMS norm."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N = tkl.sym.M, tkl.sym.N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def layer_norm(dtype: DType | str = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
+def layer_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
     """y[m, n] = (x[m, n] - mean) / sqrt(variance + epsilon) * weight[n] + bias[n], mean and variance of the row m.
 
     The variance is the mean of the squared distances from the mean. Computed in f32 (f64 for f64), rounded once.
@@ -42,7 +40,7 @@ def layer_norm(dtype: DType | str = "f32", epsilon: float = 1e-5) -> tkw.Kernel:
     return layer_norm
 
 
-def rms_norm(dtype: DType | str = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
+def rms_norm(dtype: DTypeLike = "f32", epsilon: float = 1e-6) -> tkw.Kernel:
     """y[m, n] = x[m, n] / sqrt(mean of the row's squares + epsilon) * weight[n], rounded once.
 
     >>> import numpy as np, tilewright

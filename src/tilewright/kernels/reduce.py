@@ -1,13 +1,11 @@
 """Reductions of a matrix along its rows or columns."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N = tkl.sym.M, tkl.sym.N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -15,7 +13,7 @@ COMBINE = {"sum": tkw.sum, "prod": tkw.prod, "max": tkw.max, "min": tkw.min}
 
 
 def reduction(
-    combine: str, over: str = "columns", dtype: DType | str = "f32", out_dtype: DType | str | None = None
+    combine: str, over: str = "columns", dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None
 ) -> tkw.Kernel:
     """y = the sum, prod, max or min of x[m, n] over the columns (y has M elements) or over the rows (N elements).
 

@@ -1,20 +1,18 @@
 """Running sums of each row: on whole rows, and tile by tile with what came before carried along."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def running_sum(dtype: DType | str = "f32", out_dtype: DType | str | None = None) -> tkw.Kernel:
+def running_sum(dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
     """y[m, n] = the sum of x[m, j] over j <= n, carried in f32 or i32 (f64, i64 for f64, i64) and rounded at the end.
 
     >>> import numpy as np, tilewright
@@ -32,16 +30,14 @@ def running_sum(dtype: DType | str = "f32", out_dtype: DType | str | None = None
     return running_sum
 
 
-def tiled_running_sum(
-    tile: int, dtype: DType | str = "f32", out_dtype: DType | str | None = None
-) -> tuple[tkw.Kernel, dict[Any, Any]]:
+def tiled_running_sum(tile: int, dtype: DTypeLike = "f32", out_dtype: DTypeLike | None = None) -> tkw.Kernel:
     """What `running_sum` computes, in tiles of `tile` columns, each written as soon as it is known.
 
     The sum of all tiles before is carried from one to the next; the tile size need not divide the row.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = tiled_running_sum(2, "i8", "i32")
-    >>> tilewright.compile(kernel, symbols, strict=True)(np.array([[100, 100, -1]], np.int8))
+    >>> kernel = tiled_running_sum(2, "i8", "i32")
+    >>> tilewright.compile(kernel, strict=True)(np.array([[100, 100, -1]], np.int8))
     array([[100, 200, 199]], dtype=int32)
     """
     of_data = element_type(dtype)
@@ -56,4 +52,4 @@ def tiled_running_sum(
             tkw.write(tkw.cast(tkw.cumsum(values, before, dim=N), of_result), y)
             return tkw.sum(values, before, dim=N)
 
-    return tiled_running_sum, {BLOCK_N: tile}
+    return tiled_running_sum.bound({BLOCK_N: tile})

@@ -1,6 +1,5 @@
 """Softmax of each row: on whole rows, and online, one tile of the row after another."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from typing import Any
@@ -9,8 +8,7 @@ import numpy as np
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DType, DTypeLike, element_type
 
 M, N, BLOCK_N = tkl.sym.M, tkl.sym.N, tkl.sym.BLOCK_N
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -25,7 +23,7 @@ def lowest(of_data: DType) -> float:
     return float(np.finfo(of_data.numpy).min)
 
 
-def softmax(dtype: DType | str = "f32") -> tkw.Kernel:
+def softmax(dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y[m, n] = exp(x[m, n]) / the sum over j of exp(x[m, j]), computed in f32 (f64 for f64).
 
     The row's maximum is subtracted first, so that nothing overflows.
@@ -46,15 +44,15 @@ def softmax(dtype: DType | str = "f32") -> tkw.Kernel:
     return softmax
 
 
-def online_softmax(tile: int, dtype: DType | str = "f32") -> tuple[tkw.Kernel, dict[Any, Any]]:
+def online_softmax(tile: int, dtype: DTypeLike = "f32") -> tkw.Kernel:
     """What `softmax` computes; maximum and sum of each row are found in one walk over tiles of `tile` columns.
 
     The sum so far is kept relative to the maximum so far: when the maximum grows, the sum shrinks. The tile size is
     part of the meaning, because it decides how sums are rounded; it need not divide the row.
 
     >>> import numpy as np, tilewright
-    >>> kernel, symbols = online_softmax(2)
-    >>> tilewright.compile(kernel, symbols, strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
+    >>> kernel = online_softmax(2)
+    >>> tilewright.compile(kernel, strict=True)(np.log(np.array([[1, 2, 5]], np.float32))).round(4)
     array([[0.125, 0.25 , 0.625]], dtype=float32)
     """
     of_data = element_type(dtype)
@@ -73,4 +71,4 @@ def online_softmax(tile: int, dtype: DType | str = "f32") -> tuple[tkw.Kernel, d
         weights = tkw.exp(tkw.cast(tkw.read(x), of_sums) - highest)
         tkw.write(tkw.cast(weights / total, of_data), y)
 
-    return online_softmax, {BLOCK_N: tile}
+    return online_softmax.bound({BLOCK_N: tile})

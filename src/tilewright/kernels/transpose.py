@@ -1,21 +1,20 @@
 """Transposition: a tile is written to memory whose dimensions stand in another order."""
 
-# mypy: disable-error-code="valid-type, type-arg"
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType
-from tilewright.kernels.element_types import element_type
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
-def transpose(axes: Sequence[int] = (1, 0), dtype: DType | str = "f32") -> tkw.Kernel:
+def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Kernel:
     """y = x with its dimensions in the order `axes`, as numpy's transpose has it.
 
     >>> import numpy as np, tilewright
@@ -28,8 +27,8 @@ def transpose(axes: Sequence[int] = (1, 0), dtype: DType | str = "f32") -> tkw.K
         raise ArgumentError(f"axes={tuple(axes)}: give each of 0, 1, ... once")
     of_data = element_type(dtype)
     dims = tuple(symbol(f"D{i}", 0) for i in range(len(axes)))
-    X = tkl.Memory[(*dims, GLOBAL, of_data)]
-    Y = tkl.Memory[(*(dims[i] for i in axes), GLOBAL, of_data)]
+    X: Any = tkl.Memory[(*dims, GLOBAL, of_data)]
+    Y: Any = tkl.Memory[(*(dims[i] for i in axes), GLOBAL, of_data)]
 
     @tkw.wave()
     def transpose(x: X, y: Y) -> None:

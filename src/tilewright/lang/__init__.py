@@ -6,8 +6,11 @@
 Memory[M, K, f16]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tilewright.ir.dtypes import (
     DType,
+    DTypeLike,
     bf16,
     f4e2m1fn,
     f6e2m3fn,
@@ -31,7 +34,14 @@ from tilewright.ir.dtypes import bool_ as bool
 from tilewright.lang import global_symbols, sympy
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, AddressSpace, sym
-from tilewright.lang.types import KernelBufferUsage, Memory, MemoryLayout, Register, SymbolBind
+from tilewright.lang.types import KernelBufferUsage, MemoryLayout, Register
+
+if not TYPE_CHECKING:
+    from tilewright.lang.types import Memory, SymbolBind
+
+if TYPE_CHECKING:  # arguments of kernels are annotated with these: to a type checker, `x: Memory[M, K, ...]` is Any
+    Memory: Any
+    SymbolBind: Any
 
 i1 = bool
 DataType = DType
@@ -44,6 +54,7 @@ __all__ = [
     "SHARED_ADDRESS_SPACE",
     "AddressSpace",
     "DType",
+    "DTypeLike",
     "DataType",
     "IndexExpr",
     "IndexMapping",

@@ -20,13 +20,13 @@ from tilewright.lang.symbols import (
     WORKGROUPS,
 )
 
-_KNOBS = (
+KNOBS = (
     *("READ_SHARED_DELAY", "WRITE_SHARED_DELAY", "READ_GLOBAL_DELAY", "WRITE_GLOBAL_DELAY", "MMA_DELAY"),
     *("VALU_DELAY", "SHUFFLE_DELAY", "GLOBAL_TO_SHARED_DELAY", "SHARED_MEMORY_UNITS", "GLOBAL_MEMORY_UNITS"),
     *("MMA_UNITS", "VALU_UNITS", "SHUFFLE_UNITS", "GLOBAL_TO_SHARED_UNITS"),
     *("MMA_LHS", "MMA_RHS", "MMA_ACC", "MMA_LHS_SCALE", "MMA_RHS_SCALE", "MMA_SCALE_FP4", "GPR_NUM"),
 )
-globals().update({name: symbol(name, 0) for name in _KNOBS})
+globals().update({name: symbol(name, 0) for name in KNOBS})
 
 
 def GET_ITER_ARG(number: int) -> Symbol:  # noqa: N802 - Wave's name
@@ -61,4 +61,4 @@ __all__ = [
     "index_symbol",
     "sympy",
 ]
-__all__ += _KNOBS
+__all__ += KNOBS

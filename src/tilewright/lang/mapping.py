@@ -2,7 +2,10 @@
 
 >>> from tilewright.lang import sym
 >>> i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
->>> IndexMapping(num_iterators=2, inputs={sym.N: j, sym.M: i}, outputs={sym.M: i, sym.N: j}).output_shape
+>>> turned = IndexMapping(num_iterators=2, inputs={sym.N: j, sym.M: i}, outputs={sym.M: i, sym.N: j})
+>>> turned
+IndexMapping(num_iterators=2, inputs={N: it1, M: it0}, outputs={M: it0, N: it1})
+>>> turned.output_shape
 (<M>, <N>)
 """
 
@@ -37,6 +40,16 @@ class IndexMapping:
         self.outputs = {as_expr(d): as_expr(e) for d, e in outputs.items()}
         rows = [dynamic_val_mappings] if isinstance(dynamic_val_mappings, Mapping) else list(dynamic_val_mappings)
         self.dynamic = [{as_expr(d): as_expr(e) for d, e in row.items()} for row in rows]
+
+    def __repr__(self) -> str:
+        def side(given: Mapping[Expr, Expr]) -> str:
+            return f"{{{', '.join(f'{d}: {e}' for d, e in given.items())}}}"
+
+        looked_up = f", dynamic_val_mappings=({', '.join(map(side, self.dynamic))},)" if self.dynamic else ""
+        return (
+            f"IndexMapping(num_iterators={self.num_iterators}, inputs={side(self.inputs)}, "
+            f"outputs={side(self.outputs)}{looked_up})"
+        )
 
     @property
     def iters(self) -> dict[Symbol, int]:

@@ -18,6 +18,9 @@ class _Symbols:
     def __repr__(self) -> str:
         return "sym"
 
+    def __reduce__(self) -> str:
+        return "sym"  # by name: there is one
+
 
 sym = _Symbols()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.errors import DimensionMismatch
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, DTypeLike, as_element_type, element_type
 from tilewright.ir.location import author_location
 
 
@@ -30,12 +30,13 @@ class _MemoryMeta(type):
         if parts and isinstance(parts[0], tuple):
             parts = (*parts[0], *parts[1:])
         kept = [p for p in parts if not isinstance(p, MemoryLayout | KernelBufferUsage)]
-        if len(kept) < 2 or not isinstance(kept[-1], DType):
+        dtype = as_element_type(kept[-1]) if kept else None
+        if len(kept) < 2 or dtype is None:
             raise DimensionMismatch(
                 f"Memory[{', '.join(map(str, parts))}]: give the dimensions, the address space and the element type",
                 author_location(),
             )
-        *dims, space, dtype = kept
+        *dims, space, _ = kept
         extents = None
         for part in parts:
             if isinstance(part, MemoryLayout):
@@ -58,12 +59,12 @@ class Memory(metaclass=_MemoryMeta):
 class _RegisterMeta(type):
     def __getitem__(cls, parts: Any) -> Register:
         parts = parts if isinstance(parts, tuple) else (parts,)
-        if not isinstance(parts[-1], DType):
+        dtype = as_element_type(parts[-1])
+        if dtype is None:
             raise DimensionMismatch(
                 f"Register[{', '.join(map(str, parts))}]: the last entry must be an element type", author_location()
             )
-        *dims, dtype = parts
-        return Register(tuple(as_expr(d) for d in dims), dtype)
+        return Register(tuple(as_expr(d) for d in parts[:-1]), dtype)
 
 
 class Register(metaclass=_RegisterMeta):
@@ -84,8 +85,8 @@ class Register(metaclass=_RegisterMeta):
 
 
 class _SymbolBindMeta(type):
-    def __getitem__(cls, dtype: DType) -> SymbolBind:
-        return SymbolBind(dtype)
+    def __getitem__(cls, dtype: DTypeLike) -> SymbolBind:
+        return SymbolBind(element_type(dtype))
 
 
 class SymbolBind(metaclass=_SymbolBindMeta):

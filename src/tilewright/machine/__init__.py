@@ -5,8 +5,10 @@
 | operands    | where an instruction's operand lives, and which element lies where            |
 | multiply    | multiplication atoms: one instruction that multiplies small matrices          |
 | request     | what a copy is asked to do: a box, where it comes from, where it goes         |
+| views       | the same of a block program: views whose coordinates are expressions          |
 | copy        | copy atoms: one instruction that moves elements; answers and refusals         |
 | lanes       | copies in which each lane has its own address, shared by several targets      |
+| lane_views  | when such a copy can be done between views                                    |
 | description | the machine: spaces, limits, tables of atoms                                  |
 
 The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.
@@ -17,21 +19,27 @@ from tilewright.machine.description import Limits, Machine, Space, UnknownName, 
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.operands import MemoryOperand, OpaqueOperand, RegisterOperand
 from tilewright.machine.request import CopyRequest, Place
+from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRequest, is_number
 
 __all__ = [
+    "Condition",
     "CopyAtom",
     "CopyRequest",
     "Instruction",
     "Limits",
     "Machine",
     "MemoryOperand",
+    "MemoryView",
     "MultiplyAtom",
     "OpaqueOperand",
     "Place",
     "Refusal",
     "Refused",
     "RegisterOperand",
+    "RegisterView",
     "Space",
     "UnknownName",
+    "ViewRequest",
+    "is_number",
     "spaces_of",
 ]

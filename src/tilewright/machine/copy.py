@@ -30,6 +30,7 @@ import numpy as np
 
 from tilewright.algebra import size
 from tilewright.machine.request import SPACES, CopyRequest, Place
+from tilewright.machine.views import Condition, ViewRequest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -73,7 +74,9 @@ class CopyAtom:
     `source` and `target` are spaces; `alike` names spaces that the instruction reaches as it does global memory.
     `layout` gives, for the bytes of an element and the arguments, which element of those moved belongs to each place
     of the target (or source) registers; `meaning` executes the instruction *through that layout only*, in place.
-    `rule` finds the arguments of the instructions that do a copy, or raises `Refused`. `bytes_moved` is the most that
+    `rule` finds the arguments of the instructions that do a copy, or raises `Refused`; `on_views` says of views, whose
+    coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`
+    (None: the atom answers only for tables of numbers). `bytes_moved` is the most that
     one instruction moves; None: a box of any size. `hint` says how the caches are treated: keep, stream or bypass.
     `completes` says what makes an asynchronous copy visible; None: it is when the instruction returns.
     """
@@ -89,6 +92,7 @@ class CopyAtom:
     hint: Hint = "keep"
     completes: str | None = None
     alike: tuple[str, ...] = ()
+    on_views: Callable[[ViewRequest], Iterable[Condition]] | None = None
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):
@@ -107,17 +111,30 @@ class CopyAtom:
     def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | Refusal:
         """The instructions that do the copy in order, or why this atom cannot do it."""
         try:
-            for side, mine, wanted in (
-                ("from", self.source, request.source.space),
-                ("to", self.target, request.target.space),
-            ):
-                if wanted != mine and not (mine == "global" and wanted in self.alike):
-                    raise Refused(f"it copies {side} {mine}, not {side} {wanted}")
-            if request.dtype.bits != 8 * request.size and request.dtype.kind != "bool":
-                raise Refused(f"elements of {request.dtype} are {request.dtype.bits} bits, not whole bytes")
+            self._need_spaces(request)
             return tuple(Instruction(self, arguments) for arguments in self.rule(self, request))
         except Refused as refused:
             return Refusal(self.name, str(refused))
+
+    def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | Refusal:
+        """What must hold of open sizes for instructions to do the copy, whatever the rest; or why there are none."""
+        try:
+            self._need_spaces(request)
+            if self.on_views is None:
+                raise LookupError(f"{self.name} has no rule on views")
+            return tuple(self.on_views(request))
+        except Refused as refused:
+            return Refusal(self.name, str(refused))
+
+    def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
+        for side, mine, wanted in (
+            ("from", self.source, request.source.space),
+            ("to", self.target, request.target.space),
+        ):
+            if wanted != mine and not (mine == "global" and wanted in self.alike):
+                raise Refused(f"it copies {side} {mine}, not {side} {wanted}")
+        if request.dtype.bits != 8 * request.size and request.dtype.kind != "bool":
+            raise Refused(f"elements of {request.dtype} are {request.dtype.bits} bits, not whole bytes")
 
 
 def table(layout: Any) -> Array:

@@ -49,8 +49,9 @@ class Limits:
     a vector register, where there are any; `cores` run workgroups at the
     same time; the caches are those of one core, and the one behind it. `l2_rate` and `far_rate` are the bytes that a
     core reads in a cycle from the second cache and from what lies behind it, `copy_rate` those it copies; `latency` is
-    how many cycles a product of the vector unit takes. `instructions` is what a program may have before compiling it
-    takes too long; `launch_cycles` what starting one takes.
+    how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
+    `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
+    takes. `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
     registers: int
@@ -64,6 +65,8 @@ class Limits:
     far_rate: float = 8.0
     copy_rate: float = 16.0
     latency: int = 4
+    load_cycles: float = 0.6
+    line_bytes: int = 64
     launch_cycles: int = 2000
     instructions: int = 3000
 
@@ -74,7 +77,9 @@ class Machine:
 
     `lanes` are those of a wave; None where the width is that of whichever vector an instruction uses. `waves` is the
     most a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an
-    `OpaqueOperand`. `features` are all that the atoms ask for.
+    `OpaqueOperand`. `features` are all that the atoms ask for. `masked` holds the sizes of elements, in bytes, of which
+    a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
+    vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once.
     """
 
     name: str
@@ -85,6 +90,9 @@ class Machine:
     copies: Mapping[str, CopyAtom]
     features: frozenset[str] = frozenset()
     limits: Limits = field(default_factory=lambda: Limits(registers=16))
+    masked: frozenset[int] = frozenset()
+    predicated: bool = False
+    fused: bool = True
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

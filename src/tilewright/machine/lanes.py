@@ -23,6 +23,7 @@ from tilewright.machine.copy import (
     need_alignment,
     table,
 )
+from tilewright.machine.lane_views import register_conditions, transfer_conditions
 from tilewright.machine.request import CopyRequest
 
 
@@ -40,6 +41,7 @@ def lane_load(
         wave * width,
         features,
         hint,
+        on_views=lambda request: register_conditions(request, width, wave),
     )
 
 
@@ -57,6 +59,7 @@ def lane_store(
         wave * width,
         features,
         hint,
+        on_views=lambda request: register_conditions(request, width, wave),
     )
 
 
@@ -75,6 +78,7 @@ def lane_transfer(
         features,
         hint,
         completes,
+        on_views=lambda request: transfer_conditions(request, width),
     )
 
 

@@ -18,7 +18,9 @@ class MultiplyAtom:
     """C (m x n) += A (m x k) * B (k x n).
 
     `features` are what the machine must offer; `completes` says what makes an asynchronous result visible; `cycles` lie
-    between two such products that do not depend on each other, `load_cycles` between two loads of a factor.
+    between two such products that do not depend on each other, `load_cycles` between two loads of a factor. Where A is
+    one element (or group of k) in all lanes, `picks` of them lie in one register and the instruction picks one by its
+    number; 1: it is repeated in all lanes by its load.
     """
 
     name: str
@@ -29,6 +31,7 @@ class MultiplyAtom:
     completes: str | None = None
     cycles: float = 1.0
     load_cycles: float = 0.5
+    picks: int = 1
     shape: tuple[int, int, int] = field(init=False)
 
     def __post_init__(self) -> None:

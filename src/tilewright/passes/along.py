@@ -10,7 +10,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.passes.elementwise import from_memory, in_memory, load
+from tilewright.passes.elementwise import Job, from_memory, in_memory, load, run
 from tilewright.passes.places import Memory, MemoryView, Where, linear_step
 
 if TYPE_CHECKING:
@@ -49,15 +49,29 @@ class _Walk:
     def __init__(self, low: Lowering, op: Op):
         self.low, self.op = low, op
         half = len(op.operands) // 2
-        self.sources = [in_memory(low, low.handles[v]) for v in op.operands[:half]]
         self.goals = [low.handles[v] for v in op.operands[half:]]
         self.targets = [in_memory(low, g) for g in self.goals]
+        self.sources = [self._kept(v) for v in op.operands[:half]]
         self.along = op.attrs["along"]
         shape = self.sources[0].extents
         self.length = shape[self.along]
         self.outer = shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
+
+    def _kept(self, value: Value) -> Memory | MemoryView:
+        """A source as it was before anything is written: a copy of it, where a target lies in the same memory.
+
+        A scan of a tensor onto itself reads each element right before it writes it, and needs none.
+        """
+        low, source = self.low, in_memory(self.low, self.low.handles[value])
+        for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):
+            same = low.chain.root(goal) is low.chain.root(value) or target.root.buffer is source.root.buffer
+            if same and not (self.op.name == "scan" and goal is value):
+                made = low.scratch(source.dtype, source.extents, "before")
+                run(low, Job(made.shape, made.dtype, made.at, Formula.operand(1), {1: source.at}, {1: made.dtype}))
+                return made
+        return source
 
     def run(self) -> None:
         """All loops."""

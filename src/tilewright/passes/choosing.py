@@ -10,7 +10,7 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.forms import LANES, LaneForm, LaneUnit, VectorForm
+from tilewright.plan.forms import LANES, LaneForm, VectorForm
 from tilewright.plan.general import plan_general, plan_of_grid
 from tilewright.plan.model import converting
 from tilewright.plan.planner import Candidate, Choice, choose, variant
@@ -39,10 +39,10 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
     if c.typical is not None:
         return _planned_open(job, c, c.typical)
-    found = choose(c, job.machine, job.available, fixed)
+    found = choose(c, job.machine, fixed)
     if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
-        other = choose(wide, job.machine, job.available, fixed)
+        other = choose(wide, job.machine, fixed)
         if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
             job.widened = {x.name: x.dtype for x in (c.a, c.b)}
             c, found = wide, other
@@ -52,8 +52,6 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
         job.plan, job.form = job.given, validate(job.given, job.contraction, job.machine)
-        if not isinstance(job.form.atom, LaneUnit) and not job.available(job.form.atom):
-            raise ArgumentError(f"plan: atom {job.form.atom.name}: this CPU lacks it")
         return True
     if found.best is None:
         job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
@@ -97,7 +95,7 @@ def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
 
 def _of_lines(job: Job, c: Contraction, whole: bool) -> tuple[Choice, list[Candidate]]:
     """The choice, and those of its plans that go line by line; all of them, where images are whole."""
-    found = choose(c, job.machine, job.available)
+    found = choose(c, job.machine)
     return found, [
         x
         for x in found.candidates

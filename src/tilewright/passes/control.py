@@ -130,7 +130,11 @@ def _loop(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range]
 
 
 def tasks(low: Lowering, op: Op) -> None:
-    """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is."""
+    """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is.
+
+    A task that has shared memory of its own ends with a barrier. Here each operation is done for all waves before the
+    next one is, so that the next task finds nobody at work in that memory.
+    """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
     ranges = tuple(

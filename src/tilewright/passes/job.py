@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.tile.general import Lowered
@@ -24,7 +25,6 @@ class Job:
     """What is known so far of a program that becomes block programs."""
 
     machine: Machine
-    available: Callable[[MultiplyAtom], bool]
     program: Program | None = None
     sizes: Mapping[Symbol, int] = field(default_factory=dict)
     shapes: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Job:
     workgroups: Mapping[Symbol, Expr] | None = None
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
-    """Whether symbols that set_symbol sets may have values outside their range."""
+    """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
@@ -48,6 +48,15 @@ class Job:
     packing: Packing | None = None
     draft: Draft | None = None
     lowered: Lowered | None = None
+
+    def longer(self) -> str | None:
+        """The name of an argument that is longer than its dimensions say."""
+        images = Substitution(dict(self.sizes))
+        for a in self.program.args if self.lenient and self.program is not None else ():
+            sizes = zip(getattr(a.type, "sizes", ()), self.shapes[a], strict=True)
+            if any(d is not None and images(d) is not as_expr(n) for d, n in sizes):
+                return a.name
+        return None
 
     def text(self) -> tuple[str, str]:
         """(kind, text) of what the job is now: the last thing that a pass made."""

@@ -23,22 +23,22 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
-from tilewright.machine import Machine, MultiplyAtom
+from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
 from tilewright.passes import along, control, elementwise, indirect, products
 from tilewright.passes.places import Memory, MemoryView, Size, sizes
-from tilewright.passes.storage import Tiles, Vectors, as_vectors, tile_operand
+from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fragment_operand, tile_operand
 
 Handle = Memory | MemoryView | Vectors | Tiles
 
 
-def lower(program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]) -> Lowered:
+def lower(program: Program, machine: Machine | None, here: Machine) -> Lowered:
     """The loop program of a block program whose parameters are bound.
 
-    `available` says which atoms the machine at hand has; products on others become loops with the same meaning, which
-    `slow` says.
+    `machine` is the one that the program was written for, `here` the one that it is to run on: products by atoms which
+    that one lacks become loops with the same meaning, which `slow` says.
     """
     with building():
-        return Lowering(program, machine, available).run()
+        return Lowering(program, machine, here).run()
 
 
 class Lowered:
@@ -51,9 +51,9 @@ class Lowered:
 class Lowering:
     """One walk over a program: what names mean, what values became, and the block that is being written."""
 
-    def __init__(self, program: Program, machine: Machine | None, available: Callable[[MultiplyAtom], bool]):
-        self.program, self.machine, self.available = program, machine, available
-        self.vector_bytes = 32 if machine is None else (machine.limits.vector_bytes or 32)
+    def __init__(self, program: Program, machine: Machine | None, here: Machine):
+        self.program, self.machine, self.here = program, machine, here
+        self.vector_bytes = here.limits.vector_bytes or 16
         self.open = frozenset(open_parameters(program))
         self.made = {r: op for op in program.walk() for r in op.results}
         self.chain = Places(program, self.made)
@@ -91,6 +91,10 @@ class Lowering:
         records = [r for r in self.program.records if r.name in ("machine", "param")]
         lowered = Program(LOOP, self.program.name, args, body, records)
         return Lowered(lowered, tuple(self.slow.values()))
+
+    def available(self, atom: MultiplyAtom) -> bool:
+        """Whether the machine that the program is to run on has an atom."""
+        return atom.name in self.here.multiply
 
     # -- the walk -----------------------------------------------------------------------------------------
 
@@ -267,10 +271,13 @@ def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
             tile = tile_operand(atom, which)
             if tile is not None:
                 count = spread.shape[0] // tile.rows * (spread.shape[1] // tile.columns)
-                if not low.available(atom) or low.tiles + count > low.machine.limits.tile_registers:
+                if not low.available(atom) or low.tiles + count > low.here.limits.tile_registers:
                     return low.scratch(kind.dtype, spread.shape, name)
                 low.tiles += count
                 return _tiles(low, kind, tile, spread.shape, name)
+            fragment = fragment_operand(atom, which)
+            if fragment is not None and spread.values <= low.here.limits.registers and low.available(atom):
+                return _fragments(low, kind, fragment, spread.shape, name)
         found = as_vectors(spread)
         if found is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:
             lanes, keys = found
@@ -287,6 +294,15 @@ def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...],
         for j in range(columns)
     }
     return Tiles(kind.dtype, (shape[0], shape[1]), tile, made)
+
+
+def _fragments(
+    low: Lowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
+) -> Fragments:
+    rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
+    keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
+    made = {key: low.register(kind.dtype, operand.lanes, name=name) for key in keys}
+    return Fragments(kind.dtype, shape, operand.lanes, made, operand)
 
 
 def _view(low: Lowering, op: Op) -> None:

@@ -50,6 +50,11 @@ class Memory:
     start: Expr = ZERO
 
     @property
+    def root(self) -> Memory:
+        """The tensor at the bottom: itself."""
+        return self
+
+    @property
     def extents(self) -> tuple[int, ...]:
         """The shape, which must be numbers."""
         return numbers(map(as_expr, self.shape), f"%{self.buffer.name}")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
-from tilewright.passes.elementwise import from_memory, in_memory, load
+from tilewright.passes.elementwise import from_memory, in_memory, load, never
 from tilewright.passes.places import Memory, MemoryView, Where, nearest
-from tilewright.passes.storage import Tiles, Vectors
+from tilewright.passes.storage import Fragments, Tiles, Vectors
 
 if TYPE_CHECKING:
     from tilewright.passes.lower import Lowering
+
+
+Registers = Mapping[Any, Value]
 
 
 def mma(low: Lowering, op: Op) -> None:
@@ -25,14 +29,17 @@ def mma(low: Lowering, op: Op) -> None:
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
-    if not isinstance(a, Tiles):  # vectors of A are read number by number, from memory
-        a = in_memory(low, a)
     skip = bool(op.attrs.get("skip"))
+    whole = (Tiles, Fragments)  # registers that hold matrices
+    if not isinstance(a, whole):  # vectors of A are read element by element, from memory
+        a = in_memory(low, a)
     here = low.available(atom)
     if not here:
-        low.slow[atom.name] = f"this CPU has no {atom.name}: its products run as loops of the same meaning, much slower"
-    if here and isinstance(c, Tiles) and isinstance(a, Tiles) and isinstance(b, Tiles):
-        _tiles(low, atom, c, a, b)
+        low.slow[atom.name] = (
+            f"{low.here.name} has no {atom.name}: its products run as loops of the same meaning, much slower"
+        )
+    if here and isinstance(c, whole) and isinstance(a, whole) and isinstance(b, whole):
+        _matrices(low, atom, c.registers, a.registers, b.registers)
     elif here and isinstance(c, Vectors) and _is_vector_atom(atom, c) and _whole_steps(low, atom, a):
         _vectors(low, atom, c, a, in_memory(low, b), skip)
     else:
@@ -44,11 +51,12 @@ def mma(low: Lowering, op: Op) -> None:
         _loops(low, c, in_memory(low, a), in_memory(low, b), skip)
 
 
-def _tiles(low: Lowering, atom: MultiplyAtom, c: Tiles, a: Tiles, b: Tiles) -> None:
-    depth = max(k for _, k in a.registers) + 1
+def _matrices(low: Lowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
+    """Products of whole registers, each a small matrix."""
+    depth = max(k for _, k in a) + 1
     for k in range(depth):
-        for (i, j), value in c.registers.items():
-            low.emit("atom", (value, a.registers[i, k], b.registers[k, j]), atom=atom.name)
+        for (i, j), value in c.items():
+            low.emit("atom", (value, a[i, k], b[k, j]), atom=atom.name)
 
 
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
@@ -70,39 +78,154 @@ def _whole_steps(low: Lowering, atom: MultiplyAtom, a: Memory | MemoryView) -> b
     )
 
 
+@dataclass
+class _Row:
+    """A row of A for one step of k: where its elements lie, whether they are there, when they are multiplied."""
+
+    row: int
+    wheres: list[Where]
+    there: Expr | None
+    when: Expr | None
+
+
 def _vectors(
     low: Lowering, atom: MultiplyAtom, c: Vectors, a: Memory | MemoryView, b: Memory | MemoryView, skip: bool
 ) -> None:
-    """For each step of k: vectors of B once, then each number of A times all of them."""
-    depth, lanes = atom.shape[2], c.lanes
-    rows = sorted({key[0] for key in c.registers})
-    blocks = sorted({key[1] for key in c.registers})
-    for k in range(0, a.extents[1], depth):
-        factors: list[tuple[int, list[Where], Expr | None, Expr | None]] = []
-        for i in rows:
-            wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
-            conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
-            if any(isinstance(x, Const) and not x.value for x in conditions):
-                continue  # outside: nothing to multiply
-            when = all_of(*conditions) if conditions else None
-            always = _always_there(low, a, i, k, depth) if skip and conditions else None
-            # what is not multiplied may be any number
-            factors.append((i, wheres, when, when) if always is None else (i, always, None, when))
-        if not factors:
+    """For each step of k: vectors of B once, then each element of A times all of them."""
+    depth = atom.shape[2]
+    starts = range(0, a.extents[1], depth)
+    steps = {k: _rows_of_step(low, c, a, k, depth, skip) for k in starts}
+    first = 0
+    while first < len(starts):
+        left = min(atom.picks, len(starts) - first)
+        chunk = list(starts[first : first + (1 << left.bit_length() - 1)])  # what one load brings
+        first += len(chunk)
+        if len(chunk) > 1 and _side_by_side([steps[k] for k in chunk]):
+            _picked(low, atom, c, b, chunk, steps[chunk[0]], skip)
             continue
-        columns = {}
-        for j in blocks:
-            lane = low.axis("l", lanes * depth)
-            where = b.at((k + lane % depth, lanes * j + lane // depth))
-            columns[j] = low.register(b.dtype, lanes * depth)
-            load(low, columns[j], (lane,), where, 0)
-        for i, wheres, there, when in factors:  # a number is loaded just before its products: few registers at a time
-            number = _number(low, atom, wheres, there)
-            if when is not None and skip:
-                with low.when(when):
-                    _row(low, atom, c, i, blocks, number, columns)
-            else:
-                _row(low, atom, c, i, blocks, number, columns)
+        for k in chunk:
+            _one_by_one(low, atom, c, b, k, steps[k], skip)
+
+
+def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: int, depth: int, skip: bool) -> list[_Row]:
+    found = []
+    for i in sorted({key[0] for key in c.registers}):
+        wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
+        conditions = dict.fromkeys(x for w in wheres for x in w.conditions)
+        if any(never(w) for w in wheres):
+            continue  # out of bounds: nothing to multiply
+        when = all_of(*conditions) if conditions else None
+        always = _always_there(low, a, i, k, depth) if skip and conditions else None
+        # what is not multiplied may be any element
+        found.append(_Row(i, wheres, when, when) if always is None else _Row(i, always, None, when))
+    return found
+
+
+def _one_by_one(
+    low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: int, rows: list[_Row], skip: bool
+) -> None:
+    """One step of k, each element of A loaded just before its products: few registers at a time."""
+    if not rows:
+        return
+    columns = {j: _column(low, atom, c, b, k, j) for j in _blocks(c)}
+    for row in rows:
+        element = _element(low, atom, row.wheres, row.there)
+        with _if_there(low, row, skip):
+            _row(low, atom, c, row.row, element, columns)
+
+
+@contextmanager
+def _if_there(low: Lowering, row: _Row, skip: bool) -> Iterator[None]:
+    """What is written within is left out where the row's elements are out of bounds, if that was asked for."""
+    if row.when is not None and skip:
+        with low.when(row.when):
+            yield
+    else:
+        yield
+
+
+AHEAD = 2
+"""Rows whose elements of A are loaded before the products of a row: loads stand between products, never in a row."""
+
+
+def _picked(
+    low: Lowering,
+    atom: MultiplyAtom,
+    c: Vectors,
+    b: Memory | MemoryView,
+    chunk: list[int],
+    rows: list[_Row],
+    skip: bool,
+) -> None:
+    """Several steps of k: one load brings a row's elements of A for all of them, and each product picks its own."""
+    depth = atom.shape[2]
+    held: dict[int, Value] = {}
+
+    def bring(number: int) -> None:
+        if number < len(rows):
+            held[number] = _neighbours(low, atom, rows[number], len(chunk) * depth)
+
+    for number in range(AHEAD):
+        bring(number)
+    columns = {j: _column(low, atom, c, b, chunk[0], j) for j in _blocks(c)}
+    for step, k in enumerate(chunk):
+        following: dict[int, Value] = {}
+        left = _blocks(c) if step + 1 < len(chunk) else []
+        for number, row in enumerate(rows):
+            if step == 0:
+                bring(number + AHEAD)
+            with _if_there(low, row, skip):
+                _row(low, atom, c, row.row, _pick(low, atom, held[number], step), columns)
+            if left:
+                j = left.pop(0)
+                following[j] = _column(low, atom, c, b, k + depth, j)
+        following |= {j: _column(low, atom, c, b, k + depth, j) for j in left}
+        columns = following
+
+
+def _side_by_side(steps: list[list[_Row]]) -> bool:
+    """Whether every row has the elements of all steps side by side in memory, and all of them are there or none."""
+    rows = [[x.row for x in step] for step in steps]
+    if not rows[0] or any(other != rows[0] for other in rows):
+        return False
+    for of_row in zip(*steps, strict=True):
+        places = [where for step in of_row for where in step.wheres]
+        if any((x.when, x.there) != (of_row[0].when, of_row[0].there) for x in of_row):
+            return False
+        if any(where.offset - places[0].offset is not as_expr(n) for n, where in enumerate(places)):
+            return False
+    return True
+
+
+def _neighbours(low: Lowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
+    """So many neighbouring elements of a row of A in one register."""
+    first, lane = row.wheres[0], low.axis("d", count)
+    value = low.register(atom.a.dtype, count)
+    there = () if row.there is None else first.conditions
+    load(low, value, (lane,), Where(first.buffer, first.offset + lane, there), 0)
+    return value
+
+
+def _pick(low: Lowering, atom: MultiplyAtom, held: Value, step: int) -> Value:
+    """One element (or group along k) of a register in all lanes, by its number."""
+    _, lanes, depth = atom.shape
+    lane = low.axis("l", lanes * depth)
+    value = low.register(atom.a.dtype, lanes * depth)
+    low.emit("shuffle", (value, held), over=(lane,), at=(step * depth + lane % depth,))
+    return value
+
+
+def _blocks(c: Vectors) -> list[int]:
+    return sorted({key[1] for key in c.registers})
+
+
+def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: int, j: int) -> Value:
+    """A vector of B, with its neighbours along k in each lane."""
+    depth, lanes = atom.shape[2], c.lanes
+    lane = low.axis("l", lanes * depth)
+    value = low.register(b.dtype, lanes * depth)
+    load(low, value, (lane,), b.at((k + lane % depth, lanes * j + lane // depth)), 0)
+    return value
 
 
 def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: int, depth: int) -> list[Where] | None:
@@ -118,15 +241,13 @@ def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: int, depth: 
     return places if all(w.offset - first is d * step for d, w in enumerate(places)) else None
 
 
-def _row(
-    low: Lowering, atom: MultiplyAtom, c: Vectors, i: int, blocks: list[int], number: Value, columns: dict[int, Value]
-) -> None:
-    for j in blocks:
-        low.emit("atom", (c.registers[i, j], number, columns[j]), atom=atom.name)
+def _row(low: Lowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]) -> None:
+    for j, column in columns.items():
+        low.emit("atom", (c.registers[i, j], element, column), atom=atom.name)
 
 
-def _number(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
-    """The number (or pair, or four) of A that all lanes share."""
+def _element(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
+    """The element (or pair, or four) of A that all lanes share."""
     depth = len(wheres)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
     if depth == 1:

@@ -1,4 +1,4 @@
-"""What a register tensor becomes: vectors, tiles, or plain memory where neither fits."""
+"""What a register tensor becomes: vectors, fragments, tiles, or plain memory where none fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.algebra.expr import Expr, as_expr
 from tilewright.check.distribution import Placement
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
-from tilewright.machine import MultiplyAtom, OpaqueOperand
+from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,25 @@ class Vectors:
 
     def alike(self, other: Vectors) -> bool:
         """Whether element-by-element work pairs the registers of both."""
-        return (self.shape, self.lanes) == (other.shape, other.lanes)
+        return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
+
+
+@dataclass(frozen=True)
+class Fragments(Vectors):
+    """A matrix as vector registers that each hold a small matrix: `registers[i, j]` is row i, column j of these."""
+
+    operand: RegisterOperand
+
+    def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
+        """The coordinates of a lane's element."""
+        number = _layout_expr(self.operand, lane, as_expr(0))
+        r, c = number % self.operand.rows, number // self.operand.rows
+        return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
+
+    def alike(self, other: Vectors) -> bool:
+        """Whether element-by-element work pairs the registers of both."""
+        same = (self.shape, self.lanes) == (other.shape, other.lanes)
+        return same and isinstance(other, Fragments) and other.operand.layout == self.operand.layout
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class Tiles:
         return self.operand.rows * key[0] + r, self.operand.columns * key[1] + c
 
 
-def _layout_expr(operand: OpaqueOperand, row: Expr, element: Expr) -> Expr:
+def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
     """The operand's layout as an expression."""
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
@@ -90,3 +108,11 @@ def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
     """The operand, if it is a tile register."""
     found = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     return found if isinstance(found, OpaqueOperand) else None
+
+
+def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
+    """The operand, if each of its registers holds a small matrix of several rows and columns of sums."""
+    found = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
+    if atom.shape[0] == 1 or not isinstance(found, RegisterOperand) or isinstance(found, OpaqueOperand):
+        return None
+    return found if found.values == 1 else None

@@ -1,9 +1,11 @@
 """Contractions: products and sums over shared dimensions, recognised in a tile program by their accesses.
 
-Whatever kernel it stands in, `acc = iterate k: mma(read a, read b, acc)` followed by elementwise work and a write is
-one form: out[rows, columns] = epilogue(sum over depth of a[rows, depth] * b[columns, depth]), where rows, columns and
-depth are *digits*: a flat index that an access divides is replaced by the numbers it is divided into, the same for all
-accesses that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one digit each.
+Whatever kernel it stands in, `acc = iterate k: mma(read a, read b, acc)` followed by elementwise work, with numbers in
+it, and a write is one form: out[rows, columns] = epilogue(sum over depth of a[rows, depth] * b[columns, depth]), where
+rows, columns and depth are *digits*: a flat index that an access divides is replaced by the numbers it is divided into,
+the same for all accesses that use it. A convolution has rows (n, p, q) and depth (r, s, c); a matrix product has one
+digit each. The depth is all that the product sums over: the loop's axis, and dimensions beside it (taps r and s in a
+loop over c).
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from typing import Any
 from tilewright.algebra.access import Access
 from tilewright.algebra.expr import Const, Expr, Symbol, index
 from tilewright.algebra.expr_use import Substitution, has_division, linear_form
-from tilewright.errors import TilewrightError
+from tilewright.errors import ProgramError, TilewrightError
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+from tilewright.ir.tile_functions import elementwise
+
+LONGEST = 1000
+"""Steps of an epilogue, at most: a value that is used twice is computed twice."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Contraction:
     batch: tuple[Symbol, ...] = ()
     """Digits that both factors and the result keep: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
-    """The program's dimensions that became rows, columns and depth."""
+    """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
     open: tuple[tuple[Symbol, Expr], ...] = ()
     """Row digits whose extent is known only when the program runs, and the extent."""
     parameters: tuple[Symbol, ...] = ()
@@ -216,14 +223,79 @@ def recognise(program: Program, sizes: Mapping[Symbol, int]) -> Contraction | st
         return str(fault).splitlines()[0]
 
 
+def why_never(program: Program) -> str | None:
+    """Why a tile program is no contraction, whatever its sizes; None where they decide."""
+    try:
+        _Recogniser(program, None).structure()
+    except NoContraction as why:
+        return str(why)
+    return None
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The operations of a program that is one loop of products, elementwise work and a write; its dimensions by part.
+
+    `epilogue` computes an element from the sum, operand 1, and the reads `extras`.
+    """
+
+    loop: Op
+    left: Op
+    right: Op
+    write: Op
+    batch: list[Expr]
+    rows: list[Expr]
+    columns: list[Expr]
+    summed: list[Expr]
+    start: float
+    extras: list[Op]
+    epilogue: Formula
+
+
 class _Recogniser:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int] | None):
+        """Without sizes only the structure can be told."""
         self.program, self.sizes = program, sizes
         self.made = {r: op for op in program.walk() for r in op.results}
-        self.images = Substitution(dict(sizes))
+        self.images = Substitution(dict(sizes or {}))
 
     def run(self) -> Contraction:
         """The contraction."""
+        found = self.structure()
+        loop, write = found.loop, found.write
+        dims = [*found.batch, *found.rows, *found.columns, *found.summed]
+        indices = {d: index(name, self.number(d)) for d, name in _names(dims).items()}
+        accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
+        digits = self.digits(indices, list(accesses.values()))
+
+        def of(dims: list[Expr]) -> tuple[Symbol, ...]:
+            return tuple(s for d in dims for s in digits[indices[d]][0])
+
+        summed = sorted(found.summed, key=lambda d: _depth_order(indices[d], accesses[found.left]))
+        depth = tuple(s for s in of(summed) if size(s) > 1) or of(summed)[-1:]
+        batch = tuple(s for s in of(found.batch) if size(s) > 1)
+        single = Substitution({s: 0 for s in (*of(found.batch), *of(summed)) if s not in (*batch, *depth)})
+        meanings = Substitution({axis: single(total) for axis, (_, total) in digits.items()})
+        operand = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
+        return Contraction(
+            self.program.name,
+            of(found.rows),
+            of(found.columns),
+            depth,
+            operand[found.left],
+            operand[found.right],
+            operand[write],
+            found.start,
+            loop.results[0].type.dtype.accumulator,
+            found.epilogue,
+            tuple(operand[op] for op in found.extras),
+            tuple(a.name or "" for a in self.program.args),
+            batch,
+            (tuple(map(str, found.rows)), tuple(map(str, found.columns)), str(summed[-1])),
+        )
+
+    def structure(self) -> Structure:
+        """The operations that make a contraction, and what part each dimension has in it."""
         loops = [op for op in self.program.body.ops if op.name == "iterate"]
         products = [op for op in self.program.walk() if op.name == "mma"]
         writes = [op for op in self.program.body.ops if op.name == "write"]
@@ -240,48 +312,29 @@ class _Recogniser:
             raise NoContraction("its loop does more than add products")
         if any(op.name not in ("read", "mma", "yield") for op in block.ops):
             raise NoContraction("its loop does more than read and multiply")
-        left, right = (self.made[v] for v in product.operands[:2])
-        if left.name != "read" or right.name != "read":
+        left, right = (self.made.get(v) for v in product.operands[:2])
+        if left is None or right is None or left.name != "read" or right.name != "read":
             raise NoContraction("a factor is not read from memory")
         result = loop.results[0]
         dims = result.type.dims
         axis = loop.attrs["axis"]
         a_dims, b_dims = (set(op.results[0].type.dims) for op in (left, right))
         batch = [d for d in dims if d in a_dims and d in b_dims]
-        if (a_dims & b_dims) - set(batch) != {axis}:
-            raise NoContraction("its factors share other dimensions than those of the loop and those that both keep")
+        summed = [d for d in left.results[0].type.dims if d in b_dims and d not in batch]
+        if axis not in summed:
+            raise NoContraction("its product does not sum over the loop's dimension")
         rows = [d for d in dims if d in a_dims and d not in batch]
         columns = [d for d in dims if d in b_dims and d not in batch]
         if len(rows) + len(columns) + len(batch) != len(dims):
             raise NoContraction("a dimension of the sum is in none of its factors")
         if rows and columns and dims.index(rows[0]) > dims.index(columns[0]):
             left, right, rows, columns = right, left, columns, rows
-        indices = {d: index(name, self.number(d)) for d, name in _names([*batch, *rows, *columns, axis]).items()}
-        accesses = {op: self.access(op, indices) for op in (left, right)}
-        accesses[write] = self.access(write, indices)
-        extras, epilogue, reads = self.epilogue(write, result, indices)
-        accesses |= reads
-        digits = self.digits(indices, list(accesses.values()))
-        operand = {op: self.operand(op, access, digits) for op, access in accesses.items()}
         start = self.made.get(loop.operands[0])
         if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
             raise NoContraction("its sum does not start from a number")
-        return Contraction(
-            self.program.name,
-            tuple(s for d in rows for s in digits[indices[d]][0]),
-            tuple(s for d in columns for s in digits[indices[d]][0]),
-            digits[indices[axis]][0],
-            operand[left],
-            operand[right],
-            operand[write],
-            float(start.attrs["value"]),
-            result.type.dtype.accumulator,
-            epilogue,
-            tuple(operand[op] for op in extras),
-            tuple(a.name or "" for a in self.program.args),
-            tuple(s for d in batch for s in digits[indices[d]][0] if size(s) > 1),
-            (tuple(map(str, rows)), tuple(map(str, columns)), str(axis)),
-        )
+        extras, epilogue = self.epilogue(write, result)
+        value = float(start.attrs["value"])
+        return Structure(loop, left, right, write, batch, rows, columns, summed, value, extras, epilogue)
 
     def number(self, e: Expr) -> int:
         found = self.images(e)
@@ -299,7 +352,7 @@ class _Recogniser:
         shape = tuple(self.number(d) for d in kind.dims)
         if "at" in op.attrs:
             meanings: dict[Any, Any] = {i: indices[d] for i, d in zip(op.attrs["over"], tile.dims, strict=True)}
-            images = Substitution({**self.sizes, **meanings})
+            images = Substitution({**(self.sizes or {}), **meanings})
             coordinates = tuple(images(e) for e in op.attrs["at"])
         else:
             coordinates = tuple(indices[d] for d in kind.dims)
@@ -336,57 +389,86 @@ class _Recogniser:
             found[axis] = (tuple(s for s, _ in reversed(made)), total)
         return found
 
-    def operand(self, op: Op, access: Access, digits: Mapping[Symbol, tuple[tuple[Symbol, ...], Expr]]) -> Operand:
-        images = Substitution({axis: total for axis, (_, total) in digits.items()})
-        coordinates = tuple(images(c) for c in access.coordinates)
+    def operand(self, op: Op, access: Access, meanings: Substitution) -> Operand:
+        coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
             raise NoContraction("an access still divides after its digits are taken apart")
         memory = op.operands[1] if op.name == "write" else op.operands[0]
         shape = tuple(int(n) for n in access.shape)
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
-    def epilogue(
-        self, write: Op, result: Value, indices: Mapping[Expr, Symbol]
-    ) -> tuple[list[Op], Formula, dict[Op, Access]]:
-        """(reads besides the sum, the formula, their accesses) of the elementwise work before the write."""
+    def epilogue(self, write: Op, result: Value) -> tuple[list[Op], Formula]:
+        """(reads besides the sum, the formula) of the elementwise work before the write."""
         extras: list[Op] = []
+        known: dict[Value, Formula] = {}
 
         def formula(value: Value) -> Formula:
+            if value not in known:
+                known[value] = made_of(value)
+            return known[value]
+
+        def made_of(value: Value) -> Formula:
             if value is result:
-                return Formula.operand(1)
+                rounded = result.type.dtype is result.type.dtype.accumulator
+                return Formula.operand(1) if rounded else Formula.cast(result.type.dtype, Formula.operand(1))
             op = self.made.get(value)
             if op is None:
                 raise NoContraction("the write takes a value that is no result")
             if op.name == "read":
-                if not set(op.results[0].type.dims) <= set(indices):
-                    raise NoContraction("a read of the epilogue has dimensions of its own")
                 if op not in extras:
                     extras.append(op)
                 return Formula.operand(2 + extras.index(op))
-            if op.name == "cast":
-                return Formula.cast(op.attrs["dtype"], formula(op.operands[0]))
-            if op.name == "fill" and isinstance(op.attrs["value"], int | float):
-                return Formula.cast(op.results[0].type.dtype, Formula.number(op.attrs["value"]))
+            if op.name in ("fill", "scalar"):
+                return formulas.number(self.constant(op), op.results[0].type.dtype)
             if op.name == "broadcast":
                 return formula(op.operands[0])
-            if op.name == "select" or op.name in (*UNARY, *BINARY, *COMPARISONS):
-                return Formula(op.name, tuple(formula(v) for v in op.operands))
+            kind = op.operands[0].type.dtype if op.operands else None
+            if op.name == "cast" and kind is not None:
+                return formulas.cast(formula(op.operands[0]), kind, op.attrs["dtype"])
+            if op.name == "select":
+                return formulas.call("select", *(formula(v) for v in op.operands))
+            if op.name in (*UNARY, *BINARY, *COMPARISONS) and kind is not None:
+                try:
+                    return elementwise(op.name, kind, *(formula(v) for v in op.operands))
+                except ProgramError as fault:
+                    raise NoContraction(fault.what) from None
             raise NoContraction(f"{op.name} after the sum is not done element by element")
 
         made = formula(write.operands[0])
         memory: MemoryType = write.operands[1].type
         tile = write.operands[0].type
-        if tile.dtype is not memory.dtype:
-            made = Formula.cast(memory.dtype, made)
-        if result.type.dtype is not result.type.dtype.accumulator:  # the sum is rounded when it leaves the loop
-            made = _rounded(made, result.type.dtype)
-        return extras, made, {op: self.access(op, indices) for op in extras}
+        kept = set(result.type.dims)
+        if not {d for v in (write.operands[0], *(op.results[0] for op in extras)) for d in v.type.dims} <= kept:
+            raise NoContraction("a value after the sum has dimensions of its own")
+        if _steps(made, {}) > LONGEST:
+            raise NoContraction(f"what follows the sum has more than {LONGEST} steps")
+        return extras, formulas.converted(made, tile.dtype, memory.dtype)
+
+    def constant(self, op: Op) -> float:
+        """The number that an operation gives to all elements."""
+        value = op.attrs["value"]
+        if not isinstance(value, Expr):
+            return float(value) if op.results[0].type.dtype.is_float else int(value)
+        found = self.images(value)
+        if isinstance(found, Const):
+            return found.value
+        if self.sizes is None:  # the sizes may tell
+            return 0
+        raise NoContraction(f"the number {value} after the sum is not known")
 
 
-def _rounded(formula: Formula, dtype: DType) -> Formula:
-    if formula.name == "operand" and formula.value == 1:
-        return Formula.cast(dtype, formula)
-    return Formula(formula.name, tuple(_rounded(p, dtype) for p in formula.parts), formula.value)
+def _steps(formula: Formula, known: dict[int, int]) -> int:
+    """The nodes of a formula, written out; parts that are shared in memory are counted in no time."""
+    if id(formula) not in known:
+        known[id(formula)] = 1 + sum(_steps(part, known) for part in formula.parts)
+    return known[id(formula)]
+
+
+def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
+    """Where a summed dimension comes in the depth: what slides along rows before channels, each as memory has it."""
+    places = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
+    alone = all(access.coordinates[d].symbols == {axis} for d in places)
+    return alone, min(places, default=-1)
 
 
 def _names(dims: list[Expr]) -> dict[Expr, str]:

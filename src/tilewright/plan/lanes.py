@@ -29,7 +29,6 @@ LOAD, CONVERSION = 0.5, 1.0
 """Cycles of loading a vector, and of converting one."""
 APART = 16
 """Stores of a vector whose lanes do not lie side by side."""
-LINE_BYTES = 64
 PARTED = 1.5
 """How much longer memory takes where workers share every line, instead of each having lines of its own."""
 TASK, END, TURN = 50, 12, 3
@@ -222,7 +221,7 @@ def lane_cost(c: Contraction, form: LaneForm, machine: Machine) -> Cost:
     moved = operand_bytes(c.a) + operand_bytes(c.out)
     rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
     piece = form.width * element_bytes(c.a.dtype)
-    copied = moved / rate * (1 + LINE_BYTES / 2 / piece) / workers  # short pieces are read ahead badly
+    copied = moved / rate * (1 + machine.limits.line_bytes / 2 / piece) / workers  # short pieces are read ahead badly
     copied *= PARTED if parts > 1 else 1
     return Cost(
         computed,

@@ -115,6 +115,9 @@ class Plan:
     schedule: str = "strided"
     overlap: str = "none"
 
+    def __repr__(self) -> str:
+        return f"parse_plan({str(self)!r})"
+
     def axis(self, name: str) -> Axis:
         """The axis of that name."""
         found = next((a for a in self.axes if a.name == name), None)

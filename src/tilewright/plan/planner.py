@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -85,7 +85,6 @@ class Choice:
 def choose(
     c: Contraction,
     machine: Machine,
-    available: Callable[[MultiplyAtom], bool] = lambda _: True,
     fixed: Fixed = FREE,
 ) -> Choice:
     """The plans for a contraction on a machine, ranked; what is fixed holds for all, unless nothing fits it."""
@@ -95,7 +94,7 @@ def choose(
     refused: list[Refusal] = []
     fit: list[MultiplyAtom] = []
     for atom in machine.multiply.values():
-        why = unfit(variant(c, atom), atom) or (None if available(atom) else "this CPU lacks it")
+        why = unfit(variant(c, atom), atom)
         if why is None:
             fit.append(atom)
         else:

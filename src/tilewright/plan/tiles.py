@@ -20,8 +20,8 @@ TASK = 400
 """Cycles that a task takes beside its blocks: the last block's store hides behind nothing."""
 STAGED = 60
 """Cycles that staging a block's rows for one step takes, where they end before the block does."""
-LINE, SCATTERED, SHARED = 64, 2, 4
-"""Bytes of a cache line; cycles that one takes which is written apart from its neighbours, or beside other workers'."""
+SCATTERED, SHARED = 2, 4
+"""Cycles that a cache line takes which is written apart from its neighbours, or beside other workers'."""
 STORE = 3 / 16
 """Cycles that storing a sum takes where it is not."""
 
@@ -168,7 +168,7 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
     image = operand_bytes(c.a) / max(1, row_tasks)
     staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
     storing = TASK if form.overlap == "defer" else blocks * form.rows * form.columns * STORE
-    lines = blocks * form.rows * form.columns * element_bytes(c.out.dtype) / LINE
+    lines = blocks * form.rows * form.columns * element_bytes(c.out.dtype) / limits.line_bytes
     if form.stage == "place" and form.order[0] == COLUMNS and per > 1:  # results of a row are not written together
         storing += lines * SCATTERED
     if column_tasks > 1:  # several workers write parts of one row

@@ -93,7 +93,7 @@ def _of_tiles(c: Contraction, form: TileForm, machine: Machine) -> str | None:
 
 def _of_vectors(c: Contraction, form: VectorForm, machine: Machine) -> str | None:
     wide = form.columns // form.atom.shape[1]
-    used, there = vectors.registers(form.rows, wide), machine.limits.registers
+    used, there = vectors.registers(form.rows, wide, form.atom), machine.limits.registers
     if used > there:
         return f"{form.rows} rows of {wide} vectors take {used} registers of {there}"
     if form.rows > size(c.rows[-1]):

@@ -14,8 +14,6 @@ BLOCK = 30
 """Cycles that a block of sums takes beside its products."""
 TASK = 100
 """Cycles that a task takes beside its blocks."""
-LOADED = 0.6
-"""Cycles that loading a number or a vector takes."""
 WRITTEN = 16
 """Steps of the depth that are written out within a line, at most."""
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
@@ -38,7 +36,7 @@ def vector_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fi
             continue
         columns = vectors * lanes
         blocks = up(size(column), columns) // columns
-        most = (machine.limits.registers - vectors - 1) // vectors
+        most = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
         for rows in _rows(line, most) if fixed.rows is None else _divisors(fixed.rows, min(line, most)):
             for strip in fixed.strips(c, rows, _strips(c, rows, workers)):
                 for task_columns in fixed.task_columns(columns, blocks, {1, 2, workers}):
@@ -59,9 +57,18 @@ def why_no_vectors(c: Contraction, atom: MultiplyAtom) -> str | None:
     return None
 
 
-def registers(rows: int, vectors: int) -> int:
-    """Vector registers of a block: sums, a vector of columns each, and the number that is multiplied."""
-    return rows * vectors + vectors + 1
+def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
+    """Vector registers of a block: sums, vectors of B, and what of A is multiplied.
+
+    Where products pick A by lane, every row has a register of it, and vectors of B for the next step are loaded beside
+    those of this one.
+    """
+    return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
+
+
+def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
+    """Whether the registers hold a block of so many rows and vectors."""
+    return registers(rows, vectors, atom) <= machine.limits.registers
 
 
 def _rows(line: int, most: int) -> list[int]:
@@ -116,7 +123,8 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
 
     def block(rows: int) -> float:
         """Cycles of a block: products, or what feeds them; too few sums do not hide a product's latency."""
-        fed = max(rows * vectors * form.atom.cycles, (rows + vectors) * LOADED)
+        loads = rows / form.atom.picks + vectors
+        fed = max(rows * vectors * form.atom.cycles, loads * limits.load_cycles)
         waiting = limits.latency if rows * vectors < limits.latency / form.atom.cycles else 0.0
         return depth / group * max(fed, waiting) + BLOCK
 

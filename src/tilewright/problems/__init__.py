@@ -9,6 +9,7 @@
 | dtypes    | element types by their short names                                       |
 | reference | what the problems mean, in float64 or exactly in integers                |
 | data      | operands with exact sums; real operands and their error bound            |
+| mathematics | functions such as exp as machine code, against higher precision        |
 """
 
 from tilewright.problems.batch import Problem, Settings, read_batch, shape_list, shape_lists

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import ProblemError
+from tilewright.ir.dtypes import DTypeLike, as_element_type
 
-_ALIASES = {"i8": "s8", "i32": "s32", "f8_e4m3": "f8e4m3fn", "f8_e5m2": "f8e5m2"}
+_ALIASES = {"f8_e4m3": "f8e4m3fn", "f8_e5m2": "f8e5m2"}
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,19 @@ DTYPES = {
 }
 
 
-def dtype(name: str) -> Dtype:
-    """The element type called `name`; i8 is also s8, i32 also s32, f8_e4m3 and f8_e5m2 also f8e4m3fn and f8e5m2.
+def dtype(name: DTypeLike) -> Dtype:
+    """The element type of that name, or of numpy's; s8 is also i8, and f8_e4m3 and f8_e5m2 are f8e4m3fn and f8e5m2.
 
-    >>> dtype("bf16").digits, dtype("i8").name
-    (8, 's8')
+    >>> dtype("bf16").digits, dtype("i8").name, dtype(np.int8).name, dtype("float32").name
+    (8, 's8', 's8', 'f32')
     >>> dtype("f13")
     Traceback (most recent call last):
         ...
     tilewright.errors.ProblemError: 'f13' names no element type; there are f64, f32, bf16, f16, f8e4m3fn, f8e5m2, s8,
     u8, s32, s64
     """
-    found = DTYPES.get(_ALIASES.get(name, name))
+    kind = as_element_type(_ALIASES.get(name, name) if isinstance(name, str) else name)
+    found = None if kind is None else next((t for t in DTYPES.values() if t.numpy == kind.numpy), None)
     if found is None:
         raise ProblemError(f"{name!r} names no element type; there are {', '.join(DTYPES)}")
     return found

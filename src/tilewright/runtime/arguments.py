@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Set
 from math import prod
 from typing import Any
@@ -13,8 +12,10 @@ from tilewright.algebra.expr import Const, Exact, Expr, Sum, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
-from tilewright.ir.dtypes import DType, from_numpy
-from tilewright.runtime.dlpack import from_dlpack
+from tilewright.ir.dtypes import DType, from_numpy, plain_number
+from tilewright.runtime.overlap import require_own_memory, share_memory
+from tilewright.runtime.scalars import scalar
+from tilewright.runtime.tensors import Form, as_array
 
 
 class Arguments:
@@ -31,6 +32,7 @@ class Arguments:
         self.program, self.outputs, self.lenient = program, outputs, lenient
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
+        self.form = Form(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
             if argument is not None:
@@ -38,6 +40,7 @@ class Arguments:
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
             if argument is None:
+                self.form.require(value.type.dtype, f"{program.name}: the output {value.name}")
                 shape = tuple(self._extent(d, value) for d in value.type.sizes)
                 self.values[value] = np.zeros(shape, value.type.dtype.numpy)
                 self.made.append(self.values[value])
@@ -54,17 +57,14 @@ class Arguments:
 
     def finish_logs(self, logs: dict[str, Any]) -> None:
         """Logged values in the form of the arguments: torch tensors where these are."""
-        torch = sys.modules.get("torch")
-        if torch is not None and any(isinstance(a, torch.Tensor) for a in self.given):
-            for entry in logs.values():
-                if isinstance(entry["value"], np.ndarray):
-                    entry["value"] = _to_torch(entry["value"], torch)
+        for entry in logs.values():
+            if isinstance(entry["value"], np.ndarray):
+                entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:
-        """The outputs that were made here: one array, or a tuple."""
-        if not self.made:
-            return None
-        return self.made[0] if len(self.made) == 1 else tuple(self.made)
+        """The outputs that were made here, in the form of the arguments: one array, or a tuple."""
+        found = tuple(self.form.of(array) for array in self.made)
+        return found[0] if len(found) == 1 else found or None
 
     # -- what was given -------------------------------------------------------------------------------
 
@@ -89,9 +89,7 @@ class Arguments:
     def _checked(self, value: Value, argument: Any) -> Any:
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
-            if isinstance(argument, bool | int | float | np.generic) or getattr(argument, "shape", None) == ():
-                return argument.item() if hasattr(argument, "item") else argument
-            raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {value.type.dtype}")
+            return self._number(argument, value.type.dtype, where)
         array = as_array(argument, where)
         if self.lenient and {array.dtype, value.type.dtype.numpy} == {np.dtype(np.int8), np.dtype(np.uint8)}:
             array = array.view(value.type.dtype.numpy)
@@ -104,11 +102,17 @@ class Arguments:
                 f"{where} has shape {array.shape}; it must have the {len(value.type.dims)} dimensions [{dims}]"
             )
         if value in self.outputs:
-            if not array.flags.writeable:
-                raise ArgumentError(f"{where} is written, but the array given is read-only")
-            if any(stride == 0 and n > 1 for stride, n in zip(array.strides, array.shape, strict=True)):
-                raise ArgumentError(f"{where} is written, but its strides {array.strides} make elements coincide")
+            require_own_memory(array, where)
         return array
+
+    def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
+        number = argument
+        if not isinstance(argument, np.generic) and getattr(argument, "ndim", None) == 0:
+            number = as_array(argument, where)[()]
+        number = plain_number(number)
+        if number is None:
+            raise ArgumentError(f"{where} is {argument!r}; it must be a number of type {wanted}")
+        return scalar(number, wanted, where)
 
     def _check_dtype(self, array: Any, wanted: DType, where: str) -> None:
         if array.dtype != wanted.numpy:
@@ -205,7 +209,7 @@ class Arguments:
             for value, array in self.values.items():
                 if value is output or not isinstance(array, np.ndarray):
                     continue
-                if _overlap(self.values[output], array):
+                if share_memory(self.values[output], array):
                     raise ArgumentError(
                         f"{self.program.name}: the output {output.name} shares memory with {value.name}; give them "
                         "memory of their own"
@@ -220,17 +224,6 @@ def _laid_out(array: Any, kind: MemoryType) -> Any:
     return array.reshape(extents) if array.flags.c_contiguous else array
 
 
-def _overlap(a: Any, b: Any) -> bool:
-    """Whether two arrays share an element; where that is too costly to decide, whether their ranges do."""
-    if not np.may_share_memory(a, b):
-        return False
-    try:
-        limit: Any = 10000  # numpy's stubs of different versions disagree on its type
-        return bool(np.shares_memory(a, b, max_work=limit))
-    except np.exceptions.TooHardError:
-        return True
-
-
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
     """The symbol and its value for which e == number, where e is one symbol, scaled or divided by a number."""
     if isinstance(e, Symbol):
@@ -243,46 +236,3 @@ def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:
         if isinstance(term, Symbol | Exact) and rest % coefficient == 0:
             return solve(term, rest // coefficient)
     return None
-
-
-def as_array(argument: Any, where: str) -> Any:
-    """A numpy array that shares the argument's memory: numpy arrays, torch tensors on the CPU, anything with DLPack."""
-    if isinstance(argument, np.ndarray):
-        return argument
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(argument, torch.Tensor):
-        return _from_torch(argument, torch, where)
-    if hasattr(argument, "__dlpack__"):
-        return from_dlpack(argument, where)
-    raise ArgumentError(
-        f"{where} is {type(argument).__name__}; it must be an array (numpy, torch on the CPU, or DLPack)"
-    )
-
-
-def _to_torch(array: Any, torch: Any) -> Any:
-    """A torch tensor of the array's values; types that numpy has not go through their bits."""
-    found = from_numpy(array.dtype)
-    if array.dtype.kind in "fiub":
-        return torch.from_numpy(array)
-    names = {"bf16": ("int16", "bfloat16"), "f8e4m3fn": ("int8", "float8_e4m3fn"), "f8e5m2": ("int8", "float8_e5m2")}
-    carrier, name = names[found.name if found else ""]
-    return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
-
-
-def _from_torch(tensor: Any, torch: Any, where: str) -> Any:
-    import ml_dtypes
-
-    if tensor.device.type != "cpu":
-        raise ArgumentError(f"{where} lies on the device {tensor.device}; this target runs on the CPU")
-    tensor = tensor.detach()
-    views = {
-        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-        getattr(torch, "float8_e4m3fn", None): (torch.int8, ml_dtypes.float8_e4m3fn),
-        getattr(torch, "float8_e5m2", None): (torch.int8, ml_dtypes.float8_e5m2),
-        getattr(torch, "float8_e4m3fnuz", None): (torch.int8, ml_dtypes.float8_e4m3fnuz),
-        getattr(torch, "float8_e5m2fnuz", None): (torch.int8, ml_dtypes.float8_e5m2fnuz),
-    }
-    if tensor.dtype in views:
-        carrier, form = views[tensor.dtype]
-        return tensor.view(carrier).numpy().view(form)
-    return tensor.numpy()

@@ -1,22 +1,35 @@
 """Compiled programs on disk: found by a hash of what they were made from, and checked by one of what they are.
 
 Entries are written beside their place and moved there in one step, so several processes, and ones that are killed,
-leave only whole entries. A damaged one counts as not there, and is replaced.
+leave only whole entries. A damaged one counts as not there, and is replaced. What others own or may write is not
+loaded, and a folder that is not the cache's is left alone (`cache_folder`): one warning says so, and programs are
+compiled as if there were no cache.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from tilewright.runtime import environment
+from tilewright.runtime.cache_folder import (
+    claim,
+    distrust,
+    files,
+    is_folder,
+    is_unfinished,
+    refusal,
+    replace_file,
+    require,
+    warn_once,
+)
 
+_LOG = logging.getLogger("tilewright.cache")
 _MARK = b"tilewright-1\n"
-_UNFINISHED = ".new-"
 _ABANDONED_S = 3600.0
 """An unfinished entry of this age belongs to a process that was killed."""
 _stored: int | None = None  # bytes stored since this process last looked at the whole folder; None: it has not yet
@@ -36,14 +49,19 @@ def key_of(*parts: str) -> str:
 
 
 def load(key: str) -> bytes | None:
-    """The entry, if it is there and whole."""
-    folder = environment.cache_folder()
+    """The entry, if it is there and whole, and no one else can have written it."""
+    folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return None
     path = folder / key[:2] / key
     try:
-        data = path.read_bytes()
+        with open(path, "rb", opener=_open_no_link) as file:
+            why = distrust(path, os.fstat(file.fileno()))
+            data = file.read() if why is None else b""
     except OSError:
+        return None
+    if why is not None:
+        warn_once(why)
         return None
     if not data.startswith(_MARK) or len(data) < len(_MARK) + 32:
         return None
@@ -52,29 +70,50 @@ def load(key: str) -> bytes | None:
         return None
     with suppress(OSError):
         os.utime(path)  # what is used stays longest
+    _LOG.debug("%s: found, %d bytes", key[:12], len(payload))
     return payload
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def store(key: str, payload: bytes) -> None:
     """Keeps an entry; a disk that is full or read-only is no reason to fail."""
-    folder = environment.cache_folder()
+    folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return
     try:
+        claim(folder)
         place = folder / key[:2]
-        place.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=place, prefix=_UNFINISHED)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MARK + hashlib.sha256(payload).digest() + payload)
-            Path(name).replace(place / key)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        place.mkdir(mode=0o700, exist_ok=True)
+        replace_file(place / key, _MARK + hashlib.sha256(payload).digest() + payload)
     except OSError:
         return
+    _LOG.debug("%s: stored, %d bytes", key[:12], len(payload))
     _tidy(folder, len(payload))
+
+
+def why_not_used(folder: Path, key: str = "") -> str | None:
+    """Why entries are neither loaded from a folder nor kept there; None where they are.
+
+    The folder must be the cache's, and with the shelf of the key belong to this user, who alone may write it.
+    """
+    why = refusal(folder)
+    for place in (folder, folder / key[:2]):
+        if why is None:
+            with suppress(OSError):  # it is not there yet
+                why = distrust(place, place.stat())
+    return why
+
+
+def _usable(folder: Path | None, key: str) -> Path | None:
+    """The folder, where it is used; a warning says why it is not."""
+    why = None if folder is None else why_not_used(folder, key)
+    if why is not None:
+        warn_once(why)
+        return None
+    return folder
 
 
 def _tidy(folder: Path, size: int) -> None:
@@ -88,21 +127,13 @@ def _tidy(folder: Path, size: int) -> None:
 
 
 def entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """(last use, bytes, path) of every entry, unfinished ones included."""
+    """(last use, bytes, path) of every entry, unfinished ones included; files of others in the folder are none."""
     found = []
-    with suppress(OSError):
-        for shelf in [path for path in folder.iterdir() if len(path.name) == 2]:
-            with suppress(OSError), os.scandir(shelf) as files:
-                for file in files:
-                    with suppress(OSError):
-                        state = file.stat(follow_symlinks=False)
-                        found.append((state.st_mtime, state.st_size, Path(file.path)))
+    for file in files(folder):
+        with suppress(OSError):
+            state = file.stat(follow_symlinks=False)
+            found.append((state.st_mtime, state.st_size, Path(file.path)))
     return found
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a file is one that a process writes, or was killed over."""
-    return path.name.startswith(_UNFINISHED)
 
 
 def _keep_within(folder: Path, most: int) -> None:
@@ -126,10 +157,11 @@ def _keep_within(folder: Path, most: int) -> None:
 
 
 def clear() -> int:
-    """Removes every entry; gives how many there were."""
+    """Removes every entry, and nothing else; gives how many there were. A folder that is not the cache's is refused."""
     folder = environment.cache_folder()
-    if folder is None or not folder.exists():
+    if folder is None or not is_folder(folder):
         return 0
+    require(folder)
     found = entries(folder)
     for _, _, path in found:
         with suppress(OSError):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from tilewright.errors import CodeGenerationError
 from tilewright.runtime import codegen_server
 from tilewright.runtime.codegen_server import read_message, write_message
+
+_LOG = logging.getLogger("tilewright.codegen")
 
 
 class Helper:
@@ -52,10 +56,13 @@ class Helper:
 
     def ask(self, request: dict[str, Any], text: str) -> bytes:
         """The answer to a request; raises what LLVM says where it refuses."""
+        before = time.perf_counter()
         with self.lock:
             header, payload = self._exchange(request, text.encode())
         if not header["ok"]:
             raise CodeGenerationError(f"LLVM could not generate machine code: {header['why']}")
+        took = 1e3 * (time.perf_counter() - before)
+        _LOG.debug("%d characters of LLVM became %d bytes in %.0f ms", len(text), len(payload), took)
         return payload
 
     def _exchange(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -73,7 +80,9 @@ class Helper:
             if answer is not None:
                 return answer
             self._stop()
-        raise CodeGenerationError("the helper that generates machine code ended, twice")
+        raise CodeGenerationError(
+            "the helper that generates machine code ended, twice: LLVM could not do what it was asked for"
+        )
 
     def stop(self) -> None:
         """Ends the process."""
@@ -101,4 +110,5 @@ class Helper:
 
 HELPER = Helper()
 atexit.register(HELPER.stop)
-os.register_at_fork(after_in_child=HELPER.after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HELPER.after_fork)

@@ -1,7 +1,8 @@
 """The helper that generates machine code, one child a program: LLVM ends the process where it meets what it cannot do.
 
 It reads requests from its input and answers on its output: sizes, then a JSON header, then a payload. It loads LLVM
-once; a child is forked for each request, ahead of it, so that nothing a program does to LLVM stays. It ends when its
+once; a child is forked for each request, ahead of it, so that nothing a program does to LLVM stays. Where the system
+cannot fork, the helper answers by itself, and whoever asked starts another one if LLVM ends it. It ends when its
 input does, so it does not outlive the process that started it, however that one ends.
 """
 
@@ -125,6 +126,14 @@ def _serve(like: dict[str, Any], asked: int, writing: int) -> None:
     os._exit(0)
 
 
+def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
+    """An answer without a child."""
+    try:
+        write_message(out, {"ok": True}, generate(request, payload.decode()))
+    except RuntimeError as fault:
+        write_message(out, {"ok": False, "why": str(fault)}, b"")
+
+
 def _part(said: int | None) -> None:
     """In a child: lets go of the helper's streams, and ends with it; what LLVM says goes to the file, not to the
     author's terminal; an abort leaves no core file.
@@ -157,9 +166,10 @@ def main() -> None:
 
     llvm.set_option("", "--disable-lsr")  # addresses are placed by the compiler; the search for better ones took half
     llvm.set_option("", "--enable-misched=false")  # programs come in a good order; its own loads too early, and spills
+    llvm.set_option("", "--enable-post-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # the pool has a line of assembly
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program
     inp, out = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):
@@ -167,12 +177,15 @@ def main() -> None:
         generate(request, _SMALL)  # what LLVM sets up once is set up before the first child is forked
         write_message(out, {"ready": True}, b"")
         while True:
-            child = _Child(request)
+            child = _Child(request) if hasattr(os, "fork") else None
             message = read_message(inp)
             if message is None:
                 break
             request = message[0]
-            child.answer(*message, out)
+            if child is not None:
+                child.answer(*message, out)
+            else:
+                _answer(*message, out)
     os._exit(0)  # nobody reads what is left
 
 

@@ -1,14 +1,16 @@
-"""`TILEWRIGHT_DUMP`: every level of a program written to a folder, numbered by pass."""
+"""`TILEWRIGHT_DUMP`: every level of a program written to a folder, numbered by pass; the passes are logged anyway."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from tilewright.runtime import environment
 
+_LOG = logging.getLogger("tilewright.compile")
 _count = itertools.count()
 
 
@@ -30,7 +32,8 @@ class Dump:
         return self.folder is not None
 
     def write(self, step: str, level: str, text: Callable[[], str]) -> None:
-        """Writes a level after a step."""
+        """Writes a level after a step; logs the step."""
+        _LOG.debug("%s: %s, %s", self.name, step, level)
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

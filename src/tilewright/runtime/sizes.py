@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,21 @@ from tilewright.ir.attrs import attr_text
 from tilewright.ir.binding import allowed, open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
+from tilewright.machine import Condition
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def sizes_of(program: Program, arrays: Mapping[str, Array], given: Mapping[str, int] | None = None) -> dict[str, int]:
+def sizes_of(
+    program: Program,
+    arrays: Mapping[str, Array],
+    given: Mapping[str, int] | None = None,
+    conditions: Iterable[Condition] = (),
+) -> dict[str, int]:
     """The value of every open parameter: an extent that is the bare parameter tells it, or it is given.
 
-    Every extent of the arrays is then checked; arguments that are not among the arrays are left out.
+    Every extent of the arrays is then checked, and the conditions under which copy atoms do their copies; arguments
+    that are not among the arrays are left out.
 
     >>> from tilewright.ir.block import parse_block
     >>> program = parse_block('''block f(%x: in global f32 (M, 2*K), %y: out global f32 (M))
@@ -58,6 +65,12 @@ def sizes_of(program: Program, arrays: Mapping[str, Array], given: Mapping[str, 
     found = {s.name: found[s.name] for s in parameters}
     _check_extents(program, arrays, found)
     _check_requirements(program, found)
+    for condition in conditions:
+        if not evaluated(condition.that, found):
+            here = ", ".join(
+                f"{s.name} = {found[s.name]}" for s in sorted(condition.that.symbols, key=lambda s: s.name)
+            )
+            raise ArgumentError(f"{program.name}: {condition.reason}; here {here}")
     return found
 
 

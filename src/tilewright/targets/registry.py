@@ -1,7 +1,9 @@
-"""All machines by name; a target's folder is loaded when one of its machines is asked for.
+"""All machines by name, and the targets that programs are compiled for.
 
 >>> machine("x86.amx").multiply_atom("amx.bf16").shape
 (16, 16, 32)
+>>> sorted(machine("aarch64.neon.dotprod").multiply)[-2:]
+['neon.sdot', 'neon.udot']
 >>> machine("hoper")
 Traceback (most recent call last):
 tilewright.machine.description.UnknownName: Tilewright has no machine 'hoper'; it has hopper, ...
@@ -9,43 +11,75 @@ tilewright.machine.description.UnknownName: Tilewright has no machine 'hoper'; i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
+from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, UnknownName
+from tilewright.targets.cpu.families import family, is_cpu
+from tilewright.targets.cpu.target import CpuTarget, host, named
 
-_FOLDERS = {
-    "x86.avx2": "x86",
-    "x86.avx512": "x86",
-    "x86.amx": "x86",
-    "ampere": "nvidia",
-    "hopper": "nvidia",
-    "cdna3": "amd",
-    "xe": "intel",
-}
+_GPUS = {"ampere": "nvidia", "hopper": "nvidia", "cdna3": "amd", "xe": "intel"}
+MACHINES = (
+    "x86.avx2",
+    "x86.avx512f",
+    "x86.avx512",
+    "x86.amx",
+    "aarch64.neon",
+    "portable",
+    *_GPUS,
+)
+"""The names of all machines; those of CPUs may go on with features that are optional, `aarch64.neon.dotprod`."""
 
-MACHINES = tuple(_FOLDERS)
-"""The names of all machines."""
-
-
-NATIVE = ("x86",)
-"""The targets whose programs run on the machine at hand."""
-
-
-def native(target: str) -> Any:
-    """The module of a target that runs here: `Kernel(program, machine, dump)`, `machine()` at hand, `has(atom)`."""
-    return import_module(f"tilewright.targets.{target}.native")
+CPU = "cpu"
+"""The target that is the CPU at hand; `cpu:NAME` is a named machine."""
 
 
-def native_compiler(target: str) -> Callable[..., Any] | None:
-    """What makes machine code of a program for a target, from (program, machine, dump); None: it is interpreted."""
-    return cast(Callable[..., Any], native(target).Kernel) if target in NATIVE else None
-
-
+@cache
 def machine(name: str) -> Machine:
-    """The machine of that name."""
-    folder = _FOLDERS.get(name)
-    if folder is None:
+    """The machine of that name; there is one object for each name."""
+    found = None
+    if name in _GPUS:
+        found = cast(Machine, import_module(f"tilewright.targets.{_GPUS[name]}.machine").MACHINES[name])
+    elif is_cpu(name):
+        found = family(name.partition(".")[0]).machine(name)
+    if found is None:
         raise UnknownName("Tilewright", "machine", name, MACHINES)
-    return cast(Machine, import_module(f"tilewright.targets.{folder}.machine").MACHINES[name])
+    return found
+
+
+def is_native(target: str) -> bool:
+    """Whether programs become machine code for a target.
+
+    >>> is_native("cpu"), is_native("cpu:aarch64.neon"), is_native("interpreter")
+    (True, True, False)
+    """
+    return target == CPU or target.startswith(f"{CPU}:")
+
+
+def native(target: str) -> CpuTarget:
+    """The target of that name: "cpu", or "cpu:" and a machine."""
+    if target == CPU:
+        return host()
+    return _named(target)
+
+
+def _named(target: str) -> CpuTarget:
+    name = target.partition(":")[2]
+    try:
+        found = machine(name)
+    except UnknownName as fault:
+        raise ArgumentError(f"target={target!r}: {fault}") from None
+    if not is_cpu(name):
+        raise ArgumentError(f"target={target!r}: {name} is no CPU; its programs run on target='interpreter'")
+    return named(found)
+
+
+def check_target(target: object, others: tuple[str, ...]) -> None:
+    """Raises for a target that is neither a CPU nor one of the others."""
+    if not isinstance(target, str) or not (is_native(target) or target in others):
+        there = ", ".join(map(repr, (CPU, *others)))
+        raise ArgumentError(f"target={target!r}: there is {there}, or a machine by name, 'cpu:x86.avx512'")
+    if is_native(target) and target != CPU:
+        _named(target)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.algebra.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 from tilewright.errors import OutOfScope
+from tilewright.ir.attrs import plain_attrs
 from tilewright.ir.core import Op
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import TILE
@@ -16,7 +17,8 @@ from tilewright.lang.symbols import WORKGROUPS
 
 
 def _record(name: str, **attrs: Any) -> Op:
-    return Op(TILE.records[name], (), {k: v for k, v in attrs.items() if v is not None})
+    spec = TILE.records[name]
+    return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
 def _maybe(e: ExprLike | None) -> Expr | None:
@@ -31,6 +33,18 @@ class Constraint:
         return []
 
 
+@dataclass(frozen=True)
+class Applied:
+    """A function of one symbol as what it gives: how an `apply_fn`, most often a lambda, is copied and pickled."""
+
+    symbol: Symbol
+    gives: Expr
+
+    def __call__(self, argument: ExprLike) -> Expr:
+        """What the function gives for an argument."""
+        return self.gives.subs({self.symbol: argument})
+
+
 @dataclass(eq=False)
 class WorkgroupConstraint(Constraint):
     """Workgroup `workgroup_dim` takes tiles of `dim`; `apply_fn` says where a workgroup starts."""
@@ -42,6 +56,12 @@ class WorkgroupConstraint(Constraint):
     primary: bool = True
     iters: ExprLike | None = None
     per_device_dim: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.apply_fn is None:
+            return self.__dict__
+        workgroup = WORKGROUPS[self.workgroup_dim]
+        return {**self.__dict__, "apply_fn": Applied(workgroup, as_expr(self.apply_fn(workgroup)))}
 
     def records(self) -> list[Op]:
         start = None
@@ -173,6 +193,10 @@ class SymbolicAlias(Constraint):
             else:
                 found.append(r)
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        applied = Applied(self.target, as_expr(self.source_to_target(self.target)))
+        return {**self.__dict__, "source_to_target": applied}
 
 
 def DeviceConstraint(*args: Any, **options: Any) -> Constraint:  # noqa: N802 - Wave's name

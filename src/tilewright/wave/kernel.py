@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections import ChainMap
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
-from tilewright.ir.core import Block, MemoryType, Program, TileType, Value, building
-from tilewright.ir.dtypes import DType
+from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
+from tilewright.ir.core import MemoryType, Program, TileType, Value, building
+from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
+from tilewright.ir.pickling import found_by_name
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
+from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
 from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
@@ -28,10 +29,20 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
         self.function = function
-        self.annotations = _annotations(function, frame)
+        self.symbols: dict[Expr, Expr] = {}
+        """Symbols that the kernel binds itself; `compile` may bind them otherwise."""
+        self.annotations = evaluated_annotations(function, frame)
         self.constraints = tuple(constraints)
-        self.__name__ = function.__name__
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__ = function.__module__
         self.__doc__ = function.__doc__
+
+    def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
+        """The kernel with symbols bound to integers or expressions, as `compile(kernel, symbols)` would bind them."""
+        made = object.__new__(type(self))  # a copy of a kernel is the kernel itself
+        made.__dict__.update(self.__dict__)
+        made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
+        return made
 
     def trace(self, *, as_wave: bool = False) -> Program:
         """The tile program, traced anew: verified, and the same each time.
@@ -45,17 +56,16 @@ class Kernel:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
         trace = Tracer(iterators, as_wave)
-        body = Block()
-        trace.open(body)
         with trace, building():
             values, arguments = self._arguments(trace)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        bindings: dict[Expr, Any] = {}
+        bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
                 bindings[constraint.source] = as_expr(constraint.source_to_target(constraint.target))
                 records = constraint.divided(records)
+        (body,) = trace.builder.blocks
         program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):
             raise NothingWritten(
@@ -66,6 +76,13 @@ class Kernel:
         verify(program)
         return program
 
+    @property
+    def mentioned(self) -> frozenset[Symbol]:
+        """The symbols that its Python text names, also where they mean nothing: vector widths, address spaces."""
+        found = {e for kind in self.annotations.values() for e in [getattr(kind, "space", None)]}
+        found |= set(_values(self.function))
+        return frozenset(e for e in found if isinstance(e, Symbol))
+
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
         annotations = self.annotations
         values: list[Value] = []
@@ -75,8 +92,7 @@ class Kernel:
             if isinstance(kind, Memory):
                 value = Value(MemoryType(kind.dtype, kind.dims, "global", kind.extents), name)
                 arguments.append(MemoryArgument(value))
-            elif isinstance(kind, DType | SymbolBind):
-                dtype = kind if isinstance(kind, DType) else kind.dtype
+            elif (dtype := kind.dtype if isinstance(kind, SymbolBind) else as_element_type(kind)) is not None:
                 value = Value(TileType(dtype), name)
                 arguments.append(Tile(value))
             else:
@@ -98,23 +114,39 @@ class Kernel:
             author_location(),
         )
 
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> str:
+        """Its name: as a function, a kernel is found again in its module."""
+        if found_by_name(self) is not self:
+            raise NotPicklable(
+                f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
+                "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
+            )
+        return str(self.__qualname__)
+
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
 
 
-def _annotations(function: Callable[..., Any], frame: FrameType) -> dict[str, Any]:
-    """The argument types; as text (from __future__ import annotations) they are evaluated where they stand."""
-    found = dict(function.__annotations__)
-    texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "return"}
-    if not texts:
-        return found
-    around: list[dict[str, Any]] = []
-    current: FrameType | None = frame
-    while current is not None:  # types may be built from variables of the functions around, which are still running
-        around.append(current.f_locals)
-        current = current.f_back
-    names = dict(ChainMap(*around, function.__globals__))
-    return found | {name: eval(text, names) for name, text in texts.items()}
+def _values(function: Callable[..., Any]) -> list[Any]:
+    """What the names in a function's text stand for, those in functions within it too."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names |= {*code.co_names, *code.co_freevars}
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+    reachable = {**function.__globals__, **around}
+    return [reachable[name] for name in names if name in reachable and isinstance(reachable[name], Symbol)]
+
+
+_EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:

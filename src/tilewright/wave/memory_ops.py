@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Expr, ExprLike, Symbol, as_expr
 from tilewright.errors import BadMapping, DimensionMismatch
 from tilewright.ir import dtypes
 from tilewright.ir.core import MemoryType, Op, TileType, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import dims_text
 from tilewright.lang.mapping import IndexMapping
@@ -275,7 +275,7 @@ def _by_iterators(
 def allocate(
     shape: Any,
     distributed_shape: Any,
-    dtype: DType,
+    dtype: DTypeLike,
     address_space: Any = None,
     padding: int = 0,
     parent: Any = None,
@@ -284,7 +284,7 @@ def allocate(
     tag: str | None = None,
 ) -> MemoryArgument:
     """Memory shared by the threads of one workgroup."""
-    kind = MemoryType(dtype, dims_of(shape), "shared")
+    kind = MemoryType(element_type(dtype), dims_of(shape), "shared")
     made = tracer("allocate").emit("allocate", (), {"tile": dims_of(distributed_shape)}, (kind,))
     return MemoryArgument(made.result)
 

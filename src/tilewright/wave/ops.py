@@ -13,7 +13,7 @@ from tilewright.algebra.expr import And, AtLeastZero, Expr, ExprLike, IsZero, Or
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
 from tilewright.lang.types import Register
@@ -40,11 +40,11 @@ def iterate(
     def decorate(body: Callable[..., Any]) -> Any:
         trace = tracer("iterate")
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
-        block, returned = trace.body(body, [Value(v.type) for v in carried])
-        results = _returned(returned, len(carried), "iterate")
-        trace.open(block)
-        trace.emit("yield", results)
-        trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            trace.emit("yield", _returned(returned, len(carried), "iterate"))
+
+        block = trace.body(body, [Value(v.type) for v in carried], ends)
         attrs: dict[str, Any] = {"axis": as_expr(axis)}
         operands = carried
         if start is not None:
@@ -100,12 +100,12 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
         otherwise = (
             [] if else_return is None else list(else_return if isinstance(else_return, tuple | list) else [else_return])
         )
-        block, returned = trace.body(body, [])
-        if otherwise:
-            results = _returned(returned, len(otherwise), "conditional")
-            trace.open(block)
-            trace.emit("yield", results)
-            trace.builder.blocks.pop()
+
+        def ends(returned: Any) -> None:
+            if otherwise:
+                trace.emit("yield", _returned(returned, len(otherwise), "conditional"))
+
+        block = trace.body(body, [], ends)
         operands += [tile_of(x, "conditional") for x in otherwise]
         made = trace.emit("conditional", operands, attrs, None, (block,))
         tiles = tuple(Tile(r) for r in made.results)
@@ -248,18 +248,18 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
     return Tile(tracer("select").emit("select", values).result)
 
 
-def cast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def cast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same numbers in another element type.
 
     Floats round to nearest even; floats become integers towards zero, kept within the range of the type (what is no
     number becomes 0); integers wrap.
     """
-    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": dtype}).result)
+    return Tile(tracer("cast").emit("cast", [tile_of(src, "cast")], {"dtype": element_type(dtype)}).result)
 
 
-def bitcast(src: Any, dtype: DType, tag: str | None = None) -> Tile:
+def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """The same bits in another element type; the last dimension changes with the width."""
-    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": dtype}).result)
+    return Tile(tracer("bitcast").emit("bitcast", [tile_of(src, "bitcast")], {"dtype": element_type(dtype)}).result)
 
 
 def _to_dims(name: str, src: Any, target_shape: Any) -> Tile:
@@ -281,18 +281,21 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
     return _to_dims("reshape", src, target_shape)
 
 
-def register(shape: Any, dtype: DType, value: Any, tag: str | None = None) -> Tile:
+def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
     """A tile over these dimensions, every element `value`: `Register[*shape, dtype](value)` as a function."""
-    filled: Tile = Register(dims_of(shape), dtype)(value)
+    filled: Tile = Register(dims_of(shape), element_type(dtype))(value)
     return filled
 
 
 # -- indices and scalars ----------------------------------------------------------------------------------
 
 
-def self_index(dim: Any, dtype: DType = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None) -> Tile:
+def self_index(
+    dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
+) -> Tile:
     """The coordinates along a dimension, as a tile over it."""
-    return Tile(tracer("self_index").emit("self_index", (), {"dim": as_expr(dim), "dtype": dtype}).result)
+    attrs = {"dim": as_expr(dim), "dtype": element_type(dtype)}
+    return Tile(tracer("self_index").emit("self_index", (), attrs).result)
 
 
 def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None) -> Tile:
@@ -314,9 +317,9 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     trace.emit("set_symbol", [tile], {"symbol": symbol_})
 
 
-def scalar(value: Any, dtype: DType, tag: str | None = None) -> Tile:
+def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """A number or an expression as a tile without dimensions."""
-    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": dtype}).result)
+    return Tile(tracer("scalar").emit("scalar", (), {"value": value, "dtype": element_type(dtype)}).result)
 
 
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:

@@ -8,10 +8,11 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.errors import BadMapping, DtypeMismatch, OutOfScope, ProgramError, PythonControlFlow
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, MemoryType, Op, TileType, Value
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, plain_number
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import Builder
+from tilewright.ir.tile import TILE
 from tilewright.lang.symbols import THREADS
 from tilewright.lang.types import Register
 
@@ -22,7 +23,7 @@ class Tracer:
     """One kernel being traced: the blocks that are open, and the iterators' dimensions."""
 
     def __init__(self, iterators: dict[Symbol, Expr], as_wave: bool = False):
-        self.builder = Builder()
+        self.builder = Builder(TILE)
         self.iterators = iterators
         self.as_wave = as_wave
         """Whether % on tiles takes the dividend's sign, and reads outside memory give 0."""
@@ -42,19 +43,11 @@ class Tracer:
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
-    def body(self, function: Callable[..., Any], args: Sequence[Value]) -> tuple[Block, Any]:
-        """The block that calling `function` with these values makes, and what it returns."""
-        block = Block(tuple(args))
-        self.builder.blocks.append(block)
-        try:
-            returned = function(*[Tile(v) for v in args])
-        finally:
-            self.builder.blocks.pop()
-        return block, returned
-
-    def open(self, block: Block) -> None:
-        """Operations go to this block from now on."""
-        self.builder.blocks.append(block)
+    def body(self, function: Callable[..., Any], args: Sequence[Value], ends: Callable[[Any], Any]) -> Block:
+        """The block that calling `function` with these values makes; `ends` is told what it returns, within it."""
+        with self.builder.within(tuple(args)) as block:
+            ends(function(*[Tile(v) for v in args]))
+        return block
 
     def __enter__(self) -> Tracer:
         self._token = _current.set(self)
@@ -134,6 +127,7 @@ class Tile:
     """
 
     __slots__ = ("value",)
+    __array_ufunc__ = None  # numpy's numbers leave `number * tile` to the tile
     __hash__ = object.__hash__
 
     def __init__(self, value: Value):
@@ -199,15 +193,15 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
         return x.value
     if isinstance(x, MemoryArgument):
         raise DtypeMismatch(f"{what}: {x.value.name} is memory; read it first, with tkw.read", author_location(2))
-    if isinstance(x, bool | int | float | Expr):
-        if isinstance(x, float) and not dtype.is_float:
+    number = x if isinstance(x, Expr) else plain_number(x)
+    if number is not None:
+        if isinstance(number, float) and not dtype.is_float:
             raise DtypeMismatch(
-                f"{what} of a tile of {dtype} and the number {x}: it is no integer; cast the tile, for instance "
+                f"{what} of a tile of {dtype} and the number {number}: it is no integer; cast the tile, for instance "
                 "tkw.cast(x, tkl.f32)",
                 author_location(2),
             )
-        value = int(x) if isinstance(x, bool) else x
-        return tracer(what).emit("scalar", (), {"value": value, "dtype": dtype}).result
+        return tracer(what).emit("scalar", (), {"value": number, "dtype": dtype}).result
     return NotImplemented
 
 
@@ -228,10 +222,9 @@ def memory_of(x: Any, what: str) -> Value:
 
 
 def _fill(register: Register, value: Any) -> Tile:
-    if not isinstance(value, int | float | Expr):
+    if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
-    kept = int(value) if isinstance(value, bool) else value
-    made = tracer("Register[...](value)").emit("fill", (), {"value": kept}, (TileType(register.dtype, register.dims),))
+    made = tracer("Register[...](value)").emit("fill", (), {"value": value}, (TileType(register.dtype, register.dims),))
     return Tile(made.result)
 
 

@@ -7,7 +7,8 @@
 | memory    | buffers, tensors, views                                       |
 | registers | a wave's part of a register tensor                            |
 | channels  | stages handed from role to role                               |
-| clocks    | what is ordered before what, to find races                    |
+| clocks    | who has seen what: the order of steps                         |
+| accesses  | what was touched by whom, to find races                       |
 | moving    | alloc, view, fill, copy, gather, scatter, atomic              |
 | computing | mma, map, reduce, scan, broadcast, convert_layout             |
 | control   | loops, branches, tasks, channels, barriers                    |

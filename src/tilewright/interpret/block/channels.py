@@ -4,6 +4,9 @@ Fill number f uses stage f % stages. A producer *acquires* the next fill, which 
 into it and *commits* it; it is full when all waves of the producer have committed and the copies under way into it have
 landed. A consumer *waits* for the next fill to be full, reads it and *releases* it; the stage is free when all waves of
 the consumer have released it and the copies that read from it are done.
+
+Each wave counts the fills that it takes and gives back. Two actors of one wave (its deferred end, or the other half of
+waves that take turns) may not count on unless one is ordered after the other: they would take each other's fills.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import ProtocolFault
+from tilewright.errors import ProtocolFault, RaceFault
+from tilewright.interpret.block.clocks import BEGINNING, Stamp
 from tilewright.interpret.block.memory import Tensor, at_line, grid
 from tilewright.ir.core import Op
 
@@ -28,9 +32,9 @@ class Fill:
     """One use of a stage, from the first acquire to the last release."""
 
     number: int
-    acquired: dict[int, Op] = field(default_factory=dict)
+    acquired: dict[int, tuple[Op, Stamp]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
-    waited: dict[int, Op] = field(default_factory=dict)
+    waited: dict[int, tuple[Op, Stamp]] = field(default_factory=dict)
     released: set[int] = field(default_factory=set)
     landing: list[Copying] = field(default_factory=list)
     leaving: list[Copying] = field(default_factory=list)
@@ -58,7 +62,7 @@ class Channel:
         self.name = op.results[0].name or "channel"
         self.fills: list[Fill] = []
         self.ever_released = False
-        self.at: dict[tuple[str, str, int], int] = {}  # (side, role, wave) -> the next fill
+        self.at: dict[tuple[str, str, int], tuple[int, Stamp]] = {}  # (step, role, wave) -> the next fill, who took one
 
     def fill(self, number: int) -> Fill:
         """The fill of that number."""
@@ -66,13 +70,32 @@ class Channel:
             self.fills.append(Fill(len(self.fills)))
         return self.fills[number]
 
-    def next_of(self, side: str, agent: Agent) -> int:
-        """The number of the next fill that this agent takes."""
-        return self.at.get((side, agent.role, agent.wave), 0)
+    def next_of(self, op: Op, agent: Agent) -> int:
+        """The number of the next fill that this agent acquires, commits, waits for or releases."""
+        number, stamp = self.at.get((op.name, agent.role, agent.wave), (0, BEGINNING))
+        if not agent.clock.knows(stamp):
+            raise RaceFault(
+                f"{at_line(op)}: nothing orders it after the {op.name} of %{self.name} by another part of the same "
+                "wave's work; which of them takes which fill is not said",
+                op.loc,
+            )
+        return number
 
-    def take(self, side: str, agent: Agent) -> None:
-        """The agent has taken its next fill."""
-        self.at[side, agent.role, agent.wave] = self.next_of(side, agent) + 1
+    def take(self, op: Op, agent: Agent) -> None:
+        """The agent has done so with its next fill."""
+        self.at[op.name, agent.role, agent.wave] = self.next_of(op, agent) + 1, agent.clock.stamp
+
+    def given_back(self, op: Op, agent: Agent) -> Fill | None:
+        """The fill that a commit or release hands on, the oldest that the wave holds; None: it holds none."""
+        fill = self.fill(self.next_of(op, agent))
+        taken = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
+        if taken is None:
+            return None
+        before, stamp = taken
+        if not agent.clock.knows(stamp):
+            raise RaceFault(f"{at_line(op)}: nothing orders it after {at_line(before)}, whose fill it hands on", op.loc)
+        self.take(op, agent)
+        return fill
 
     def may_acquire(self, number: int) -> bool:
         """Whether the stage of a fill is free."""
@@ -98,12 +121,12 @@ class Channel:
     def check_end(self) -> None:
         """That nothing was left half done."""
         for fill in self.fills:
-            for wave, op in fill.acquired.items():
+            for wave, (op, _) in fill.acquired.items():
                 if wave not in fill.committed:
                     raise ProtocolFault(
                         f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never committed", op.loc
                     )
-            for wave, op in fill.waited.items():
+            for wave, (op, _) in fill.waited.items():
                 if wave not in fill.released and self.ever_released:
                     raise ProtocolFault(
                         f"{at_line(op)} took fill {fill.number} of %{self.name}, which was never released", op.loc

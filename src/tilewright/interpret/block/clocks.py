@@ -1,161 +1,196 @@
 """Who has seen what: vector clocks, by which races are found whatever the schedule happened to be.
 
-Every agent counts its own steps and knows, of every other agent, the last step that is ordered before it: by a channel,
-a barrier, or because it started the other. Two accesses to one element, one of them a write, race if neither is
-known to the other's agent. Atomic operations race with reads and writes, not with each other.
+Waves, their deferred ends and asynchronous copies are the *actors* of a worker. Each counts its own steps and knows,
+of every other one, the last step that is ordered before it: by a channel, a barrier, or because it started the other.
+What an actor did is ordered before another's action if that one knows the step in which it was done.
 
-Workers are never ordered, and which of them does a task is not said: `Sharing` finds tasks that touch each other's
-elements of global memory, however many workers there happen to be.
+Which wave does which part of a collective operation on memory is not said. So a part is an actor of its own: its wave
+tells others of it when they meet, and learns there, as they do, that all parts are done.
+
+A clock is a vector with a slot for each actor. An actor that has ended gives its slot up when everybody who can still
+act knows its last step; the next one in that slot counts on from there. So a slot and a step name one actor for good,
+a slot is never taken from an actor that somebody has still to hear of, and a program may make any number of copies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from tilewright.ir.core import Op
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-AGENTS = 96
-"""How many agents a worker may have at once: waves, their deferred parts, and copies under way."""
+SLOTS = 32
+"""The length of clocks at first; it doubles when so many actors are not known to all."""
 
+Stamp = tuple[int, int]
+"""A slot and a step: one moment of one actor."""
 
-Task = tuple[int, int, int]
-"""A worker, one of the program's task loops (-1: none), and the number of the task in it."""
+BEGINNING: Stamp = (0, 0)
+"""A moment before everything."""
 
 
 class Clock:
-    """What one agent knows, and the task it is at."""
+    """What one actor knows, and the task it is at (see `Sharing`)."""
 
-    __slots__ = ("agent", "known", "task")
+    __slots__ = ("_last_access", "clocks", "known", "parts", "slot", "task")
 
-    def __init__(self, agent: int, known: Array | None = None, task: Task = (0, -1, -1)):
-        self.agent, self.task = agent, task
-        self.known = np.zeros(AGENTS, np.int32) if known is None else known.copy()
-        self.step()
-
-    def step(self) -> None:
-        """The agent does one thing more."""
-        self.known[self.agent] += 1
-
-    def meet(self, other: Array) -> None:
-        """Everything the other knew is ordered before what comes now."""
-        np.maximum(self.known, other, out=self.known)
+    def __init__(self, clocks: Clocks, slot: int, known: Array, task: int):
+        self.clocks, self.slot, self.known, self.task = clocks, slot, known, task
+        self.parts: list[Stamp] = []  # parts of collective operations that it has done and does not know
+        self._last_access: tuple[Op | None, int, int] = (None, 0, 0)
 
     def now(self) -> Array:
-        """A copy, to leave where somebody may find it; the agent steps on."""
+        """What the actor knows, to leave where others find it; what it does from here on is not part of that."""
         found = self.known.copy()
-        self.step()
+        for slot, step in self.parts:
+            found[slot] = step
+        self.known[self.slot] += 1
         return found
 
+    def meet(self, other: Array) -> None:
+        """Everything that was known there is ordered before what comes now."""
+        mine = self.known[: len(other)]
+        np.maximum(mine, other, out=mine)
+        if self.parts:
+            self.parts = [part for part in self.parts if not self.knows(part)]
 
-class Watch:
-    """The last accesses to every element of a buffer."""
-
-    def __init__(self, size: int):
-        self.wrote = np.full(size, -1, np.int16)
-        self.wrote_at = np.zeros(size, np.int32)
-        self.wrote_op = np.zeros(size, np.int32)
-        self.read_at: dict[int, Array] = {}
-        self.read_op: dict[int, Array] = {}
-        self.combined_at: dict[int, Array] = {}
-        self.combined_op: dict[int, Array] = {}
-        self.size = size
-
-    def read(self, places: Array, clock: Clock, op: int) -> tuple[int, int] | None:
-        """Notes a read; (place, operation that wrote it) if it races."""
-        found = self._written(places, clock) or self._by_others(places, clock, self.combined_at, self.combined_op)
-        self._note(places, clock, op, self.read_at, self.read_op)
+    def fork(self) -> Clock:
+        """The clock of a new actor, which this one starts."""
+        found = self.clocks.begin(self.task, self.known)
+        self.known[self.slot] += 1
         return found
 
-    def write(self, places: Array, clock: Clock, op: int) -> tuple[int, int] | None:
-        """Notes a write; (place, operation that read or wrote it) if it races."""
-        found = (
-            self._written(places, clock)
-            or self._by_others(places, clock, self.combined_at, self.combined_op)
-            or self._by_others(places, clock, self.read_at, self.read_op)
-        )
-        self.wrote[places] = clock.agent
-        self.wrote_at[places] = clock.known[clock.agent]
-        self.wrote_op[places] = op
+    def join(self, other: Clock) -> None:
+        """The other, which this one started, has ended."""
+        self.meet(other.known)
+        self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
+
+    @contextmanager
+    def part(self) -> Iterator[Clock]:
+        """The clock of a part of a collective operation on memory, which is done within."""
+        part = self.fork()
+        yield part
+        part.end()
+        self.parts.append(part.stamp)
+
+    def end(self) -> None:
+        """The actor does nothing more."""
+        self.clocks.end(self)
+
+    @property
+    def stamp(self) -> Stamp:
+        """This moment."""
+        return self.slot, int(self.known[self.slot])
+
+    def knows(self, stamp: Stamp) -> bool:
+        """Whether that moment is ordered before this one."""
+        slot, step = stamp
+        return bool(self.known[slot] >= step)
+
+    def learn(self, stamp: Stamp) -> None:
+        """That moment is ordered before what comes now; what its actor knew is not."""
+        slot, step = stamp
+        self.known[slot] = max(self.known[slot], step)
+
+    def access(self, op: Op) -> int:
+        """The number of an access to memory that the actor makes now."""
+        before, step, number = self._last_access
+        now = int(self.known[self.slot])
+        if before is not op or step != now:
+            number = self.clocks.note(self.slot, now, op)
+            self._last_access = op, now, number
+        return number
+
+
+class Clocks:
+    """The actors of a worker, and the accesses to memory that they made: number -> (slot, step, operation).
+
+    >>> clocks = Clocks()
+    >>> wave, other = clocks.begin(), clocks.begin()
+    >>> copy = wave.fork()                            # it goes on by itself ...
+    >>> wave.knows(copy.stamp), copy.knows(wave.stamp)
+    (False, False)
+    >>> copy.end()
+    >>> wave.meet(copy.known)                         # ... until somebody waits for it
+    >>> wave.knows(copy.stamp), other.knows(copy.stamp)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.acting: dict[int, Clock] = {}
+        self._last = np.zeros(SLOTS, np.int32)  # of every slot, the last step of an actor that has ended
+        self._ended: list[int] = []  # slots of actors that have ended, but are perhaps not known to all
+        self._free = list(range(SLOTS - 1, 0, -1))  # slot 0 stands for what was before everything
+        self._slots, self._steps = np.zeros((2, 1024), np.int32)
+        self._ops: list[Op | None] = [None]  # access 0: none
+
+    # -- actors ---------------------------------------------------------------------------------------
+
+    def begin(self, task: int = 0, known: Array | None = None) -> Clock:
+        """The clock of a new actor that knows so much."""
+        if not self._free:
+            self._retire()
+        slot = self._free.pop()
+        mine = np.zeros(len(self._last), np.int32)
+        if known is not None:
+            mine[: len(known)] = known
+        mine[slot] = self._last[slot] + 1
+        clock = self.acting[slot] = Clock(self, slot, mine, task)
+        return clock
+
+    def end(self, clock: Clock) -> None:
+        """An actor does nothing more."""
+        del self.acting[clock.slot]
+        self._last[clock.slot] = clock.known[clock.slot]
+        self._ended.append(clock.slot)
+
+    def _retire(self) -> None:
+        """Frees the slots of actors that have ended and that all who can still act know; if they are few, makes more.
+
+        Whoever begins later is started by one who acts now, and knows at least as much.
+        """
+        size = len(self._last)
+        least = np.min([clock.known for clock in self.acting.values()], axis=0, initial=np.iinfo(np.int32).max)
+        over = [slot for slot in self._ended if least[slot] >= self._last[slot]]
+        self._free += over
+        self._ended = [slot for slot in self._ended if least[slot] < self._last[slot]]
+        if len(over) < size // 2:
+            self._free += range(2 * size - 1, size - 1, -1)
+            self._last = _longer(self._last)
+            for clock in self.acting.values():
+                clock.known = _longer(clock.known)
+
+    # -- accesses -------------------------------------------------------------------------------------
+
+    def note(self, slot: int, step: int, op: Op) -> int:
+        """The number of a new access."""
+        number = len(self._ops)
+        if number == len(self._slots):
+            self._slots, self._steps = _longer(self._slots), _longer(self._steps)
+        self._slots[number], self._steps[number] = slot, step
+        self._ops.append(op)
+        return number
+
+    def op(self, access: int) -> Op:
+        """The operation that made an access."""
+        found = self._ops[access]
+        assert found is not None
         return found
 
-    def combine(self, places: Array, clock: Clock, op: int) -> tuple[int, int] | None:
-        """Notes an atomic operation; (place, operation that read or wrote it) if it races."""
-        found = self._written(places, clock) or self._by_others(places, clock, self.read_at, self.read_op)
-        self._note(places, clock, op, self.combined_at, self.combined_op)
-        return found
-
-    def _written(self, places: Array, clock: Clock) -> tuple[int, int] | None:
-        """(place, operation that wrote it) of a write that is not ordered before."""
-        wrote = self.wrote[places]
-        bad = (wrote >= 0) & (self.wrote_at[places] > clock.known[wrote])
-        if not bad.any():
-            return None
-        place = int(np.asarray(places)[bad][0])
-        return place, int(self.wrote_op[place])
-
-    def _by_others(
-        self, places: Array, clock: Clock, at: dict[int, Array], ops: dict[int, Array]
-    ) -> tuple[int, int] | None:
-        """(place, operation) of another agent's access that is not ordered before."""
-        for agent, steps in at.items():
-            if agent != clock.agent:
-                bad = steps[places] > clock.known[agent]
-                if bad.any():
-                    place = int(np.asarray(places)[bad][0])
-                    return place, int(ops[agent][place])
-        return None
-
-    def _note(self, places: Array, clock: Clock, op: int, at: dict[int, Array], ops: dict[int, Array]) -> None:
-        if clock.agent not in at:
-            at[clock.agent] = np.zeros(self.size, np.int32)
-            ops[clock.agent] = np.zeros(self.size, np.int32)
-        at[clock.agent][places] = clock.known[clock.agent]
-        ops[clock.agent][places] = op
+    def unordered(self, accesses: Array, clock: Clock) -> Any:
+        """Which of these accesses are not ordered before what the clock's actor does now."""
+        if accesses.size and (accesses == accesses[0]).all():  # mostly one operation made them all
+            access = int(accesses[0])
+            late = self._steps[access] > clock.known[self._slots[access]]
+            return np.broadcast_to(late, accesses.shape)
+        return self._steps[accesses] > clock.known[self._slots[accesses]]
 
 
-class _Last:
-    """Who did a thing to each element: a worker (-1: nobody, -2: several), and the last loop's task (-2: several)."""
-
-    def __init__(self, size: int):
-        self.worker = np.full(size, -1, np.int32)
-        self.loop = np.full(size, -1, np.int32)
-        self.number = np.full(size, -1, np.int32)
-
-    def by_others(self, places: Array, task: Task) -> Any:
-        """Where another worker did it, or another task of the same loop."""
-        worker, loop, number = task
-        by = self.worker[places]
-        elsewhere = by != worker
-        if loop >= 0:
-            elsewhere |= (self.loop[places] == loop) & (self.number[places] != number)
-        return (by != -1) & elsewhere
-
-    def note(self, places: Array, task: Task) -> None:
-        """The task did it to these elements."""
-        worker, loop, number = task
-        by = self.worker[places]
-        again = (self.loop[places] == loop) & (self.number[places] != number) & (by != -1)
-        self.worker[places] = np.where((by == -1) | (by == worker), worker, -2)
-        self.number[places] = np.where(again, -2, number)
-        self.loop[places] = loop
-
-
-class Sharing:
-    """Which worker, at which task, read, wrote or atomically changed each element of a buffer in global memory."""
-
-    def __init__(self, size: int):
-        self.wrote, self.read, self.combined = _Last(size), _Last(size), _Last(size)
-
-    def note(self, what: str, places: Array, task: Task) -> tuple[int, str] | None:
-        """Notes an access; (place, what another task did to it) if the two are not ordered."""
-        against = {"reads": "wc", "writes": "wcr", "combines": "wr"}[what]
-        mine = {"reads": self.read, "writes": self.wrote, "combines": self.combined}[what]
-        found = None
-        for key, word in (("w", "wrote"), ("c", "combined into"), ("r", "read")):
-            bad = {"w": self.wrote, "c": self.combined, "r": self.read}[key].by_others(places, task)
-            if key in against and found is None and bad.any():
-                found = int(np.asarray(places)[bad][0]), word
-        mine.note(places, task)
-        return found
+def _longer(vector: Array) -> Array:
+    """The vector with as many zeros after it."""
+    return np.concatenate([vector, np.zeros_like(vector)])

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ProgramError
+from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
-from tilewright.interpret.block.memory import at_line
-from tilewright.interpret.block.moving import idle, load, share, store
+from tilewright.interpret.block.memory import at_line, overlapping, require_apart
+from tilewright.interpret.block.moving import idle, load, part, share, store
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
 from tilewright.ir.core import Op
@@ -103,28 +104,54 @@ def map_(agent: Agent, op: Op) -> Steps:
             if isinstance(source, Registers):
                 found[f.value] = source.at_lanes(lanes, ids, op)
             else:
-                found[f.value] = load(source, at, op, agent.clock)
+                found[f.value] = load(source, at, op, clock)
         return found[f.value], op.operands[f.value].type.dtype
 
     names = {s.name: c for s, c in zip(op.attrs.get("over", ()), at, strict=False)}
     to = op.operands[0].type.dtype
-    values = compute(op.attrs["formula"], leaf, to, {**agent.values, **names})
-    if isinstance(target, Registers):
-        target.write(chosen, np.broadcast_to(values, ids.shape))
-    else:
-        store(target, at, np.broadcast_to(values, shape), op, agent.clock)
+    if not isinstance(target, Registers):
+        for source in sources[1:]:
+            if not isinstance(source, Registers):
+                require_apart(target, at, source, at, op)
+    with part(agent, *sources) as clock:
+        values = compute(op.attrs["formula"], leaf, to, {**agent.values, **names})
+        if isinstance(target, Registers):
+            target.write(chosen, np.broadcast_to(values, ids.shape))
+        else:
+            store(target, at, np.broadcast_to(values, shape), op, clock)
 
 
 # -- along a dimension ----------------------------------------------------------------------------------
 
 
-def _whole(agent: Agent, op: Op, source: Any) -> Steps:
+def _sources(agent: Agent, op: Op) -> Steps:
+    """The sources, each as one array. All waves have read them before one writes to a target that lies in one of them.
+
+    For that a wave reads as an actor of its own, which the others wait for: that orders the reads of this operation
+    before its writes, and nothing else.
+    """
+    half = len(op.operands) // 2
+    handles = [agent.handles[v] for v in op.operands]
+    memory = [[h for h in part if not isinstance(h, Registers)] for part in (handles[:half], handles[half:])]
+    in_place = agent.group.waves > 1 and any(overlapping(s, t, op) for s in memory[0] for t in memory[1])
+    reader = agent.clock.fork() if in_place else agent.clock
+    found: list[Array] = []
+    for source in handles[:half]:
+        found.append((yield from _whole(agent, op, source, reader)))
+    if in_place:
+        reader.end()
+        for stamp in (yield from agent.exchange(op, reader.stamp, "read")):
+            agent.clock.learn(stamp)
+    return found
+
+
+def _whole(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
     """A source as one array; waves exchange their registers where one needs what another holds."""
     if not isinstance(source, Registers):
-        return load(source, tuple(np.indices(source.shape)), op, agent.clock)
+        return load(source, tuple(np.indices(source.shape)), op, clock)
     values, known = source.table(op)
     if agent.group.waves > 1:
-        parts = yield from agent.meet(op, (values, known))
+        parts = yield from agent.exchange(op, (values, known))
         values, known = values.copy(), known.copy()
         for other, has in parts:
             values[has] = other[has]
@@ -134,14 +161,14 @@ def _whole(agent: Agent, op: Op, source: Any) -> Steps:
     return values.reshape(source.shape)
 
 
-def _put(agent: Agent, op: Op, target: Any, values: Array) -> None:
+def _put(agent: Agent, op: Op, target: Any, values: Array, clock: Clock) -> None:
     """The target becomes the values: registers each in their place, memory shared out among the waves."""
     if isinstance(target, Registers):
         chosen = target.mine
         target.write(chosen, values[target.coordinates(chosen)] if target.shape else values)
     elif not idle(agent, target.shape):
         at = share(agent, target.shape)
-        store(target, at, values[at] if target.shape else values, op, agent.clock)
+        store(target, at, values[at] if target.shape else values, op, clock)
 
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -173,31 +200,30 @@ def reduce(agent: Agent, op: Op) -> Steps:
     yield None
     half = len(op.operands) // 2
     along = op.attrs["along"]
-    sources: list[Array] = []
-    for value in op.operands[:half]:
-        sources.append((yield from _whole(agent, op, agent.handles[value])))
+    sources: list[Array] = yield from _sources(agent, op)
     arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
-    with np.errstate(all="ignore"):
+    targets = [agent.handles[value] for value in op.operands[half:]]
+    with part(agent, *targets) as clock, np.errstate(all="ignore"):
         total = tuple(v[0] for v in arrays)
         for i in range(1, arrays[0].shape[0]):
             total = _combine(op, total, tuple(v[i] for v in arrays))
         if op.attrs.get("accumulate"):
             before = []
-            for value in op.operands[half:]:
-                before.append((yield from _before(agent, op, agent.handles[value])))
+            for target in targets:
+                before.append((yield from _before(agent, op, target, clock)))
             total = _combine(op, tuple(_carried(op, before)), total)
-    for value, result in zip(op.operands[half:], total, strict=True):
-        _put(agent, op, agent.handles[value], np.asarray(result).astype(value.type.dtype.numpy))
+        for value, target, result in zip(op.operands[half:], targets, total, strict=True):
+            _put(agent, op, target, np.asarray(result).astype(value.type.dtype.numpy), clock)
 
 
-def _before(agent: Agent, op: Op, target: Any) -> Steps:
+def _before(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
     """The target's values before the operation: of memory, those that this wave will write."""
     if isinstance(target, Registers):
-        return (yield from _whole(agent, op, target))
+        return (yield from _whole(agent, op, target, clock))
     if idle(agent, target.shape):
         return np.zeros((), op.operands[0].type.dtype.numpy)
     at = share(agent, target.shape)
-    found = load(target, at, op, agent.clock)
+    found = load(target, at, op, clock)
     values = np.zeros(target.shape, found.dtype)
     values[at] = found
     return values
@@ -208,9 +234,7 @@ def scan(agent: Agent, op: Op) -> Steps:
     yield None
     half = len(op.operands) // 2
     along = op.attrs["along"]
-    sources: list[Array] = []
-    for value in op.operands[:half]:
-        sources.append((yield from _whole(agent, op, agent.handles[value])))
+    sources: list[Array] = yield from _sources(agent, op)
     arrays = [np.moveaxis(v, along, 0) for v in _carried(op, sources)]
     with np.errstate(all="ignore"):
         steps = [tuple(v[0] for v in arrays)]
@@ -218,9 +242,11 @@ def scan(agent: Agent, op: Op) -> Steps:
             steps.append(_combine(op, steps[-1], tuple(v[i] for v in arrays)))
         if op.attrs.get("exclusive"):
             steps = [(np.full_like(steps[0][0], _identity(op)),), *steps[:-1]]
-    for place, value in enumerate(op.operands[half:]):
-        result = np.moveaxis(np.stack([s[place] for s in steps]), 0, along)
-        _put(agent, op, agent.handles[value], result.astype(value.type.dtype.numpy))
+    targets = [agent.handles[value] for value in op.operands[half:]]
+    with part(agent, *targets) as clock:
+        for place, (value, target) in enumerate(zip(op.operands[half:], targets, strict=True)):
+            result = np.moveaxis(np.stack([s[place] for s in steps]), 0, along)
+            _put(agent, op, target, result.astype(value.type.dtype.numpy), clock)
 
 
 def _identity(op: Op) -> Any:
@@ -254,12 +280,14 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     at = share(agent, target.shape)
     inner = at[:along] + at[along + 1 :]
     shape = np.broadcast_shapes(*(np.shape(c) for c in at))
-    store(target, at, np.broadcast_to(load(source, inner, op, agent.clock), shape), op, agent.clock)
+    require_apart(target, at, source, inner, op)
+    with part(agent, target) as clock:
+        store(target, at, np.broadcast_to(load(source, inner, op, clock), shape), op, clock)
 
 
 def convert_layout(agent: Agent, op: Op) -> Steps:
     """From one distribution to another; waves exchange what they hold."""
     yield None
     source, target = (agent.handles[v] for v in op.operands)
-    values = yield from _whole(agent, op, source)
-    _put(agent, op, target, values)
+    values = yield from _whole(agent, op, source, agent.clock)
+    _put(agent, op, target, values, agent.clock)

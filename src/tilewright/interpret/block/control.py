@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const
+from tilewright.check.lifetimes import uses_task_memory
 from tilewright.errors import ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel, Fill, Hold
-from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.memory import at_line
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps, Waiting
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op
+from tilewright.ir.core import Op
 from tilewright.ir.tensors import numbers
 
 
@@ -40,50 +40,54 @@ def for_(agent: Agent, op: Op) -> Steps:
     yield from _rounds(agent, op, points(agent, op.attrs["ranges"]))
 
 
-def _rounds(agent: Agent, op: Op, rounds: Iterable[dict[str, int]]) -> Steps:
-    """The rounds of a loop, one after another; a deferred end runs beside the round that follows."""
+def _rounds(agent: Agent, op: Op, rounds: Iterable[dict[str, int]], meets: tuple[bool, ...] = (False, False)) -> Steps:
+    """The rounds of a loop, one after another; a deferred end runs beside the round that follows.
+
+    `meets` says of the body and of the end whether the waves meet when they are through with it.
+    """
     late: Agent | None = None
+    deferred = op.attrs.get("overlap") == "defer"
     for point in rounds:
         agent.values |= point
         yield from agent.run(op.blocks[0])
-        if len(op.blocks) == 2:
+        if deferred:
+            if meets[0]:
+                yield from agent.meet(op)
             if late is not None:
                 yield from _join(agent, late, op)
-            if op.attrs.get("overlap") == "defer":
-                late = _defer(agent, op.blocks[1])
-            else:
-                yield from agent.run(op.blocks[1])
+            late = _defer(agent, op, meets[1])
+            continue
+        if len(op.blocks) == 2:
+            yield from agent.run(op.blocks[1])
+        if any(meets):
+            yield from agent.meet(op)
     for loop in op.attrs["ranges"]:
         agent.values.pop(loop.symbol.name, None)
     if late is not None:
         yield from _join(agent, late, op)
 
 
-def _defer(agent: Agent, block: Block) -> Agent:
+def _defer(agent: Agent, op: Op, meets: bool) -> Agent:
     """The end of a round as an agent of its own: it runs beside the next round, on a copy of the registers."""
-    worker = agent.worker
-    number = agent.number + worker.first_copy // 2
-    clock = Clock(number, agent.clock.now(), agent.clock.task)
-    previous = worker.shared.get(("deferred", agent.number))
-    if previous is not None:
-        clock.known[number] = max(clock.known[number], previous.clock.known[number] + 1)
-    late = Agent(worker, number, agent.group, agent.wave, agent.role, clock)
-    late.values = dict(agent.values)
+    late = Agent(agent.worker, agent.group, agent.wave, agent.role, agent.clock.fork())
+    late.clock.parts = list(agent.clock.parts)
+    late.values, late.deals = dict(agent.values), agent.deals
     late.handles = {v: h.snapshot() if hasattr(h, "snapshot") else h for v, h in agent.handles.items()}
-    late.steps = _to_the_end(late, block)
-    worker.shared["deferred", agent.number] = late
-    worker.start(late)
+    late.steps = _to_the_end(late, op, meets)
+    agent.worker.start(late)
     return late
 
 
-def _to_the_end(late: Agent, block: Block) -> Steps:
-    yield from late.run(block)
+def _to_the_end(late: Agent, op: Op, meets: bool) -> Steps:
+    yield from late.run(op.blocks[1])
+    if meets:
+        yield from late.meet(op, "deferred")
     late.steps = None
 
 
 def _join(agent: Agent, late: Agent, op: Op) -> Steps:
     yield Waiting(lambda: late.steps is None, lambda: "waits for the deferred end of the round before", op)
-    agent.clock.meet(late.clock.known)
+    agent.clock.join(late.clock)
 
 
 def while_(agent: Agent, op: Op) -> Steps:
@@ -126,44 +130,60 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
 
 
 def tasks(agent: Agent, op: Op) -> Steps:
-    """The worker's share of all tasks."""
+    """The worker's share of all tasks. Where they have shared memory of their own, the waves meet after each task."""
     ranges = op.attrs["ranges"]
     for r in ranges:
         if not isinstance(r.lo, Const) or not isinstance(r.hi, Const):
             raise ProgramError(f"{at_line(op)}: the limits of tasks are numbers once parameters are bound", op.loc)
     names = [r.symbol.name for r in ranges]
     every = list(product(*(range(r.lo.value, r.hi.value, r.step) for r in ranges)))
-    worker = agent.worker
-    mine = share_of(worker.number, worker.workers, len(every), op.attrs.get("schedule", "strided"), worker.seed)
-    found = [(t, dict(zip(names, every[t], strict=True))) for t in mine]
+    worker, schedule = agent.worker, op.attrs.get("schedule", "strided")
+    agent.deals += schedule == "dynamic"
+    mine = share_of(worker.number, worker.workers, len(every), schedule, worker.seed + agent.deals)
     outside = agent.clock.task
+    found = [(_task(agent, schedule, len(every), t, outside), dict(zip(names, every[t], strict=True))) for t in mine]
+    meets = worker.task_memory.get(id(op))
+    if meets is None:
+        meets = worker.task_memory[id(op)] = uses_task_memory(op)
     if op.attrs.get("overlap") == "pingpong":
-        yield from _pingpong(agent, op, found)
+        yield from _pingpong(agent, op, found, any(meets))
     else:
-        yield from _rounds(agent, op, (_at_task(agent, op, t, point) for t, point in found))
+        yield from _rounds(agent, op, (_at_task(agent, task, point) for task, point in found), meets)
     agent.clock.task = outside
 
 
-def _at_task(agent: Agent, op: Op, number: int, point: dict[str, int]) -> dict[str, int]:
+def _task(agent: Agent, schedule: str, total: int, number: int, outside: int) -> int:
+    """A number for a task, the same for tasks that one worker does however many there are.
+
+    Strided, that is the task of the same number in any other strided loop. Contiguous, the loops must have equally many
+    tasks. Whoever is free takes the next dynamic task: only other roles of the workgroup have a part in it.
+    """
+    alike = {"contiguous": (total,), "dynamic": (agent.deals,)}.get(schedule, ())
+    known = agent.worker.classes
+    return known.setdefault((outside, schedule, number, *alike), len(known))
+
+
+def _at_task(agent: Agent, task: int, point: dict[str, int]) -> dict[str, int]:
     """The agent comes to a task; gives its point."""
-    agent.clock.task = (agent.worker.number, agent.worker.loops[id(op)], number)
+    agent.clock.task = task
     return point
 
 
-def _pingpong(agent: Agent, op: Op, found: list[tuple[int, dict[str, int]]]) -> Steps:
+def _pingpong(agent: Agent, op: Op, found: list[tuple[int, dict[str, int]]], meets: bool) -> Steps:
     """Two halves of the role's waves take tasks in turn; bodies run in order of tasks, ends beside the next body."""
     worker, whole = agent.worker, agent.group
     if whole.waves % 2:
         raise ProgramError(f"{at_line(op)}: pingpong needs an even number of waves, not {whole.waves}", op.loc)
     half = whole.waves // 2
     side, place = divmod(agent.wave, half)
-    done: list[list[np.ndarray[Any, Any]]] = worker.turns.setdefault(id(op), [[] for _ in found])
+    visit = worker.visit(("turns", id(op), agent.group.key, agent.wave))
+    done: list[list[np.ndarray[Any, Any]]] = worker.turns.setdefault((id(op), visit), [[] for _ in found])
     before = agent.wave
     agent.group, agent.wave = worker.group((whole.key, id(op), side), half), place
-    for number, (t, point) in enumerate(found):
+    for number, (task, point) in enumerate(found):
         if number % 2 != side:
             continue
-        agent.values |= _at_task(agent, op, t, point)
+        agent.values |= _at_task(agent, task, point)
         if number:
             last = done[number - 1]
             yield Waiting(lambda last=last: len(last) == half, lambda: "waits for its turn", op)  # type: ignore[misc]
@@ -173,6 +193,8 @@ def _pingpong(agent: Agent, op: Op, found: list[tuple[int, dict[str, int]]]) -> 
         done[number].append(agent.clock.now())
         if len(op.blocks) == 2:
             yield from agent.run(op.blocks[1])
+        if meets:
+            yield from agent.meet(op)
         for name in point:
             agent.values.pop(name, None)
     agent.group, agent.wave = whole, before
@@ -186,7 +208,7 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """All waves of the group meet."""
     yield None
-    yield from agent.meet(op, None)
+    yield from agent.meet(op)
 
 
 # -- channels -----------------------------------------------------------------------------------------------
@@ -206,7 +228,7 @@ def acquire(agent: Agent, op: Op) -> Steps:
     """Takes the next fill, when its stage is free."""
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "producer")
-    number = found.next_of("producer", agent)
+    number = found.next_of(op, agent)
     yield Waiting(lambda: found.may_acquire(number), lambda: _not_free(found, number), op)
     fill = found.fill(number)
     if number >= found.stages:
@@ -214,9 +236,9 @@ def acquire(agent: Agent, op: Op) -> Steps:
             agent.clock.meet(known)
     if not fill.acquired:
         found.forget(number, agent)
-    fill.acquired[agent.wave] = op
+    fill.acquired[agent.wave] = op, agent.clock.stamp
     fill.producers = agent.group.waves
-    found.take("producer", agent)
+    found.take(op, agent)
     _hand_out(agent, op, found, fill, "producer")
 
 
@@ -243,7 +265,7 @@ def commit(agent: Agent, op: Op) -> Steps:
     yield None
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "producer")
-    fill = next((f for f in found.fills if agent.wave in f.acquired and agent.wave not in f.committed), None)
+    fill = found.given_back(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was acquired that could be committed", op.loc)
     fill.committed.add(agent.wave)
@@ -254,7 +276,7 @@ def wait(agent: Agent, op: Op) -> Steps:
     """Takes the next fill, when it is full."""
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "consumer")
-    number = found.next_of("consumer", agent)
+    number = found.next_of(op, agent)
     if number >= found.stages and not found.fill(number - found.stages).full:
         raise ProtocolFault(
             f"{at_line(op)} waits for fill {number} of %{found.name} while fill {number - found.stages} of that stage "
@@ -265,9 +287,9 @@ def wait(agent: Agent, op: Op) -> Steps:
     yield Waiting(lambda: fill.full, lambda: _not_full(found, fill), op)
     for known in fill.knows:
         agent.clock.meet(known)
-    fill.waited[agent.wave] = op
+    fill.waited[agent.wave] = op, agent.clock.stamp
     fill.consumers = agent.group.waves
-    found.take("consumer", agent)
+    found.take(op, agent)
     _hand_out(agent, op, found, fill, "consumer")
 
 
@@ -281,7 +303,7 @@ def release(agent: Agent, op: Op) -> Steps:
     yield None
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "consumer")
-    fill = next((f for f in found.fills if agent.wave in f.waited and agent.wave not in f.released), None)
+    fill = found.given_back(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{found.name} was waited for that could be released", op.loc)
     fill.released.add(agent.wave)

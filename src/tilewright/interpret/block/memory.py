@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, RaceFault, UninitialisedFault
-from tilewright.interpret.block.clocks import Clock, Sharing, Watch
+from tilewright.interpret.block.accesses import READ, WRITE, Sharing, Watch
+from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.printer import op_text
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_ATOMICS: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
+
 
 def at_line(op: Op) -> str:
     """Where an operation stands, for messages."""
@@ -27,11 +30,15 @@ def at_line(op: Op) -> str:
     return f"`{op_text(op)}`{where}"
 
 
-class Buffer:
-    """A piece of memory, flat; what of it is initialised; and, where there are several agents, who touched it last."""
+_DID = {READ: ("reads", "read"), WRITE: ("writes", "wrote")}
+"""What reports say of an access, and of one before it."""
 
-    def __init__(self, name: str, data: Array, space: str, initialised: bool, ops: list[Op]):
-        self.name, self.data, self.space, self.ops = name, data, space, ops
+
+class Buffer:
+    """A piece of memory, flat; what of it is initialised; and, where somebody may race for it, who touched it."""
+
+    def __init__(self, name: str, data: Array, space: str, initialised: bool):
+        self.name, self.data, self.space = name, data, space
         self.initialised = np.full(data.size, initialised)
         self.watch: Watch | None = None
         self.sharing: Sharing | None = None
@@ -45,12 +52,8 @@ class Buffer:
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
         """The elements at these places."""
-        if not self.initialised[places].all():
-            place = int(np.asarray(places)[~self.initialised[places]][0])
-            raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
-        self._share("reads", places, clock, op)
-        if self.watch is not None:
-            self._race(self.watch.read(places, clock, self._number(op)), op, "reads")
+        self._require_written(places, op)
+        self._note(READ, places, clock, op)
         found: Array = self.data[places]
         return found
 
@@ -58,9 +61,7 @@ class Buffer:
         self, places: Array, values: Any, clock: Clock, op: Op, staged: bool = False, in_order: bool = False
     ) -> None:
         """These elements become the values: each one value, unless they are written in order and the last stays."""
-        self._share("writes", places, clock, op)
-        if self.watch is not None:
-            self._race(self.watch.write(places, clock, self._number(op)), op, "writes")
+        self._note(WRITE, places, clock, op)
         self.data[places] = values
         self.initialised[places] = True
         if staged and self.staged is None:
@@ -70,23 +71,38 @@ class Buffer:
         if not in_order:
             self._check_once(places, values, op)
 
-    def combine(self, places: Array, values: Array, how: Any, clock: Clock, op: Op) -> None:
-        """Each element, and each value for it, become one by the function, step by step."""
-        if not self.initialised[places].all():
-            self.read(places, clock, op)  # which raises
-        self._share("combines", places, clock, op)
-        if self.watch is not None:
-            self._race(self.watch.combine(places, clock, self._number(op)), op, "changes")
+    def combine(self, places: Array, values: Array, how: str, clock: Clock, op: Op) -> None:
+        """Each element, and each value for it, become one by the atomic operation, step by step."""
+        self._require_written(places, op)
+        self._note(how, places, clock, op)
+        function = _ATOMICS[how]
         for place, value in zip(places, values, strict=True):
-            self.data[place] = how(self.data[place], value)
+            self.data[place] = function(self.data[place], value)
 
-    def _share(self, what: str, places: Array, clock: Clock, op: Op) -> None:
-        found = None if self.sharing is None else self.sharing.note(what, np.asarray(places), clock.task)
-        if found is not None:
-            place, before = found
+    def _require_written(self, places: Array, op: Op) -> None:
+        if not self.initialised[places].all():
+            place = int(np.asarray(places)[~self.initialised[places]][0])
+            raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
+
+    def _note(self, kind: str, places: Array, clock: Clock, op: Op) -> None:
+        """Notes an access; raises if it is a race."""
+        if self.sharing is None and self.watch is None:
+            return
+        flat = np.asarray(places).reshape(-1)
+        does, _ = _DID.get(kind, ("combines into", ""))
+        if self.sharing is not None and (shared := self.sharing.note(kind, flat, clock.task)) is not None:
+            place, before = shared
+            _, did = _DID.get(before, ("", "combined into"))
             raise RaceFault(
-                f"{at_line(op)} {what} element {place} of {self.name}, which another task, or another worker, "
-                f"{before}: nothing orders them",
+                f"{at_line(op)} {does} element {place} of {self.name}, which another task, or another worker, "
+                f"{did}: nothing orders them",
+                op.loc,
+            )
+        if self.watch is not None and (found := self.watch.note(kind, flat, clock, op)) is not None:
+            place, other = found
+            raise RaceFault(
+                f"{at_line(op)} {does} element {place} of {self.name}, and nothing orders it after "
+                f"{at_line(other)}: a wait, a barrier or a release is missing",
                 op.loc,
             )
 
@@ -98,19 +114,6 @@ class Buffer:
         if bad.any():
             place = int(np.broadcast_to(places, bad.shape)[bad][0])
             raise RaceFault(f"{at_line(op)} writes two values to element {place} of {self.name}", op.loc)
-
-    def _number(self, op: Op) -> int:
-        self.ops.append(op) if op not in self.ops[-64:] else None
-        return len(self.ops) - 1 - self.ops[::-1].index(op)
-
-    def _race(self, found: tuple[int, int] | None, op: Op, what: str) -> None:
-        if found is not None:
-            place, other = found
-            raise RaceFault(
-                f"{at_line(op)} {what} element {place} of {self.name}, and nothing orders it after "
-                f"{at_line(self.ops[other])}: a wait, a barrier or a release is missing",
-                op.loc,
-            )
 
 
 @dataclass(eq=False)
@@ -195,6 +198,51 @@ class View:
         if further is not None:
             inside = further if inside is None else inside & further
         return bottom, places, inside
+
+
+def one_memory(one: Tensor | View, other: Tensor | View) -> bool:
+    """Whether two tensors lie in one piece of memory."""
+    while isinstance(one, View):
+        one = one.base
+    while isinstance(other, View):
+        other = other.base
+    return np.may_share_memory(one.buffer.data, other.buffer.data)
+
+
+def overlapping(one: Tensor | View, other: Tensor | View, op: Op) -> bool:
+    """Whether two tensors have an element of memory in common."""
+    if not one_memory(one, other):
+        return False
+    (_, mine, inside), (_, others, there) = (m.locate(grid(m.shape), op) for m in (one, other))
+    mine, inside = spread(mine, inside, one.shape)
+    others, there = spread(others, there, other.shape)
+    return bool(np.isin(mine[inside], others[there]).any())
+
+
+def require_apart(
+    target: Tensor | View, to: tuple[Any, ...], source: Tensor | View, at: tuple[Any, ...], op: Op
+) -> None:
+    """That an operation, element by element, writes no element that it reads for another one.
+
+    `to` and `at` are the elements' coordinates in the target and in the source.
+    """
+    if not one_memory(target, source):
+        return
+    shape = np.broadcast_shapes(*(np.shape(c) for c in (*to, *at)))
+    bottom, written, there = target.locate(to, op)
+    written, there = spread(written, there, shape)
+    _, read, here = source.locate(at, op)
+    read, here = spread(read, here, shape)
+    number = np.arange(read.size).reshape(shape)
+    writer = np.full(bottom.buffer.data.size, -1)
+    writer[written[there]] = number[there]
+    bad = here & (writer[read] >= 0) & (writer[read] != number)
+    if bad.any():
+        raise RaceFault(
+            f"{at_line(op)} writes element {int(read[bad][0])} of {bottom.buffer.name}, which it reads for another "
+            "element: in which order elements are done is not said; copy them elsewhere first",
+            op.loc,
+        )
 
 
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:

@@ -6,6 +6,7 @@ of the group; which wave does which element is not said, so a program may not re
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Tensor, View, at_line, grid, spread
+from tilewright.interpret.block.memory import Tensor, View, at_line, grid, require_apart, spread
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
@@ -109,6 +110,11 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
     return np.unravel_index(flat, shape) if shape else ()
 
 
+def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
+    """The clock of a wave's part: who holds registers is said, who does an element of memory is not."""
+    return nullcontext(agent.clock) if any(isinstance(t, Registers) for t in tiles) else agent.part()
+
+
 # -- operations -----------------------------------------------------------------------------------------
 
 
@@ -121,13 +127,13 @@ def fill(agent: Agent, op: Op) -> Steps | None:
         return None
     if idle(agent, target.shape):
         return None
-    return _stepped(lambda: store(target, share(agent, target.shape), value, op, agent.clock))
+    return _filled(agent, op, target)
 
 
-def _stepped(action: Any) -> Steps:
-    """One action, before which another agent may run."""
+def _filled(agent: Agent, op: Op, target: Memory) -> Steps:
     yield None
-    action()
+    with agent.part() as clock:
+        store(target, share(agent, target.shape), op.attrs["value"], op, clock)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
@@ -141,10 +147,11 @@ def copy(agent: Agent, op: Op) -> Steps | None:
         asynchronous = machine.copy_atom(atom).asynchronous
     if asynchronous:
         return _start(agent, op)
-    return _stepped(lambda: _copy(agent, op))
+    return _copy(agent, op)
 
 
-def _copy(agent: Agent, op: Op) -> None:
+def _copy(agent: Agent, op: Op) -> Steps:
+    yield None
     source, target = (agent.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
     if isinstance(target, Registers):
@@ -159,7 +166,9 @@ def _copy(agent: Agent, op: Op) -> None:
         store(target, source.coordinates(chosen), source.read(chosen, op), op, agent.clock)
     elif not idle(agent, source.shape):
         at = share(agent, source.shape)
-        store(target, at, load(source, at, op, agent.clock, otherwise), op, agent.clock)
+        with agent.part() as clock:
+            require_apart(target, at, source, at, op)
+            store(target, at, load(source, at, op, clock, otherwise), op, clock)
 
 
 def _from_registers(source: Registers, target: Registers, op: Op) -> Array:
@@ -181,7 +190,7 @@ def _start(agent: Agent, op: Op) -> Steps:
     source.check(op)
     target.check(op)
     worker = agent.worker
-    clock = worker.copy_clock(agent)
+    clock = agent.clock.fork()
     otherwise = op.attrs.get("otherwise")
     at = grid(source.shape)
 
@@ -190,7 +199,7 @@ def _start(agent: Agent, op: Op) -> Steps:
 
     held, keeping = target.hold, source.hold
     target = _bare(target)
-    copying = Copying(finish, op, clock.agent)
+    copying = Copying(finish, op, clock)
     worker.copies.append(copying)
     if held is not None:
         held.fill.landing.append(copying)
@@ -212,7 +221,7 @@ def _bare(memory: Memory) -> Memory:
 # -- places that are data -----------------------------------------------------------------------------------
 
 
-def _places(agent: Agent, op: Op, coordinates: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def _places(agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock) -> tuple[tuple[Any, ...], Any]:
     """(coordinates in the memory operand, which count) for coordinates of the tile."""
     names = [s.name for s in op.attrs["over"]]
     values: dict[str, Any] = {**agent.values, **dict(zip(names, coordinates, strict=True))}
@@ -227,7 +236,7 @@ def _places(agent: Agent, op: Op, coordinates: tuple[Any, ...]) -> tuple[tuple[A
                 raise ProgramError(f"{at_line(op)}: this wave does not hold the places it needs in registers", op.loc)
             fetched[name.name] = table[flat].astype(np.int64)
         else:
-            fetched[name.name] = load(source, place, op, agent.clock).astype(np.int64)
+            fetched[name.name] = load(source, place, op, clock).astype(np.int64)
     values |= fetched
     memory = agent.handles[op.operands[1]]
     found, inside = [], None
@@ -251,9 +260,13 @@ def gather(agent: Agent, op: Op) -> Steps:
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers) and idle(agent, tile.shape):
         return
-    chosen = tile.mine if isinstance(tile, Registers) else None
-    at = tile.coordinates(chosen) if chosen is not None else share(agent, tile.shape)
-    places, inside = _places(agent, op, at)
+    with part(agent, tile) as clock:
+        _gather(agent, op, tile, memory, clock)
+
+
+def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, clock: Clock) -> None:
+    at = tile.coordinates(tile.mine) if isinstance(tile, Registers) else share(agent, tile.shape)
+    places, inside = _places(agent, op, at, clock)
     shape = np.broadcast_shapes(*(np.shape(c) for c in (*places, *at)))
     mask = np.ones(shape, bool) if inside is None else np.broadcast_to(inside, shape)
     if not mask.all() and "otherwise" not in op.attrs:
@@ -261,11 +274,13 @@ def gather(agent: Agent, op: Op) -> Steps:
     form = tile.data.dtype if isinstance(tile, Registers) else op.operands[0].type.dtype.numpy
     values = np.full(shape, op.attrs.get("otherwise", 0), form)
     chosen_places = tuple(np.broadcast_to(c, shape)[mask] for c in places)
-    values[mask] = load(memory, chosen_places, op, agent.clock)
+    if not isinstance(tile, Registers):
+        require_apart(tile, tuple(np.broadcast_to(c, shape)[mask] for c in at), memory, chosen_places, op)
+    values[mask] = load(memory, chosen_places, op, clock)
     if isinstance(tile, Registers):
         tile.write(tile.mine, values)
     else:
-        store(tile, at, values, op, agent.clock)
+        store(tile, at, values, op, clock)
 
 
 def scatter(agent: Agent, op: Op) -> Steps:
@@ -273,9 +288,11 @@ def scatter(agent: Agent, op: Op) -> Steps:
     yield None
     if _leaves_out(agent, op):
         return
-    at, values = _tile(agent, op)
-    places, mask = _targets(agent, op, at, values)
-    store(agent.handles[op.operands[1]], places, values[mask], op, agent.clock, in_order=True)
+    with part(agent, agent.handles[op.operands[0]]) as clock:
+        at, values = _tile(agent, op, clock)
+        places, mask = _targets(agent, op, at, values, clock)
+        _require_apart(agent, op, at, places, mask)
+        store(agent.handles[op.operands[1]], places, values[mask], op, clock, in_order=True)
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
@@ -283,14 +300,21 @@ def atomic(agent: Agent, op: Op) -> Steps:
     yield None
     if _leaves_out(agent, op):
         return
-    at, values = _tile(agent, op)
-    places, mask = _targets(agent, op, at, values)
-    memory = agent.handles[op.operands[1]]
-    memory.check(op)
-    bottom, flat, _ = memory.locate(places, op)
-    flat = np.broadcast_to(np.asarray(flat), values[mask].shape).reshape(-1)
-    how = {"add": np.add, "min": np.minimum, "max": np.maximum}[op.attrs["how"]]
-    bottom.buffer.combine(flat, values[mask].reshape(-1), how, agent.clock, op)
+    with part(agent, agent.handles[op.operands[0]]) as clock:
+        at, values = _tile(agent, op, clock)
+        places, mask = _targets(agent, op, at, values, clock)
+        _require_apart(agent, op, at, places, mask)
+        memory = agent.handles[op.operands[1]]
+        memory.check(op)
+        bottom, flat, inside = memory.locate(places, op)
+        flat, there = spread(flat, inside, values[mask].shape)
+        bottom.buffer.combine(flat[there], values[mask][there], op.attrs["how"], clock, op)
+
+
+def _require_apart(agent: Agent, op: Op, at: tuple[Any, ...], places: tuple[Array, ...], mask: Array) -> None:
+    tile, memory = (agent.handles[v] for v in op.operands[:2])
+    if not isinstance(tile, Registers):
+        require_apart(memory, places, tile, tuple(np.broadcast_to(c, mask.shape)[mask] for c in at), op)
 
 
 def _leaves_out(agent: Agent, op: Op) -> bool:
@@ -299,18 +323,18 @@ def _leaves_out(agent: Agent, op: Op) -> bool:
     return not isinstance(tile, Registers) and idle(agent, tile.shape)
 
 
-def _tile(agent: Agent, op: Op) -> tuple[tuple[Any, ...], Array]:
+def _tile(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
     """The coordinates and values of the tile's elements that this wave does."""
     tile = agent.handles[op.operands[0]]
     if isinstance(tile, Registers):
         chosen = tile.mine & tile.first
         return tile.coordinates(chosen), tile.read(chosen, op)
     at = tuple(np.broadcast_arrays(*share(agent, tile.shape))) if tile.shape else ()
-    return at, load(tile, at, op, agent.clock)
+    return at, load(tile, at, op, clock)
 
 
-def _targets(agent: Agent, op: Op, at: tuple[Any, ...], values: Array) -> tuple[tuple[Array, ...], Array]:
-    places, inside = _places(agent, op, at)
+def _targets(agent: Agent, op: Op, at: tuple[Any, ...], values: Array, clock: Clock) -> tuple[tuple[Array, ...], Array]:
+    places, inside = _places(agent, op, at, clock)
     mask = np.ones(values.shape, bool) if inside is None else np.broadcast_to(inside, values.shape)
     return tuple(np.broadcast_to(c, values.shape)[mask] for c in places), mask
 
@@ -320,7 +344,7 @@ def debug_log(agent: Agent, op: Op) -> Steps:
     yield None
     source = agent.handles[op.operands[0]]
     if isinstance(source, Registers):
-        parts = yield from agent.meet(op, source.table(op))
+        parts = yield from agent.exchange(op, source.table(op))
         values = np.zeros(int(np.prod(source.shape, dtype=np.int64)), source.data.dtype)
         for found, known in parts:
             values[known] = found[known]

@@ -10,10 +10,10 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, NotWrittenFault
 from tilewright.interpret.block import computing, control, moving
-from tilewright.interpret.block.clocks import Sharing
+from tilewright.interpret.block.accesses import Sharing
 from tilewright.interpret.block.memory import Buffer, Tensor
 from tilewright.interpret.block.worker import Worker
-from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.core import Program, Value
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 
@@ -67,17 +67,18 @@ def interpret(
     Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
     channel used against its order, an output that is not written completely.
     """
-    ops: list[Op] = []
+    several = any(op.name == "tasks" for op in program.walk())
     bound: dict[Value, Tensor] = {}
     for arg in program.args:
-        bound[arg] = Tensor.whole(_buffer(arg, arrays, ops), arg.type)
-    if not any(op.name == "tasks" for op in program.walk()):
+        bound[arg] = Tensor.whole(_buffer(arg, arrays, several), arg.type)
+    if not several:
         workers = 1
+    classes: dict[Any, int] = {}
     order = list(range(workers))
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []
     for number in order:
-        worker = Worker(program, machine, bound, number, workers, seed, handlers, ops)
+        worker = Worker(program, machine, bound, number, workers, seed, handlers, classes)
         worker.run()
         logs += worker.logs
     for arg in program.args:
@@ -85,7 +86,7 @@ def interpret(
     return logs
 
 
-def _buffer(arg: Value, arrays: Mapping[str, Array], ops: list[Op]) -> Buffer:
+def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
     kind: TensorType = arg.type
     name = arg.name or "argument"
     if name not in arrays:
@@ -98,8 +99,8 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], ops: list[Op]) -> Buffer:
         )
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
     data[_places(kind)] = array
-    buffer = Buffer(f"%{name}", data, "global", kind.role != "out", ops)
-    if kind.role != "in":
+    buffer = Buffer(f"%{name}", data, "global", kind.role != "out")
+    if several and kind.role != "in":
         buffer.sharing = Sharing(data.size)
     return buffer
 

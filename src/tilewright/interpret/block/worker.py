@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from tilewright.check.distribution import placement
 from tilewright.errors import DeadlockFault, ProgramError, ProtocolFault
+from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
-from tilewright.interpret.block.clocks import AGENTS, Clock, Watch
+from tilewright.interpret.block.clocks import Clock, Clocks
 from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
 from tilewright.interpret.block.registers import Registers
 from tilewright.ir.core import Block, Op, Program, Value
@@ -27,6 +29,9 @@ from tilewright.machine import Machine
 Array = np.ndarray[Any, np.dtype[Any]]
 Steps = Generator["Waiting | None", None, Any]
 Handle = Any  # Tensor | View | Registers | Channel
+
+WAVES = 32
+"""The most waves of a workgroup."""
 
 
 @dataclass
@@ -44,7 +49,7 @@ class Copying:
 
     finish: Callable[[], None]
     op: Op
-    slot: int
+    clock: Clock
     done: bool = False
     covered: bool = False
 
@@ -56,21 +61,15 @@ class Group:
     key: Any
     waves: int
     meetings: dict[Any, dict[int, Any]] = field(default_factory=dict)
-    counts: dict[tuple[int, int], int] = field(default_factory=dict)
+    counts: dict[Any, int] = field(default_factory=dict)
 
 
 class Agent:
     """One wave (or the deferred part of one): where it is, what its names mean, what it knows."""
 
-    def __init__(self, worker: Worker, number: int, group: Group, wave: int, role: str, clock: Clock):
-        self.worker, self.number, self.group, self.wave, self.role, self.clock = (
-            worker,
-            number,
-            group,
-            wave,
-            role,
-            clock,
-        )
+    def __init__(self, worker: Worker, group: Group, wave: int, role: str, clock: Clock):
+        self.worker, self.group, self.wave, self.role, self.clock = worker, group, wave, role, clock
+        self.deals = 0  # how often it has come to tasks whose owners only the run decides
         self.handles: dict[Value, Handle] = {}
         self.values: dict[str, int] = {}
         self.steps: Steps | None = None
@@ -89,22 +88,35 @@ class Agent:
             if steps is not None:
                 yield from steps
 
-    def meet(self, op: Op, payload: Any) -> Steps:
-        """Meets the other waves of the group at an operation; gives what each brought, by wave."""
-        count = self.group.counts.get((id(op), self.wave), 0)
-        self.group.counts[id(op), self.wave] = count + 1
-        meeting = self.group.meetings.setdefault((id(op), count), {})
-        meeting[self.wave] = (payload, self.clock.now())
-        group = self.group
-        if group.waves > 1:
+    def part(self) -> AbstractContextManager[Clock]:
+        """The clock under which the wave does its part of a collective operation on memory."""
+        return nullcontext(self.clock) if self.group.waves == 1 else self.clock.part()
+
+    def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
+        """Waits for the other waves of the group at (a part of) an operation; gives what each brought, by wave.
+
+        That orders nothing: where a wave needs nothing from another, a machine does not make it wait.
+        """
+        group, place = self.group, (id(op), part)
+        count = group.counts.get((place, self.wave), 0)
+        group.counts[place, self.wave] = count + 1
+        meeting = group.meetings.setdefault((place, count), {})
+        meeting[self.wave] = payload
+        if len(meeting) == group.waves:
+            del group.meetings[place, count]
+        else:
             yield Waiting(
                 lambda: len(meeting) == group.waves,
                 lambda: f"waits for the other waves ({len(meeting)} of {group.waves} are there)",
                 op,
             )
-        for _, known in meeting.values():
-            self.clock.meet(known)
-        return [meeting[w][0] for w in range(group.waves)]
+        return [meeting[w] for w in range(group.waves)]
+
+    def meet(self, op: Op, part: str = "") -> Steps:
+        """Meets the other waves of the group: what each did before is ordered before what all do from here on."""
+        known = yield from self.exchange(op, self.clock.now(), part)
+        for other in known:
+            self.clock.meet(other)
 
 
 class Worker:
@@ -119,20 +131,19 @@ class Worker:
         workers: int,
         seed: int,
         handlers: Mapping[str, Callable[[Agent, Op], Steps | None]],
-        ops: list[Op],
+        classes: dict[Any, int],
     ):
         self.program, self.machine, self.handlers = program, machine, handlers
-        self.number, self.workers, self.ops = number, workers, ops
+        self.number, self.workers, self.classes = number, workers, classes
         self.random = random.Random(seed * 1000003 + number)
         self.seed = seed
         self.arguments = arguments
         self.shared: dict[Any, Handle] = {}
         self.copies: list[Copying] = []
         self.agents: list[Agent] = []
-        self.next_slot = 0
-        self.slot_times: dict[int, int] = {}
+        self.clocks = Clocks()
         self.visits: dict[Any, int] = {}
-        self.loops = {id(op): i for i, op in enumerate(o for o in program.walk() if o.name == "tasks")}
+        self.task_memory: dict[int, tuple[bool, ...]] = {}
         self.turns: dict[Any, Any] = {}
         self.logs: list[tuple[str, Array]] = []
         self.watching = False
@@ -148,24 +159,23 @@ class Worker:
         else:
             counts = [1 if record is None else numbers((record.attrs["count"],), "waves")[0]]
         total = sum(counts)
-        if total > AGENTS // 3:
-            raise ProgramError(f"{total} waves are more than the interpreter takes ({AGENTS // 3})")
+        if total > WAVES:
+            raise ProgramError(f"{total} waves are more than the interpreter takes ({WAVES})")
         overlaps = any(op.attrs.get("overlap", "none") != "none" for op in self.program.walk())
         self.watching = total > 1 or overlaps or any("by" in op.attrs for op in self.program.walk())
-        self.first_copy = 2 * total
-        self.next_slot = 0
         group = Group("all", total)
         place = 0
         parts: list[Op | None] = [*roles] or [None]
         for count, role in zip(counts, parts, strict=True):
             for wave in range(count):
-                agent = Agent(self, place, group, place, "", Clock(place, task=(self.number, -1, -1)))
+                agent = Agent(self, group, place, "", self.clocks.begin(EVERYONE))
                 agent.handles = dict(self.arguments)
                 agent.steps = self._wave(agent, role, count, wave)
                 self.agents.append(agent)
                 place += 1
-        for tensor in self.arguments.values():
-            tensor.buffer.watch = Watch(tensor.buffer.data.size) if self.watching else None
+        for argument, tensor in self.arguments.items():
+            watched = self.watching and argument.type.role != "in"  # nobody races for what is only read
+            tensor.buffer.watch = Watch(tensor.buffer.data.size) if watched else None
         self._schedule()
         self._check_end()
 
@@ -220,6 +230,7 @@ class Worker:
                 agent.waiting = next(agent.steps)
             except StopIteration:
                 live.remove(agent)
+                agent.clock.end()
                 break
             if agent.waiting is not None:
                 if not agent.waiting.until():
@@ -230,19 +241,12 @@ class Worker:
     def _finish(self, copy: Copying) -> None:
         copy.finish()
         copy.done = True
+        copy.clock.end()
         self.copies = [c for c in self.copies if not c.done or not c.covered]
 
     def start(self, agent: Agent) -> None:
         """A further agent, which the scheduler takes up."""
         self.agents.append(agent)
-
-    def copy_clock(self, agent: Agent) -> Clock:
-        """The clock of a copy that an agent starts: places among the clocks are used again, their times are not."""
-        self.next_slot = (self.next_slot + 1) % (AGENTS - self.first_copy)
-        slot = self.first_copy + self.next_slot
-        clock = Clock(slot, agent.clock.now(), agent.clock.task)
-        clock.known[slot] = self.slot_times[slot] = self.slot_times.get(slot, 0) + 1
-        return clock
 
     def _stuck(self, live: list[Agent]) -> DeadlockFault:
         lines = []
@@ -273,21 +277,25 @@ class Worker:
         Each time it is come to, the same memory is taken, and nothing of it is initialised.
         """
         key = ("alloc", id(op), agent.group.key)
-        visit = self.visits[key, agent.number] = self.visits.get((key, agent.number), 0) + 1
+        visit = self.visit((key, agent.wave))
         found: Tensor | None = self.shared.get((key, visit))
         if found is None:
             memory = self.shared.get(key)
             if memory is None:
                 name = f"%{op.results[0].name or 'shared'}"
-                memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False, self.ops)
+                memory = Buffer(name, np.zeros(kind.cosize(), kind.dtype.numpy), "shared", False)
                 memory.watch = Watch(memory.data.size) if self.watching else None
                 self.shared[key] = memory
             fresh = memory.alike(initialised=np.zeros(memory.data.size, bool), staged=None)
             found = self.shared[key, visit] = Tensor.whole(fresh, kind)
-        came = self.visits[key, visit, "all"] = self.visits.get((key, visit, "all"), 0) + 1
-        if came == agent.group.waves:
-            del self.shared[key, visit]
+        if self.visit((key, visit, "all")) == agent.group.waves:
+            del self.shared[key, visit], self.visits[key, visit, "all"]
         return found
+
+    def visit(self, key: Any) -> int:
+        """How often somebody has come there, this time included."""
+        self.visits[key] = self.visits.get(key, 0) + 1
+        return self.visits[key]
 
     def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
         """A wave's part of a register tensor."""

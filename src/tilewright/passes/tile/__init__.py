@@ -4,12 +4,10 @@
 |----------|--------------------------------------------------------------------------------------------|
 | general  | the walk over a program, and what each operation becomes                                   |
 | values   | tiles that are not computed yet: a formula over named coordinates                          |
-| formulas | numbers, conversions and index expressions as formulas                                     |
 | writer   | the block program as it grows: memory, views, maps                                         |
 | accesses | which elements a read or a write means: inside memory or not, by data or not               |
 | memory   | reads, writes, atomics, logs                                                               |
 | forming  | element by element; other dimensions, other types, choices                                 |
-| functions| functions from simpler ones; integer arithmetic where machines would stop                  |
 | combining| products, reductions, running sums, the largest few                                        |
 | loops    | `iterate`, while loops and `conditional`                                                   |
 | moving   | dimensions that end where data say, loops that start there                                 |

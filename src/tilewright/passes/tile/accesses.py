@@ -12,10 +12,10 @@ from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
-from tilewright.passes.tile import formulas
 from tilewright.passes.tile.moving import coordinate, squeezed
 from tilewright.passes.tile.values import Load, Parts, load
 

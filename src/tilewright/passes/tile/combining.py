@@ -8,13 +8,14 @@ from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
+from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import linear_step
-from tilewright.passes.tile import formulas, moving
-from tilewright.passes.tile.formulas import call, converted
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
 
 if TYPE_CHECKING:

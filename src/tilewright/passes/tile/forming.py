@@ -10,13 +10,14 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir import tile_functions as functions
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
-from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
-from tilewright.passes.tile import formulas, moving
-from tilewright.passes.tile.formulas import call, converted
-from tilewright.passes.tile.functions import FLOAT_ONLY, FUNCTIONS, INTEGER
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.ir.tile_functions import is_composed
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -38,21 +39,9 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """A function of one or two elements."""
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
-    if dtype is dtypes.bool_ and op.name in ("add", "mul", "sub", "neg"):
-        raise ProgramError(f"{op.name} of bool tiles: use &, | or select", op.loc)
-    if op.name == "abs" and dtype.numpy.kind in "ub":
-        return (low.env[op.operands[0]],)
-    if op.name in FLOAT_ONLY and not dtype.is_float:
-        raise ProgramError(f"{op.name} of {dtype} has no native form yet: {op_text(op)}", op.loc)
-    special = (FUNCTIONS if dtype.is_float else INTEGER).get(op.name)
-    tiles = [low.simple(v) for v in op.operands] if special is not None else _tiles(low, op, kind.dims)
+    tiles = [low.simple(v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
-    arguments = [t.formula for t in tiles]
-    if special is not None:
-        wide = dtypes.f32 if dtype.is_narrow else dtype
-        found = converted(special(wide, *(converted(a, dtype, wide) for a in arguments)), wide, dtype)
-    else:
-        found = call(op.name, *arguments)
+    found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
 
 

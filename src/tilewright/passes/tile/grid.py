@@ -29,11 +29,11 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.attrs import Range, attr_symbols
 from tilewright.ir.core import MemoryType, Op
 from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
-from tilewright.passes.tile import formulas
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile
 from tilewright.plan.boxes import WRITES, place_of

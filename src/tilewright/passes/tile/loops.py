@@ -14,13 +14,14 @@ from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
-from tilewright.passes.tile import formulas, moving
-from tilewright.passes.tile.formulas import call, converted
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Tile, common_parts, loads
 from tilewright.plan.general import CHOSEN, WHOLE
 

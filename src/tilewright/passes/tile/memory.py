@@ -12,12 +12,13 @@ from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
-from tilewright.passes.tile import formulas, moving
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
-from tilewright.passes.tile.formulas import call, converted
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 

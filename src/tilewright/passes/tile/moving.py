@@ -25,12 +25,12 @@ from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
-from tilewright.passes.tile import formulas
-from tilewright.passes.tile.formulas import call, converted
+from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile.values import Load, Tile, rewritten
 
 if TYPE_CHECKING:

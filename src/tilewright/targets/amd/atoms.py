@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from tilewright.algebra import Layout
-from tilewright.ir.dtypes import f16, f32
+from tilewright.ir.dtypes import DType, bf16, f16, f32, i8, i32
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.machine.lanes import lane_load, lane_store
+
+WAVE = 64
+
+
+def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
+    """The atom of a side x side product over `depth`, all of one block; the lane maps have one form.
+
+    With g = lane / side and each = depth * side / 64 elements of a lane: A holds row lane % side, k = each * g + e; B
+    holds column lane % side and the same k. C holds column lane % side; its row, for register r, is 8 * (r / 4) +
+    4 * g + r % 4 where the side is 32, and 4 * g + r where it is 16.
+    """
+    groups = WAVE // side
+    each = depth // groups
+    rows = Layout(((side, groups), (4, side * side // WAVE // 4)), ((side, 4), (1, 4 * groups)))
+    return MultiplyAtom(
+        f"mfma.{side}x{side}x{depth}.{dtype}",
+        RegisterOperand(side, depth, dtype, Layout(((side, groups), each), ((1, each * side), side))),
+        RegisterOperand(depth, side, dtype, Layout(((side, groups), each), ((depth, each), 1))),
+        RegisterOperand(side, side, sums, rows if side == 32 else Layout(((16, 4), 4), ((16, 4), 1))),
+        ("gfx942",),
+    )
+
 
 MULTIPLY = {
     atom.name: atom
     for atom in (
-        MultiplyAtom(
-            "mfma.16x16x16.f16",
-            RegisterOperand(16, 16, f16, Layout(((16, 4), 4), ((1, 64), 16))),
-            RegisterOperand(16, 16, f16, Layout(((16, 4), 4), ((16, 4), 1))),
-            RegisterOperand(16, 16, f32, Layout(((16, 4), 4), ((16, 4), 1))),
-            ("gfx942",),
-        ),
-        MultiplyAtom(
-            "mfma.32x32x8.f16",
-            RegisterOperand(32, 8, f16, Layout(((32, 2), 4), ((1, 128), 32))),
-            RegisterOperand(8, 32, f16, Layout(((32, 2), 4), ((8, 4), 1))),
-            RegisterOperand(32, 32, f32, Layout(((32, 2), (4, 4)), ((32, 4), (1, 8)))),
-            ("gfx942",),
-        ),
+        mfma(16, 16, f16, f32),
+        mfma(32, 8, f16, f32),
+        mfma(16, 16, bf16, f32),
+        mfma(32, 8, bf16, f32),
+        mfma(16, 4, f32, f32),
+        mfma(32, 2, f32, f32),
+        mfma(16, 32, i8, i32),
+        mfma(32, 16, i8, i32),
     )
 }
 

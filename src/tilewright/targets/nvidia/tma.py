@@ -14,12 +14,10 @@ import numpy as np
 
 from tilewright.algebra import Access, ComposedLayout, linear_form
 from tilewright.algebra.expr import Const
-from tilewright.machine import CopyAtom, CopyRequest, Place, Refused
+from tilewright.machine import CopyAtom, CopyRequest, MemoryView, Place, Refused
 from tilewright.machine.copy import Arguments, Array, need_alignment, table
 from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
-
-MOST_DIMENSIONS = 5
-MOST_BOX = 256
+from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, tiled_conditions
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,10 @@ def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int
     if access.swizzle is not None:
         raise Refused("global memory is addressed by strides; the access is swizzled")
     found, walked = [], set()
-    for coordinate, extent, stride in zip(access.coordinates, access.shape, access.strides, strict=True):
+    anywhere = (True,) * len(access.shape)
+    view = MemoryView("the tensor", "global", access.coordinates, access.shape, access.strides, anywhere, 16)
+    view = view.joined(access.axes)
+    for coordinate, extent, stride in zip(view.coordinates, view.shape, view.strides, strict=True):
         form = linear_form(coordinate, access.axes)
         if form is None:
             raise Refused(f"the coordinate {coordinate} divides an axis: its box is not one of the tensor")
@@ -145,7 +146,7 @@ def number(e: Any) -> int:
 def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     loads = atom.target == "shared"
     near, far = (request.target, request.source) if loads else (request.source, request.target)
-    tile = tile_of(request, near)
+    tile = tile_of(request.box, request.size, near)
     start, dimensions = _dimensions(far, request.box)
     ordered = _in_order(tile, dimensions)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in ordered)
@@ -215,6 +216,28 @@ def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array,
 
 
 TILED = [
-    CopyAtom("tma.load", "global", "shared", _layout, _load, _tiled_rule, None, ("sm_90",), completes="mbarrier"),
-    CopyAtom("tma.store", "shared", "global", _layout, _store, _tiled_rule, None, ("sm_90",), completes="bulk group"),
+    CopyAtom(
+        "tma.load",
+        "global",
+        "shared",
+        _layout,
+        _load,
+        _tiled_rule,
+        None,
+        ("sm_90",),
+        completes="mbarrier",
+        on_views=lambda request: tiled_conditions(request, loads=True),
+    ),
+    CopyAtom(
+        "tma.store",
+        "shared",
+        "global",
+        _layout,
+        _store,
+        _tiled_rule,
+        None,
+        ("sm_90",),
+        completes="bulk group",
+        on_views=lambda request: tiled_conditions(request, loads=False),
+    ),
 ]

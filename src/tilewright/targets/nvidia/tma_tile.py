@@ -61,22 +61,22 @@ class Tile:
             yield tuple(first), place
 
 
-def tile_of(request: CopyRequest, place: Place, most: int | None = None) -> Tile:
-    """The shared side of a request, or a refusal.
+def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> Tile:
+    """The shared side of a request for a box of elements of `size` bytes, or a refusal.
 
     An instruction's box has the `most` fastest dimensions; each coordinate of the others has an instruction.
     """
     layout: Any = place.layout
     if isinstance(layout, Access):
         raise Refused("the tile in shared memory must be a layout, not an access")
-    if place.extents() != request.box or any(place.begin(request.box)):
-        raise Refused(f"the tile in shared memory must be the box {request.box}, not part of another tensor")
+    if place.extents() != box or any(place.begin(box)):
+        raise Refused(f"the tile in shared memory must be the box {box}, not part of another tensor")
     swizzle, start = None, 0
     if isinstance(layout, ComposedLayout):
         swizzle, start, layout = layout.outer, layout.offset, layout.layout
-    span = next((s for s in PERIODS if swizzle_of(s, request.size) == swizzle), None)
+    span = next((s for s in PERIODS if swizzle_of(s, size) == swizzle), None)
     if span is None:
-        raise Refused(f"{swizzle} is none of the swizzles of 32, 64 or 128 bytes for elements of {request.size} bytes")
+        raise Refused(f"{swizzle} is none of the swizzles of 32, 64 or 128 bytes for elements of {size} bytes")
     first, repeats = [], []
     for mode in layout:
         flat = flatten(mode)
@@ -100,12 +100,12 @@ def tile_of(request: CopyRequest, place: Place, most: int | None = None) -> Tile
     if not order:
         raise Refused("a box of one element has no row of 16 bytes")
     tile = Tile(start, span, tuple(s for s, _ in first), order, tuple(repeats))
-    _check_bytes(request, place, tile)
+    _check_bytes(size, place, tile)
     return tile
 
 
-def _check_bytes(request: CopyRequest, place: Place, tile: Tile) -> None:
-    row = tile.box[tile.order[0]] * request.size
+def _check_bytes(size: int, place: Place, tile: Tile) -> None:
+    row = tile.box[tile.order[0]] * size
     if row % 16:
         raise Refused(f"a row of the box has {row} bytes, no multiple of 16")
     if tile.span and row != tile.span:
@@ -115,10 +115,8 @@ def _check_bytes(request: CopyRequest, place: Place, tile: Tile) -> None:
         reason = "the swizzle follows the absolute address" if tile.span else "it writes from such addresses on"
         raise Refused(f"shared memory is aligned to {place.alignment} bytes, and {period} are needed: {reason}")
     for _, offset in tile.pieces():
-        if offset * request.size % 128:
-            raise Refused(
-                f"a box starts at byte {offset * request.size} of shared memory, which is not 128-byte aligned"
-            )
+        if offset * size % 128:
+            raise Refused(f"a box starts at byte {offset * size} of shared memory, which is not 128-byte aligned")
 
 
 def written(box: tuple[int, ...], place: int, span: int, size: int) -> ComposedLayout:

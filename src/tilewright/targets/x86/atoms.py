@@ -9,8 +9,8 @@ from __future__ import annotations
 from tilewright.algebra import Layout
 from tilewright.ir.dtypes import DType, bf16, f32, f64, i8, i32, u8
 from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.targets.cpu.vectors import vector_copies
 from tilewright.targets.x86.tiles import TILE_COPIES
-from tilewright.targets.x86.vectors import vector_copies
 
 
 def _vector(
@@ -63,8 +63,8 @@ COPY = {
     atom.name: atom
     for atom in (
         # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
-        *vector_copies("avx2", 32, "avx2", "avx2", (4, 8)),
-        *vector_copies("avx512", 64, "avx512f", "avx512bw", (1, 2, 4, 8)),
+        *vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8)),
+        *vector_copies("avx512", 64, ("avx512f",), ("avx512bw",), (1, 2, 4, 8)),
         *TILE_COPIES,
     )
 }

@@ -5,13 +5,19 @@ from __future__ import annotations
 from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 
-_AVX2 = frozenset({"avx2", "fma"})
-_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512bf16", "avx512vnni"}
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+_AVX512F = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+_AVX512 = _AVX512F | {"avx512bf16", "avx512vnni"}
 _AMX = _AVX512 | {"amx-tile", "amx-bf16", "amx-int8"}
 
+LEVELS = {"x86.avx2": _AVX2, "x86.avx512f": _AVX512F, "x86.avx512": _AVX512, "x86.amx": _AMX}
+OPTIONAL = ("avx512vnni", "avx512bf16")
 
-def _row(name: str, features: frozenset[str], registers: int, register_bytes: int, tiles: int, l2: int) -> Machine:
-    """A row with the atoms that its features allow; a workgroup is one worker, on one core."""
+
+def row(name: str, features: frozenset[str]) -> Machine:
+    """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""
+    wide, tiles = features >= _AVX512F, 8 if features >= _AMX else 0
+    registers, register_bytes = (32, 64) if wide else (16, 32)
     return Machine(
         name,
         lanes=None,
@@ -26,20 +32,13 @@ def _row(name: str, features: frozenset[str], registers: int, register_bytes: in
             tiles,
             register_bytes,
             l1_bytes=(48 if tiles else 32) << 10,
-            l2_bytes=l2,
+            l2_bytes=(2 << 20) if tiles else (1 << 20) if wide else (256 << 10),
             cores=1,
             clock_ghz=2.3,
             l2_rate=40.0,
             far_rate=10.0,
         ),
+        # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
+        masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
+        predicated=wide,
     )
-
-
-MACHINES = {
-    row.name: row
-    for row in (
-        _row("x86.avx2", _AVX2, 16, 32, 0, 256 << 10),
-        _row("x86.avx512", _AVX512, 32, 64, 0, 1 << 20),
-        _row("x86.amx", _AMX, 32, 64, 8, 2 << 20),
-    )
-}

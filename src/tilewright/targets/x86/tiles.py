@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.algebra import Layout
 from tilewright.machine import CopyAtom, CopyRequest, Refused
 from tilewright.machine.copy import Arguments, Array, Hint, table
-from tilewright.targets.x86.vectors import ORDINARY
+from tilewright.targets.cpu.vectors import ORDINARY
 
 ROWS, ROW_BYTES = 16, 64
 

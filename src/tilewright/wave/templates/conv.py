@@ -8,7 +8,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DTypeLike, element_type
 
 LAYOUTS = ("nchw_fchw", "nhwc_hwcf")
 
@@ -23,8 +23,8 @@ def get_igemm_conv2d(
     wf: int,
     nf: int,
     stride: int | tuple[int, int],
-    input_dtype: DType | str = tkl.f16,
-    output_dtype: DType | str = tkl.f32,
+    input_dtype: DTypeLike = tkl.f16,
+    output_dtype: DTypeLike = tkl.f32,
     mem_space: Any = tkl.SHARED_ADDRESS_SPACE,
     block_m: int | None = None,
     block_n: int | None = None,
@@ -49,8 +49,7 @@ def get_igemm_conv2d(
     """
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout={layout!r}: there are {', '.join(LAYOUTS)}")
-    of_input = dtype(input_dtype) if isinstance(input_dtype, str) else input_dtype
-    of_output = dtype(output_dtype) if isinstance(output_dtype, str) else output_dtype
+    of_input, of_output = element_type(input_dtype), element_type(output_dtype)
     (stride_h, stride_w), (pad_h, pad_w), (dil_h, dil_w) = _pair(stride), _pair(padding), _pair(dilation)
     h_out = (h + 2 * pad_h - dil_h * (hf - 1) - 1) // stride_h + 1
     w_out = (w + 2 * pad_w - dil_w * (wf - 1) - 1) // stride_w + 1
@@ -110,9 +109,9 @@ def get_igemm_conv2d(
 
     @tkw.wave(constraints)
     def conv(
-        x: tkl.Memory[(*x_dims, ADDRESS_SPACE, of_input)],  # type: ignore[valid-type]
-        we: tkl.Memory[(*w_dims, ADDRESS_SPACE, of_input)],  # type: ignore[valid-type]
-        out: tkl.Memory[(*y_dims, tkl.GLOBAL_ADDRESS_SPACE, of_output)],  # type: ignore[valid-type]
+        x: tkl.Memory[(*x_dims, ADDRESS_SPACE, of_input)],
+        we: tkl.Memory[(*w_dims, ADDRESS_SPACE, of_input)],
+        out: tkl.Memory[(*y_dims, tkl.GLOBAL_ADDRESS_SPACE, of_output)],
     ) -> None:
         c_reg = tkl.Register[M, NF, accumulator](0)
 

@@ -1,0 +1,172 @@
+"""Rearranging the modes of a layout: flatten, select, group, append, prepend, slice and dice.
+
+None of these changes an offset. A composed layout (swizzled, or started at an offset) keeps both: its inner layout is
+rearranged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from tilewright.algebra.inttuple import dice_, is_int, leaves
+from tilewright.algebra.layout import Layout, make_layout, rank
+from tilewright.algebra.swizzle import ComposedLayout
+from tilewright.errors import LayoutError, ModeError
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+def inside_composed(operation: Operation) -> Operation:
+    """Lets an operation on layouts act on the inner layout of a swizzled or offset one: f(S o L) = S o f(L)."""
+
+    @wraps(operation)
+    def extended(layout: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(layout, ComposedLayout):
+            return layout.with_layout(extended(layout.layout, *args, **options))
+        return operation(layout, *args, **options)
+
+    return cast(Operation, extended)
+
+
+def as_layout(x: Any) -> Any:
+    """X as a layout: a shape is packed, first mode fastest.
+
+    >>> as_layout((4, 8))
+    Layout((4, 8), (1, 4))
+    """
+    return x if isinstance(x, Layout | ComposedLayout) else Layout(x)
+
+
+@inside_composed
+def flatten(x: Any) -> Any:
+    """A layout without nesting; of an int tuple, the tuple of its leaves.
+
+    Post-condition for a layout: depth(R) <= 1 and R(i) == L(i) for every i.
+
+    >>> flatten(Layout((4, (2, 4)), (2, (1, 8))))
+    Layout((4, 2, 4), (2, 1, 8))
+    >>> flatten(((2, 3), 4)), flatten(4)
+    ((2, 3, 4), (4,))
+    """
+    if not isinstance(x, Layout):
+        return leaves(x)
+    return Layout(leaves(x.shape), leaves(x.stride)) if isinstance(x.shape, tuple) else x
+
+
+@inside_composed
+def select(x: Any, *modes: int) -> Any:
+    """The listed modes, in that order.
+
+    Post-condition: rank(R) == len(modes) and R[i] == L[modes[i]].
+
+    >>> select(Layout((2, 3, 4)), 2, 0)
+    Layout((4, 2), (6, 1))
+    """
+    if isinstance(x, Layout):
+        return make_layout([x[m] for m in modes])
+    for m in modes:
+        if not -rank(x) <= m < rank(x):
+            raise ModeError(f"select of mode {m} of {x}: it has {rank(x)} modes")
+    return tuple(_modes(x)[m] for m in modes)
+
+
+@inside_composed
+def group(x: Any, begin: int, end: int) -> Any:
+    """The modes begin, ..., end - 1 put together into one.
+
+    Post-condition: R[begin] has those modes, and R(i) == L(i) for every i.
+
+    >>> group(Layout((2, 3, 4, 5)), 1, 3)
+    Layout((2, (3, 4), 5), (1, (2, 6), 24))
+    """
+    if not 0 <= begin < end <= rank(x):
+        raise LayoutError(f"group of modes {begin} to {end} of {x}: it has {rank(x)} modes")
+    if isinstance(x, Layout):
+        modes = list(x)
+        return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])
+    x = _modes(x)
+    return (*x[:begin], tuple(x[begin:end]), *x[end:])
+
+
+@inside_composed
+def append(x: Any, mode: Any, up_to: int | None = None) -> Any:
+    """X with one more mode at the end; with `up_to`, as often as it takes to reach that rank.
+
+    Post-condition: the first modes are those of x, the rest equal `mode`.
+
+    >>> append(Layout(4, 2), Layout(3, 8))
+    Layout((4, 3), (2, 8))
+    >>> append(Layout((4, 2)), Layout(1, 0), up_to=4)
+    Layout((4, 2, 1, 1), (1, 4, 0, 0))
+    """
+    count = 1 if up_to is None else up_to - rank(x)
+    if count < 0:
+        raise LayoutError(f"append up to rank {up_to}: {x} has rank {rank(x)} already")
+    if isinstance(x, Layout):
+        return make_layout([*x, *[mode] * count]) if count else x
+    return (*_modes(x), *[mode] * count)
+
+
+@inside_composed
+def prepend(x: Any, mode: Any, up_to: int | None = None) -> Any:
+    """X with one more mode in front; with `up_to`, as often as it takes to reach that rank.
+
+    Post-condition: the last modes are those of x, the others equal `mode`.
+
+    >>> prepend(Layout(4, 2), Layout(3, 8))
+    Layout((3, 4), (8, 2))
+    """
+    count = 1 if up_to is None else up_to - rank(x)
+    if count < 0:
+        raise LayoutError(f"prepend up to rank {up_to}: {x} has rank {rank(x)} already")
+    if isinstance(x, Layout):
+        return make_layout([*[mode] * count, *x]) if count else x
+    return (*[mode] * count, *_modes(x))
+
+
+def slice_and_offset(crd: Any, layout: Any) -> tuple[Any, Any]:
+    """The layout of the modes paired with None, and the offset that the fixed modes add.
+
+    A composed layout takes the offset up, since it stands inside the swizzle; the offset beside it is then 0.
+
+    Post-condition: offset + R(open coordinates) == L(all coordinates).
+
+    >>> slice_and_offset((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
+    (Layout((4,), (2,)), 9)
+    >>> slice_and_offset((None, 3), ComposedLayout(None, 7, Layout((4, (2, 4)), (2, (1, 8)))))
+    (ComposedLayout(None, 16, Layout((4,), (2,))), 0)
+    """
+    found: tuple[Any, Any] = as_layout(layout).sliced(crd)
+    return found
+
+
+def dice(crd: Any, x: Any) -> Any:
+    """The modes of x that `crd` fixes, that is, pairs with anything but None: what a slice drops.
+
+    Post-condition: R at the fixed coordinates == the offset of `slice_and_offset(crd, L)`, for a layout at offset 0.
+
+    >>> dice((None, 3), Layout((4, (2, 4)), (2, (1, 8))))
+    Layout(((2, 4),), ((1, 8),))
+    >>> dice((None, 3), ((2, 2), 8))
+    (8,)
+    """
+    if isinstance(x, ComposedLayout):
+        return x.with_layout(dice(crd, x.layout))
+    if not isinstance(x, Layout):
+        return dice_(crd, x)
+    if isinstance(crd, tuple) and not isinstance(x.shape, tuple) and len(crd) == 1:
+        crd = crd[0]
+    shape, stride = dice_(crd, x.shape), dice_(crd, x.stride)
+    if shape == ():
+        raise LayoutError(f"dice of {x} by {crd}: it fixes no mode")
+    return Layout(shape, stride)
+
+
+def _modes(x: Any) -> tuple[Any, ...]:
+    if isinstance(x, tuple):
+        return x
+    if not is_int(x):
+        raise LayoutError(f"{x!r} is neither a layout nor an int tuple")
+    return (x,)

@@ -1,0 +1,187 @@
+"""Arithmetic on nested tuples of integers, leaf by leaf, and the other tuple operations of CuTe.
+
+Two tuples must be nested alike; an int goes with every leaf of the other. What is not an integer is a `LayoutError`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.algebra.inttuple import is_int, leaves, product, transform_leaf
+from tilewright.errors import LayoutError
+
+
+def _leafwise(operation: Callable[[Any, Any], Any], a: Any, b: Any, name: str) -> Any:
+    if isinstance(a, tuple) and not isinstance(b, tuple):
+        return tuple(_leafwise(operation, e, b, name) for e in a)
+    if isinstance(b, tuple) and not isinstance(a, tuple):
+        return tuple(_leafwise(operation, a, e, name) for e in b)
+    if isinstance(a, tuple):
+        if len(a) != len(b):
+            raise LayoutError(f"{name} of {a} and {b}: the ranks differ")
+        return tuple(_leafwise(operation, x, y, name) for x, y in zip(a, b, strict=True))
+    for leaf in (a, b):
+        if not is_int(leaf):
+            raise LayoutError(f"{name} takes ints and nested tuples of ints, not {leaf!r}")
+    return operation(a, b)
+
+
+def _divisor(operation: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+    def divide(a: Any, b: Any) -> Any:
+        if b == 0:
+            raise LayoutError(f"{name} of {a} by 0")
+        return operation(a, b)
+
+    return divide
+
+
+def tuple_add(a: Any, b: Any) -> Any:
+    """The sum, leaf by leaf.
+
+    >>> tuple_add((1, (2, 3)), (10, (20, 30))), tuple_add((1, (2, 3)), 1)
+    ((11, (22, 33)), (2, (3, 4)))
+    """
+    return _leafwise(operator.add, a, b, "tuple_add")
+
+
+def tuple_sub(a: Any, b: Any) -> Any:
+    """The difference, leaf by leaf.
+
+    >>> tuple_sub((10, (20, 30)), (1, (2, 3)))
+    (9, (18, 27))
+    """
+    return _leafwise(operator.sub, a, b, "tuple_sub")
+
+
+def tuple_mul(a: Any, b: Any) -> Any:
+    """The product, leaf by leaf.
+
+    >>> tuple_mul((1, (2, 3)), (10, (20, 30)))
+    (10, (40, 90))
+    """
+    return _leafwise(operator.mul, a, b, "tuple_mul")
+
+
+def tuple_div(a: Any, b: Any) -> Any:
+    """The quotient, rounded down, leaf by leaf.
+
+    >>> tuple_div((7, (20, 31)), (2, (5, 10)))
+    (3, (4, 3))
+    """
+    return _leafwise(_divisor(operator.floordiv, "tuple_div"), a, b, "tuple_div")
+
+
+def tuple_mod(a: Any, b: Any) -> Any:
+    """The remainder, leaf by leaf.
+
+    >>> tuple_mod((7, (20, 31)), (2, (5, 10)))
+    (1, (0, 1))
+    """
+    return _leafwise(_divisor(operator.mod, "tuple_mod"), a, b, "tuple_mod")
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """The quotient, rounded up, mode by mode: how many tiles of b cover a. An entry of b for a tuple divides its size.
+
+    Modes that b does not have stay as they are.
+
+    >>> ceil_div((100, 64), (32, 64)), ceil_div((10, 20, 3), (4, 5)), ceil_div(((4, 6), 5), (5, 2))
+    ((4, 1), (3, 4, 3), (5, 3))
+    """
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        if len(a) < len(b):
+            raise LayoutError(f"ceil_div of {a} by {b}: the divisor has more modes")
+        return (*(ceil_div(x, y) for x, y in zip(a, b, strict=False)), *a[len(b) :])
+    a, b = product(a), product(b)
+    return _leafwise(_divisor(lambda x, y: -(-x // y), "ceil_div"), a, b, "ceil_div")
+
+
+def round_up(a: Any, b: Any) -> Any:
+    """The least multiple of b that is not below a, leaf by leaf.
+
+    >>> round_up((5, 8), (3, 3)), round_up(13, 8)
+    ((6, 9), 16)
+    """
+    return _leafwise(_divisor(lambda x, y: -(-x // y) * y, "round_up"), a, b, "round_up")
+
+
+def elem_less(a: Any, b: Any) -> bool:
+    """Whether every leaf of a is below that of b: a coordinate against a shape.
+
+    >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 5), (4, 5))
+    (True, False)
+    """
+    return all(leaves(_leafwise(operator.lt, a, b, "elem_less")))
+
+
+def product_each(x: Any) -> Any:
+    """The product of every mode: a nested shape as a flat one.
+
+    >>> product_each(((2, 3), 4)), product_each(5)
+    ((6, 4), 5)
+    """
+    return tuple(product(e) for e in x) if isinstance(x, tuple) else x
+
+
+def product_like(x: Any, profile: Any) -> Any:
+    """The products of x where the profile has leaves.
+
+    >>> product_like(((2, 3), (4, (5, 6))), (1, (1, 1)))
+    (6, (4, 30))
+    """
+    if not isinstance(profile, tuple):
+        return product(x)
+    if not isinstance(x, tuple) or len(x) != len(profile):
+        raise LayoutError(f"product_like of {x} by the profile {profile}: the ranks differ")
+    return tuple(product_like(e, p) for e, p in zip(x, profile, strict=True))
+
+
+def tuple_cat(*parts: Any) -> tuple[Any, ...]:
+    """The modes of all parts, one after another; an int is one mode.
+
+    >>> tuple_cat((1, 2), 3, ((4, 5),))
+    (1, 2, 3, (4, 5))
+    """
+    return tuple(mode for part in parts for mode in (part if isinstance(part, tuple) else (part,)))
+
+
+def wrap(x: Any) -> tuple[Any, ...]:
+    """X as a tuple: an int becomes a tuple of one mode.
+
+    >>> wrap(4), wrap((4, 8))
+    ((4,), (4, 8))
+    """
+    return x if isinstance(x, tuple) else (x,)
+
+
+def unwrap(x: Any) -> Any:
+    """X without tuples of one mode around it.
+
+    >>> unwrap(((4,),)), unwrap((4, 8))
+    (4, (4, 8))
+    """
+    while isinstance(x, tuple) and len(x) == 1:
+        x = x[0]
+    return x
+
+
+def repeat(x: Any, count: int) -> Any:
+    """X as each of `count` modes; one mode is x itself.
+
+    >>> repeat(2, 3), repeat((1, 2), 1)
+    ((2, 2, 2), (1, 2))
+    """
+    if not is_int(count) or count < 1:
+        raise LayoutError(f"repeat of {x}, {count} times: at least once")
+    return x if count == 1 else (x,) * count
+
+
+def repeat_like(x: Any, profile: Any) -> Any:
+    """X at every leaf of the profile.
+
+    >>> repeat_like(0, ((2, 3), 4))
+    ((0, 0), 0)
+    """
+    return transform_leaf(lambda _: x, profile)

@@ -1,0 +1,164 @@
+"""Element by element: what ordinary operators on tensors mean inside a block kernel.
+
+`a*2 + b` is not computed; it is a formula over the elements of a and b, which `c[...] = a*2 + b` makes into one `map`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import DtypeMismatch, PythonControlFlow
+from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.formula import Formula
+from tilewright.ir.location import author_location
+
+if TYPE_CHECKING:
+    from tilewright.ir.core import Value
+
+
+def _binary(name: str, *, reflected: bool = False) -> Any:
+    def operate(self: Elementwise, other: Any) -> Any:
+        found = parts_of(other)
+        if found is None:
+            return NotImplemented
+        pair = (found, self.element) if reflected else (self.element, found)
+        return Element(name, pair)
+
+    return operate
+
+
+class Elementwise:
+    """What stands for its elements in a formula: a tensor, or what is computed from tensors."""
+
+    __hash__ = object.__hash__
+
+    @property
+    def element(self) -> Element:
+        """An element of it."""
+        raise NotImplementedError
+
+    def to(self, kind: str | DType) -> Element:
+        """Converted to an element type."""
+        return cast(self, kind)
+
+    __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", reflected=True)
+    __mul__, __rmul__ = _binary("mul"), _binary("mul", reflected=True)
+    __truediv__, __rtruediv__ = _binary("div"), _binary("div", reflected=True)
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
+    __mod__, __rmod__ = _binary("mod"), _binary("mod", reflected=True)
+    __pow__ = _binary("powf")
+    __and__, __rand__ = _binary("and_"), _binary("and_", reflected=True)
+    __or__, __ror__ = _binary("or_"), _binary("or_", reflected=True)
+    __xor__, __rxor__ = _binary("xor"), _binary("xor", reflected=True)
+    __lshift__, __rshift__ = _binary("shl"), _binary("shr")
+    __lt__, __le__, __gt__, __ge__ = (_binary(name) for name in ("lt", "le", "gt", "ge"))
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
+
+    def __neg__(self) -> Element:
+        return Element("neg", (self.element,))
+
+    def __invert__(self) -> Element:
+        return Element("not_", (self.element,))
+
+    def __abs__(self) -> Element:
+        return Element("abs", (self.element,))
+
+    def __bool__(self) -> bool:
+        raise PythonControlFlow(
+            "Python's `if`, `while`, `and` and `or` cannot ask an element: it is not known while the kernel is traced. "
+            "Choose element by element with tb.select(condition, a, b)",
+            author_location(),
+        )
+
+
+class Element(Elementwise):
+    """A formula whose leaves are tensors' values, numbers, and integer expressions of coordinates."""
+
+    __slots__ = ("name", "parts", "value")
+
+    def __init__(self, name: str, parts: tuple[Element, ...] = (), value: Any = None):
+        self.name, self.parts, self.value = name, parts, value
+
+    @property
+    def element(self) -> Element:
+        """Itself."""
+        return self
+
+    def formula(self, place: Callable[[Value], int]) -> Formula:
+        """The formula, with the places of its operands."""
+        if self.name == "operand":
+            return Formula.operand(place(self.value))
+        return Formula(self.name, tuple(p.formula(place) for p in self.parts), self.value)
+
+
+def parts_of(x: Any) -> Element | None:
+    """X as part of a formula; None where it cannot be."""
+    if isinstance(x, Elementwise):
+        return x.element
+    if isinstance(x, Expr):
+        return Element("index", (), x)
+    x = x.item() if isinstance(x, np.generic) else x
+    if isinstance(x, bool | int | float):
+        found = Formula.number(int(x) if isinstance(x, bool) else x)
+        return Element("number", (), found.value)
+    return None
+
+
+def element_of(x: Any, what: str) -> Element:
+    """X as part of a formula; an error that names `what` otherwise."""
+    found = parts_of(x)
+    if found is None:
+        raise DtypeMismatch(
+            f"{what} takes tensors, numbers and what is computed from them, not {x!r}", author_location(2)
+        )
+    return found
+
+
+def argument(name: str) -> Element:
+    """An argument of a combining function: a0, b0, ..."""
+    return Element("argument", (), name)
+
+
+def cast(x: Any, kind: str | DType) -> Element:
+    """X, converted to an element type.
+
+    >>> cast(2.5, "i32").formula(lambda _: 0).text()
+    'i32(2.5)'
+    """
+    return Element("cast", (element_of(x, "cast"),), kind if isinstance(kind, DType) else dtype(kind))
+
+
+def select(condition: Any, when_true: Any, when_false: Any) -> Element:
+    """One of two, element by element."""
+    return Element("select", tuple(element_of(x, "select") for x in (condition, when_true, when_false)))
+
+
+def fma(a: Any, b: Any, c: Any) -> Element:
+    """a*b + c, rounded once."""
+    return Element("fma", tuple(element_of(x, "fma") for x in (a, b, c)))
+
+
+def _function(name: str, count: int) -> Callable[..., Element]:
+    def apply(*args: Any) -> Element:
+        if len(args) != count:
+            raise DtypeMismatch(
+                f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}", author_location()
+            )
+        return Element(name, tuple(element_of(x, name) for x in args))
+
+    apply.__name__, apply.__doc__ = name, f"`{name}`, element by element."
+    return apply
+
+
+exp, exp2, log, log2, log10 = (_function(n, 1) for n in ("exp", "exp2", "log", "log2", "log10"))
+sqrt, rsqrt, reciprocal, cbrt = (_function(n, 1) for n in ("sqrt", "rsqrt", "reciprocal", "cbrt"))
+tanh, erf, sigmoid, relu = (_function(n, 1) for n in ("tanh", "erf", "sigmoid", "relu"))
+sin, cos, sinh, cosh = (_function(n, 1) for n in ("sin", "cos", "sinh", "cosh"))
+floor, ceil, roundeven = (_function(n, 1) for n in ("floor", "ceil", "roundeven"))
+round_ = _function("round", 1)
+maximum, minimum, atan2, remf = (_function(n, 2) for n in ("maximum", "minimum", "atan2", "remf"))

@@ -1,0 +1,260 @@
+"""Kernels: `@tb.kernel(machine, waves=...)` on a Python function, and the block program that tracing it gives."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_text import parse_expr
+from tilewright.block.pictures import TensorPicture, operand_picture, picture_in
+from tilewright.block.tensor import Tensor
+from tilewright.block.tracing import Trace, number
+from tilewright.errors import ArgumentError, ParseError, ProgramError
+from tilewright.ir.attrs import attr_text
+from tilewright.ir.binding import allowed, bind
+from tilewright.ir.core import Program, building
+from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.location import author_location, of_function
+from tilewright.ir.tensors import TensorType
+from tilewright.ir.verifier import verify
+from tilewright.lang.annotations import evaluated_annotations
+from tilewright.machine import Machine, UnknownName
+from tilewright.targets.registry import machine as machine_named
+
+
+class Argument:
+    """A tensor in global memory that a kernel takes.
+
+    Its element type is one, or the name of one ("f16"), or that of a parameter which says it ("T"). Sizes and strides
+    are integers, or texts such as "M", "N*P*Q".
+    """
+
+    role = ""
+
+    def __init__(self, kind: str | DType, *dims: Any, strides: Sequence[Any] | None = None):
+        self.kind, self.dims, self.strides = kind, dims, strides
+
+    def dtype(self, values: Mapping[str, Any]) -> DType:
+        """Its element type, for these parameters."""
+        named = values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind
+        return named if isinstance(named, DType) else dtype(named)
+
+
+class In(Argument):
+    """An argument that is only read."""
+
+    role = "in"
+
+
+class Out(Argument):
+    """An argument that is written completely."""
+
+    role = "out"
+
+
+class InOut(Argument):
+    """An argument that is read and written."""
+
+    role = "inout"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A parameter that stays open until a call unless it is given: from `lo`, below `hi`, a multiple of `step`."""
+
+    lo: int
+    hi: int
+    step: int = 1
+
+    def symbol(self, name: str) -> Symbol:
+        """The symbol that stands for it while the kernel is traced."""
+        if self.lo < 0 or self.hi <= self.lo or self.step < 1 or self.lo % self.step:
+            raise ArgumentError(
+                f"{name}: Size({self.lo}, {self.hi}, {self.step}): a range holds numbers from 0 on, at least one, and "
+                "starts at a multiple of its step"
+            )
+        return symbol(name, self.lo, self.hi - 1, multiple_of=self.step)
+
+
+@dataclass(frozen=True)
+class Let:
+    """A parameter that follows from those before it: `P: tb.Let("H + 2*PAD - R + 1")`."""
+
+    text: str
+
+
+class Kernel:
+    """A block kernel before it is compiled; `tilewright.compile(kernel, params)` makes it callable."""
+
+    def __init__(self, function: Callable[..., Any], machine: str | None, waves: Any, frame: Any):
+        self.function, self.machine, self.waves = function, machine, waves
+        self.annotations = evaluated_annotations(function, frame)
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
+        """The block program for these parameters, traced anew and verified; open sizes stay open."""
+        values = self._values({**(params or {}), **named})
+        opened = [v for v in values.values() if isinstance(v, Symbol)]
+        with Trace(self._machine(), values) as trace, building():
+            if self.machine is not None:
+                trace.builder.record("machine", {"name": self.machine})
+            if opened:
+                trace.builder.record("param", {"parameters": tuple((s, None) for s in opened)})
+            if self.waves is not None:
+                trace.builder.record("waves", {"count": number(self._sized(self.waves, values), "waves")})
+            self.function(*self._arguments(trace, values), **values)
+            trace.finished()
+        program = trace.builder.program(self.__name__, loc=of_function(self.function))
+        verify(program)
+        return program
+
+    def parameters(self) -> dict[str, Any]:
+        """The kernel's parameters and their defaults; of an open one, the numbers that it may be."""
+        found: dict[str, Any] = {}
+        for name, parameter in self._keywords().items():
+            kind = self.annotations.get(name)
+            if isinstance(kind, Size):
+                found[name] = allowed(kind.symbol(name))
+            elif not isinstance(kind, Let):
+                found[name] = None if parameter.default is parameter.empty else parameter.default
+        return found
+
+    def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
+        """The picture of a tensor, by the author's name: who holds which element, or in which bank it lies.
+
+        Or of an atom's operand, `kernel.draw("mfma.32x32x8.f16.a")`. A notebook shows what comes back.
+        """
+        machine = self._machine()
+        atom, _, operand = tensor.rpartition(".")
+        if machine is not None and atom in machine.multiply and operand in ("a", "b", "c"):
+            return operand_picture(tensor, getattr(machine.multiply[atom], operand))
+        return picture_in(bind(self.trace(params, **named)), tensor, machine)
+
+    # -- parameters and arguments ---------------------------------------------------------------------
+
+    def _machine(self) -> Machine | None:
+        try:
+            return None if self.machine is None else machine_named(self.machine)
+        except UnknownName as fault:
+            raise ProgramError(str(fault), of_function(self.function)) from None
+
+    def _keywords(self) -> dict[str, inspect.Parameter]:
+        signature = inspect.signature(self.function).parameters
+        return {n: p for n, p in signature.items() if p.kind is p.KEYWORD_ONLY}
+
+    def _values(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A value for each parameter: what is given, what follows, its default, or a symbol where it is open."""
+        known = self._keywords()
+        settable = [n for n in known if not isinstance(self.annotations.get(n), Let)]
+        for name in given:
+            if name not in settable:
+                near = difflib.get_close_matches(name, settable, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ArgumentError(
+                    f"params: {self.__name__} has no parameter {name}; it has {', '.join(settable) or 'none'}{hint}"
+                )
+        values: dict[str, Any] = {}
+        for name, parameter in known.items():
+            values[name] = self._value(name, parameter, given, values)
+        return values
+
+    def _value(self, name: str, parameter: inspect.Parameter, given: dict[str, Any], before: dict[str, Any]) -> Any:
+        kind = self.annotations.get(name)
+        if isinstance(kind, Let):
+            return self._sized(kind.text, before)
+        if name in given:
+            value = given[name]
+            if isinstance(kind, Size):
+                s = kind.symbol(name)
+                if isinstance(value, bool) or not isinstance(value, int) or value not in allowed(s):
+                    text = attr_text("parameters", ((s, None),))
+                    raise ArgumentError(f"params: {name} = {value!r}; {self.__name__} takes {text}")
+            return value
+        if parameter.default is not parameter.empty:
+            return parameter.default
+        if isinstance(kind, Size):
+            return kind.symbol(name)
+        raise ArgumentError(f"params: {self.__name__} needs a value for {name}")
+
+    def _sized(self, size: Any, values: dict[str, Any]) -> Any:
+        """A size of an argument: a number, an expression, or the text of one."""
+        if not isinstance(size, str):
+            return size
+        known = {n: as_expr(v) for n, v in values.items() if isinstance(v, int | Expr) and not isinstance(v, bool)}
+        try:
+            found = parse_expr(size, known)
+        except ParseError as fault:
+            raise ProgramError(f"{self.__name__}: {fault}", of_function(self.function)) from None
+        return int(found) if found.is_constant else found
+
+    def _arguments(self, trace: Trace, values: dict[str, Any]) -> list[Tensor]:
+        found = []
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                continue
+            kind = self.annotations.get(name)
+            if not isinstance(kind, Argument):
+                raise ProgramError(
+                    f"argument {name} of the kernel {self.__name__} has the type {kind!r}; it must be tb.In(...), "
+                    "tb.Out(...) or tb.InOut(...), and parameters stand after a *",
+                    of_function(self.function),
+                )
+            shape = tuple(number(self._sized(d, values), f"{name}: a size") for d in kind.dims)
+            strides = None
+            if kind.strides is not None:
+                if len(kind.strides) != len(shape):
+                    raise ProgramError(
+                        f"{name}: {len(kind.strides)} strides for {len(shape)} dimensions", of_function(self.function)
+                    )
+                strides = tuple(number(self._sized(d, values), f"{name}: a stride") for d in kind.strides)
+            type_ = TensorType("global", kind.dtype(values), shape, strides, role=kind.role)
+            found.append(Tensor(trace.argument(name, type_)))
+        return found
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """An error: a kernel must be compiled first."""
+        raise ProgramError(
+            f"the kernel {self.__name__} is not compiled: tilewright.compile({self.__name__}, params) gives what can "
+            "be called",
+            author_location(),
+        )
+
+    def __repr__(self) -> str:
+        return f"<block kernel {self.__name__}>"
+
+
+def kernel(machine: str | None = None, *, waves: Any = None) -> Callable[[Callable[..., Any]], Kernel]:
+    """Marks a function as a block kernel, for a machine (whose atoms it uses) and a number of waves.
+
+    Its arguments are tensors in global memory; its parameters stand after a *, and are Python values while the
+    function is traced, except sizes that stay open.
+
+    >>> import tilewright.block as tb
+    >>> @tb.kernel()
+    ... def double(x: tb.In("f32", "M", "N"), y: tb.Out("f32", "M", "N"), *, M: tb.Size(1, 65536), N=16):
+    ...     for m in tb.tasks(M):
+    ...         row, to = x[m, :], y[m, :]
+    ...         to[...] = row + row
+    >>> print(double.trace(), end="")
+    block double(%x: in global f32 (M, 16), %y: out global f32 (M, 16))
+      param M in 1..65536
+    {
+      tasks m in 0..M {
+        %row = view %x (i 16) -> [m, i]
+        %to = view %y (i 16) -> [m, i]
+        map %to = %row + %row
+      }
+    }
+    """
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        return Kernel(function, machine, waves, sys._getframe(1))
+
+    return decorate

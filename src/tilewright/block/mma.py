@@ -1,0 +1,116 @@
+"""Products of matrices: a multiplication atom, repeated over a tile and over an arrangement of waves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.block.moving import copy, registers
+from tilewright.block.partition import partition
+from tilewright.block.tensor import Tensor, tensor_of
+from tilewright.block.tracing import number, trace
+from tilewright.check.distribution import interleaved_layout
+from tilewright.errors import LayoutError, ProgramError
+from tilewright.ir.location import author_location
+from tilewright.ir.tensors import Distribution, numbers
+from tilewright.machine import MultiplyAtom, UnknownName
+
+
+class Mma:
+    """A multiplication atom and an arrangement of waves: what CK calls the traits of a block's GEMM.
+
+    `waves` (rows, columns) of C share the work. Each has a part of C in one piece; with `interleaved`, its atoms lie
+    among those of the others, as CK's do: atom (i, j) of a wave is atom (i*rows + wave row, j*columns + wave column).
+    """
+
+    def __init__(self, atom: str, waves: Sequence[Any] | None = None, *, interleaved: bool = False):
+        here = trace("Mma")
+        if here.machine is None:
+            raise ProgramError(f"the kernel names no machine, so {atom} has no meaning", author_location())
+        try:
+            self.row: MultiplyAtom = here.machine.multiply_atom(atom)
+        except UnknownName as fault:
+            raise ProgramError(f"Mma: {fault}", author_location()) from None
+        self.atom = atom
+        self.waves = None if waves is None else tuple(number(w, "Mma: waves") for w in waves)
+        self.interleaved = interleaved
+
+    def a(self, rows: Any, columns: Any) -> Tensor:
+        """Registers for the first factor, M x K: one `alloc`."""
+        return self._fragment("a", rows, columns)
+
+    def b(self, rows: Any, columns: Any) -> Tensor:
+        """Registers for the second factor, K x N: one `alloc`."""
+        return self._fragment("b", rows, columns)
+
+    def c(self, rows: Any, columns: Any) -> Tensor:
+        """Registers for the sum, M x N: one `alloc`."""
+        return self._fragment("c", rows, columns)
+
+    def __call__(self, acc: Tensor, a: Tensor, b: Tensor, *, skip: bool = False) -> None:
+        """acc += a * b: one `mma`. `skip` leaves out factors that lie outside their tensors."""
+        operands = tuple(tensor_of(t, "mma") for t in (acc, a, b))
+        trace("mma").emit("mma", operands, {"atom": self.atom, "skip": skip or None})
+
+    def gemm(self, acc: Tensor, a: Tensor, b: Tensor) -> None:
+        """acc += a * b^T, with a (M, K) and b (N, K) in shared memory: CK's blockwise_gemm. It stands for
+
+        `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`.
+        """
+        fa, fb = self.a(*a.shape), self.b(*b.shape[::-1])
+        copy(a, fa)
+        copy(b.T, fb)
+        self(acc, fa, fb)
+
+    def _fragment(self, which: str, rows: Any, columns: Any) -> Tensor:
+        operand = getattr(self.row, which)
+        spread = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
+        if self.interleaved:
+            shape = numbers((number(rows, "Mma: rows"), number(columns, "Mma: columns")), f"{self.atom}.{which}")
+            waves = (1, 1) if self.waves is None else numbers(self.waves, "Mma: waves")
+            try:
+                spread = Distribution(layout=interleaved_layout(self.row, which, shape, waves))
+            except LayoutError as fault:
+                raise ProgramError(f"Mma: {fault}", author_location(2)) from None
+        return registers(operand.dtype, (rows, columns), spread, fallback=f"fragment_{which}")
+
+
+def blockwise_copy(
+    source: Tensor,
+    target: Tensor,
+    threads: Any,
+    vector: tuple[int, int] | None = None,
+    *,
+    otherwise: Any = None,
+) -> None:
+    """Each thread moves a block of neighbours, `vector` = (dimension, elements) at a time: CK's blockwise_copy.
+
+    It stands for a register tensor by `tb.partition(shape, threads, "block", vector[0])`, `tb.copy(source, it)` and
+    `tb.copy(it, target)`, both `by` the atom in which a lane moves that many elements; without `vector`, by none.
+    """
+    extents = tuple(target.shape)
+    owners = partition(extents, threads, "block", None if vector is None else vector[0])
+    staged = registers(target.dtype, extents, owners, fallback="staged")
+    copy(source, staged, otherwise=otherwise, by=_lane_atom(source, staged, vector))
+    copy(staged, target, by=_lane_atom(staged, target, vector))
+
+
+def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
+    """The copy atom between the two in which each lane moves `vector[1]` elements."""
+    if vector is None:
+        return None
+    machine = trace("blockwise_copy").machine
+    if machine is None or machine.lanes is None:
+        raise ProgramError("blockwise_copy: vector= needs a machine whose lanes have addresses", author_location(2))
+    spaces = [getattr(t.type, "space", "register") for t in (source, target)]
+    wanted = vector[1] * target.dtype.bits // 8 * machine.lanes
+    atoms = machine.copies_between(*spaces)
+    for atom in atoms:
+        if atom.bytes_moved == wanted:
+            return atom.name
+    widths = sorted({a.bytes_moved // machine.lanes * 8 // target.dtype.bits for a in atoms if a.bytes_moved} - {0})
+    raise ProgramError(
+        f"blockwise_copy: vector={vector}: a lane of {machine.name} moves {', '.join(map(str, widths))} elements of "
+        f"{target.dtype} from {spaces[0]} to {spaces[1]} memory at once, not {vector[1]}",
+        author_location(2),
+    )

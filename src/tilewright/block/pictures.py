@@ -1,0 +1,110 @@
+"""Pictures of a block kernel's tensors: memory with its offsets and banks, registers with their threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Layout
+from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
+from tilewright.algebra.picture.panels import LARGEST_AREA, LARGEST_SIDE
+from tilewright.check.block import definitions
+from tilewright.check.distribution import placement
+from tilewright.check.places import Places
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Program, Value
+from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.machine import Machine, MemoryOperand
+
+
+@dataclass(frozen=True)
+class TensorPicture:
+    """A tensor, ready to be drawn: a notebook shows it, `svg` is the document, `table` is for a terminal.
+
+    `layout` gives the offset of each element, or, with `shape`, the element of that shape for each (thread, value).
+    """
+
+    title: str
+    layout: Any
+    shape: tuple[int, ...] | None = None
+    element_bytes: int | None = None
+
+    @property
+    def svg(self) -> str:
+        """The picture as an SVG document."""
+        return str(self._drawn(layout_svg, partition_svg))
+
+    @property
+    def table(self) -> Any:
+        """The picture as a table for rich's console."""
+        return self._drawn(layout_table, partition_table)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _drawn(self, of_layout: Any, of_partition: Any) -> Any:
+        if self.shape is None:
+            return of_layout(self.layout, element_bytes=self.element_bytes, title=self.title)
+        if len(self.shape) <= 2:
+            return of_partition(self.layout, (*self.shape, 1, 1)[:2], title=self.title)
+        return of_layout(Layout(self.shape), threads=self.layout, title=self.title)
+
+
+class _Offsets:
+    """Offsets as a table, called as a layout is."""
+
+    def __init__(self, found: Any):
+        self.found = found
+        self.shape = found.shape
+
+    def __call__(self, *coordinate: Any) -> int:
+        return int(self.found[tuple(int(c) for c in coordinate)])
+
+
+def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPicture:
+    """The picture of a program's tensor by its name, which is what the author calls it.
+
+    Of a view, each element's offset in the memory it views, in the first round of all loops. A tensor that is too large
+    is cut: one of its stages, then its first rows and columns.
+    """
+    found: dict[str, Value] = {}
+    for value in (*program.args, *(r for op in program.walk() for r in op.results)):
+        if isinstance(value.type, TensorType | RegisterType):
+            found.setdefault(value.name or "", value)
+    if name not in found:
+        raise ProgramError(f"{program.name} has no tensor {name}; it has {', '.join(found)}")
+    value = found[name]
+    places = Places(program, definitions(program))
+    if isinstance(value.type, RegisterType):
+        if value.type.distribution is None:
+            root = places.root(value)
+            raise ProgramError(f"%{name} is a view of registers; draw those, %{root.name}")
+        held = placement(value.type, machine)
+        return TensorPicture(f"%{name}: {value.type}", held.layout, held.shape)
+    return _memory(value, places)
+
+
+def _memory(value: Value, places: Places) -> TensorPicture:
+    kind: TensorType = value.type
+    shape = numbers(kind.shape, f"%{value.name}")
+    dropped = 0
+    while len(shape) - dropped > 2 and prod(shape[dropped:]) > LARGEST_AREA:
+        dropped += 1
+    shown = tuple(min(n, LARGEST_SIDE) for n in shape[dropped:]) or (1,)
+    coordinates = [0] * dropped + list(np.indices(shown[: len(shape) - dropped] or (1,)))
+    root, offsets = places.offsets(value, tuple(coordinates[: len(shape)]))
+    offsets = np.broadcast_to(offsets, shown)
+    table = _Offsets(offsets if root.swizzle is None else root.swizzle(offsets))
+    cut = "" if shown == shape else f", its first {' x '.join(map(str, shown))}"
+    element_bytes = kind.dtype.numpy.itemsize if kind.space == "shared" else None
+    return TensorPicture(f"%{value.name}: {kind}{cut}", table, None, element_bytes)
+
+
+def operand_picture(name: str, operand: Any) -> TensorPicture:
+    """The picture of an atom's operand: what each lane's registers hold, or how it lies in memory."""
+    if isinstance(operand, MemoryOperand):
+        return TensorPicture(name, operand.layout, None, operand.dtype.numpy.itemsize)
+    return TensorPicture(name, operand.layout, (operand.rows, operand.columns))

@@ -1,0 +1,32 @@
+"""A block kernel named on the command line: FILE.py:NAME, or FILE.py where the file holds one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from tilewright.block import Kernel
+from tilewright.errors import ArgumentError
+
+
+def kernel_in(text: str) -> Kernel:
+    """The kernel that FILE.py:NAME names; without a name, the one of the file's own name, or the only one."""
+    file, _, name = text.partition(":")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        raise ArgumentError(f"{text}: there is no file {file}; a kernel is named as FILE.py:NAME")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # what stands beside it may be imported, as when it is run
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    kernels = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
+    chosen = name or (path.stem if path.stem in kernels else next(iter(kernels), "") if len(kernels) == 1 else "")
+    if chosen not in kernels:
+        raise ArgumentError(f"{text}: the block kernels of {file} are {', '.join(kernels) or 'none'}; say FILE.py:NAME")
+    return kernels[chosen]

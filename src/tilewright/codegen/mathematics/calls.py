@@ -1,0 +1,45 @@
+"""Functions in programs: written once a module and called, or, where short, written where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.codegen.mathematics.circular import cos, sin
+from tilewright.codegen.mathematics.error_function import erf
+from tilewright.codegen.mathematics.exponential import exp, exp2, sigmoid, tanh
+from tilewright.codegen.mathematics.lanes import Lanes, Number
+from tilewright.codegen.mathematics.logarithm import log, log2, log10
+from tilewright.codegen.mathematics.power import power
+from tilewright.codegen.text import Writer
+
+FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "exp": exp, "exp2": exp2, "log": log, "log2": log2, "log10": log10, "sin": sin, "cos": cos, "tanh": tanh,
+    "erf": erf, "sigmoid": sigmoid, "powf": power,
+}  # fmt: skip
+"""By the names that formulas use."""
+_IN_PLACE = ("exp", "exp2")
+"""Short functions, which lose more by a call than they cost."""
+
+
+def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits: int) -> str:
+    """The function of floats of so many bits, in all lanes.
+
+    >>> w = Writer()
+    >>> written(w, "tanh", ["%x"], 8, 32)
+    '%v1'
+    >>> print(w.text())
+      %v1 = call <8 x float> @tw.tanh.v8f32(<8 x float> %x)
+    """
+    if name in _IN_PLACE:
+        m = Lanes(w, lanes, bits)
+        return FUNCTIONS[name](m, *map(m.number, values)).text
+    full = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"
+    if full not in w.defined:
+        inner = Writer(fused=w.fused, defined=w.defined)
+        m = Lanes(inner, lanes, bits)
+        form, places = m.form(m.float), [f"%x{i}" for i in range(len(values))]
+        result = FUNCTIONS[name](m, *map(m.number, places))
+        head = f"define internal {form} {full}({', '.join(f'{form} {place}' for place in places)}) nounwind"
+        w.define(full, f"{head} {{\nentry:\n{inner.text()}\n  ret {form} {result}\n}}", inner)
+    form = Lanes(w, lanes, bits).form({32: "float", 64: "double"}[bits])
+    return w.value(f"call {form} {full}({', '.join(f'{form} {v}' for v in values)})")

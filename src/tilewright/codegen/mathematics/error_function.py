@@ -1,0 +1,19 @@
+"""erf: an odd polynomial below 1, above it 1 - e^-Q, where Q stands for -log erfc, a smooth function."""
+
+from __future__ import annotations
+
+from tilewright.codegen.mathematics.coefficients import COEFFICIENTS
+from tilewright.codegen.mathematics.exponential import exp
+from tilewright.codegen.mathematics.lanes import Lanes, Number
+
+_ONE = {32: 4.0, 64: 6.0}
+"""From here on, erf rounds to 1."""
+
+
+def erf(m: Lanes, x: Number) -> Number:
+    """The error function."""
+    a = m.magnitude(x)
+    small = m.fused(a, m.polynomial(a * a, COEFFICIENTS[f"erf.{m.name}"]), a)
+    u = m.select(a > _ONE[m.bits], _ONE[m.bits], a) - 1.0
+    large = 1.0 - exp(m, -m.polynomial(u, COEFFICIENTS[f"erfc.{m.name}"]))
+    return m.with_sign(m.select(a < 1.0, small, large), m.sign_bit(x))

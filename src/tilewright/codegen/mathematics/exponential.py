@@ -1,0 +1,79 @@
+"""exp and exp2, and what they give: tanh and the sigmoid.
+
+x is n + r in units of log 2, n the nearest integer; 2^n is made from the exponent's bits in two factors, each of them a
+normal number, so that the last multiplication alone rounds: overflow and subnormal results come out of it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from tilewright.codegen.mathematics.coefficients import COEFFICIENTS
+from tilewright.codegen.mathematics.lanes import Lanes, Number
+
+LOG2_E = 1.4426950408889634
+LN_2 = Fraction(0x162E42FEFA39EF35793C7673007E5ED5E81E69, 1 << 149)
+"""log 2 to 149 bits."""
+_SHORT = {32: 15, 64: 42}
+"""Bits that may be multiplied by n without rounding."""
+_ARGUMENTS = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
+"""Beyond these, exp is 0 and infinite."""
+_EXPONENTS = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
+TANH_SMALL = 0.625
+
+
+def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
+    """The integer n next to x*scale, as a float, and a word whose lowest bits hold n + 2*bias."""
+    rounder = m.rounder + 2 * m.bias
+    moved = x + rounder if scale == 1.0 else m.fused(x, scale, rounder)
+    return moved - rounder, m.bits_of(moved)
+
+
+def scaled(m: Lanes, p: Number, word: Number) -> Number:
+    """p * 2^n, n from `nearest`."""
+    half = word >> 1
+    return p * m.of_bits(half << m.fraction) * m.of_bits((word - half) << m.fraction)
+
+
+def exp(m: Lanes, x: Number) -> Number:
+    """e to the power of x."""
+    hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
+    x = m.clamped(x, *_ARGUMENTS[m.bits])
+    n, word = nearest(m, x, LOG2_E)
+    r = m.fused(n, -float(LN_2 - hi), m.fused(n, -float(hi), x))
+    q = COEFFICIENTS[f"exp.{m.name}"]
+    if m.w.fused:
+        return scaled(m, m.polynomial(r, (1.0, 1.0, *q)), word)
+    # where products are rounded, r must not be part of one: a third of a unit
+    return scaled(m, r * r * m.polynomial(r, q) + r + 1.0, word)
+
+
+def exp2(m: Lanes, x: Number) -> Number:
+    """2 to the power of x; exact for integers."""
+    x = m.clamped(x, *_EXPONENTS[m.bits])
+    n, word = nearest(m, x)
+    return scaled(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), word)
+
+
+def tanh(m: Lanes, x: Number) -> Number:
+    """The hyperbolic tangent: a polynomial near zero, elsewhere 1 - 2/(e^2a + 1)."""
+    a = m.magnitude(x)
+    z = a * a
+    small = m.fused(a * z, m.polynomial(z, COEFFICIENTS[f"tanh.{m.name}"]), a)
+    large = 1.0 - 2.0 / (exp(m, a + a) + 1.0)
+    return m.with_sign(m.select(a < TANH_SMALL, small, large), m.sign_bit(x))
+
+
+def sigmoid(m: Lanes, x: Number) -> Number:
+    """1/(1 + e^-x), by e = e^-|x|, which does not overflow where the result is still a number.
+
+    What 1 + e and the quotient lose is put right in a step: they would be a unit together.
+    """
+    e = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
+    below = x < 0.0
+    under, lost = m.sum_of(1.0, e)
+    over = m.select(below, e, 1.0)
+    found = over / under
+    product, more = m.product_of(found, under)
+    rest = ((over - product) - more) - found * lost
+    return m.fused(rest, m.select(below, 1.0 - found, found), found)

@@ -1,0 +1,52 @@
+"""`compile` of a block kernel: traced for its parameters, then what `compile_text` does with the text of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.block.kernel import Kernel
+from tilewright.compiler.text import INTERPRETER, TextExecutable
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Program
+from tilewright.targets.registry import CPU, check_target
+
+
+def compile_block(
+    kernel: Kernel,
+    params: Mapping[Any, Any] | None = None,
+    *,
+    target: str | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+) -> TextExecutable:
+    """What a block kernel becomes for a target: call it with arrays, in the order of the kernel's arguments.
+
+    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Without a target, a program
+    of one role becomes machine code for the CPU at hand ("cpu"), any other is interpreted ("interpreter"). `workers` is
+    how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results must come out
+    for all.
+
+    >>> import numpy as np, tilewright.block as tb
+    >>> @tb.kernel()
+    ... def double(x: tb.In("f32", "M", "N"), y: tb.Out("f32", "M", "N"), *, M: tb.Size(1, 65536), N=3):
+    ...     for m in tb.tasks(M):
+    ...         y[m, :] = 2 * x[m, :]
+    >>> compile_block(double, target="interpreter")(np.arange(6, dtype=np.float32).reshape(2, 3))
+    array([[ 0.,  2.,  4.],
+           [ 6.,  8., 10.]], dtype=float32)
+    """
+    if target is not None:
+        check_target(target, (INTERPRETER,))
+    given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
+    try:
+        program = kernel.trace(given)
+        return TextExecutable([program], {}, target or default_target(program), workers, seed)
+    except ProgramError as fault:
+        raise fault.with_traceback(None) from None
+
+
+def default_target(program: Program) -> str:
+    """Where a program runs when nobody says: as machine code where it has one role, otherwise interpreted."""
+    roles = any(op.name in ("role", "channel") for op in program.walk())
+    return INTERPRETER if roles else CPU

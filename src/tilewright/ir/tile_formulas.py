@@ -1,0 +1,139 @@
+"""Numbers, conversions and index expressions as formulas of the block level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import (
+    And,
+    AtLeastZero,
+    Const,
+    Exact,
+    Expr,
+    FloorDiv,
+    IsZero,
+    Max,
+    Min,
+    Mod,
+    Or,
+    Product,
+    Sum,
+    Symbol,
+    Xor,
+)
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+
+_NAMES: dict[type[Expr], str] = {
+    Product: "mul",
+    FloorDiv: "floordiv",
+    Exact: "floordiv",
+    Mod: "mod",
+    Min: "minimum",
+    Max: "maximum",
+    And: "minimum",
+    Or: "maximum",
+    Xor: "xor",
+}
+
+
+def rounded(value: float, dtype: DType) -> Any:
+    """A number as an element type holds it: floats rounded to nearest even, integers wrapped.
+
+    >>> rounded(0.1, dtypes.f16), rounded(300, dtypes.i8)
+    (0.0999755859375, 44)
+    """
+    with np.errstate(all="ignore"):
+        found = np.asarray(value).astype(dtype.numpy)
+    return float(found) if dtype.is_float else int(found)
+
+
+def number(value: float, dtype: DType) -> Formula:
+    """A number of an element type; large integers from parts that every float holds."""
+    found = rounded(value, dtype)
+    if not dtype.is_float and abs(found) > 1 << 53:
+        high, low = divmod(found, 1 << 32)
+        upper = Formula("mul", (number(high, dtype), number(1 << 32, dtype)))
+        return Formula("add", (upper, number(low, dtype)))
+    return Formula.cast(dtype, Formula.number(found))
+
+
+def is_number(formula: Formula) -> bool:
+    """Whether it is a number with a type."""
+    return formula.name == "cast" and formula.parts[0].name == "number"
+
+
+def call(name: str, *parts: Formula) -> Formula:
+    """A function of parts of one type; a number takes on the type of the others, where there are others.
+
+    >>> x = Formula.argument("x")
+    >>> print(call("mul", x, number(0.5, dtypes.f32)).text())
+    x*0.5
+    """
+    if name == "select":
+        condition, *chosen = parts
+        return Formula(name, (condition, *_bare(tuple(chosen))))
+    return Formula(name, _bare(parts))
+
+
+def _bare(parts: tuple[Formula, ...]) -> tuple[Formula, ...]:
+    if all(map(is_number, parts)):
+        return parts
+    return tuple(p.parts[0] if is_number(p) else p for p in parts)
+
+
+def index(e: Expr, dtype: DType) -> Formula:
+    """An expression of the coordinates as an element."""
+    return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))
+
+
+def converted(formula: Formula, kind: DType, to: DType) -> Formula:
+    """The formula's value in another type, as arithmetic converts: no care for what does not fit."""
+    if kind is to:
+        return formula
+    return number(formula.parts[0].value, to) if is_number(formula) and to.is_float else Formula.cast(to, formula)
+
+
+def cast(formula: Formula, kind: DType, to: DType) -> Formula:
+    """What `cast` of the tile level means: floats become integers towards zero, at most the type's limits."""
+    if not kind.is_float or to.kind != "int":
+        return converted(formula, kind, to)
+    if kind.is_narrow:
+        formula, kind = Formula.cast(dtypes.f32, formula), dtypes.f32
+    least, most = (-8, 7) if to is dtypes.i4 else (np.iinfo(to.numpy).min, np.iinfo(to.numpy).max)
+    low, high = Formula.number(float(least)), Formula.number(float(most))
+    inside = call("select", call("eq", formula, formula), Formula.cast(to, formula), number(0, to))
+    above = call("select", call("ge", formula, high), number(int(most), to), inside)
+    return call("select", call("le", formula, low), number(int(least), to), above)
+
+
+def of_expr(e: Expr, data: Mapping[Symbol, Formula]) -> Formula:
+    """An integer expression as a formula of i64; `data` says what symbols that are no coordinates stand for."""
+    if not any(s in data for s in e.symbols):
+        return index(e, dtypes.i64)
+    if isinstance(e, Symbol):
+        return data[e]
+    if isinstance(e, Sum):
+        terms = [
+            of_expr(t, data) if c == 1 else call("mul", of_expr(t, data), number(c, dtypes.i64)) for t, c in e.terms
+        ]
+        if e.constant:
+            terms.append(number(e.constant, dtypes.i64))
+        return reduce(lambda a, b: call("add", a, b), terms)
+    if isinstance(e, AtLeastZero | IsZero):
+        name = "ge" if isinstance(e, AtLeastZero) else "eq"
+        return Formula.cast(dtypes.i64, call(name, of_expr(e.operand, data), number(0, dtypes.i64)))
+    name_of = _NAMES.get(type(e))
+    if name_of is None:
+        raise ProgramError(f"the expression {e} of values known at run time cannot be computed natively yet")
+    if name_of in ("floordiv", "mod"):
+        from tilewright.ir.tile_functions import quotient
+
+        return quotient(name_of, dtypes.i64, *(of_expr(p, data) for p in e.parts))
+    return reduce(lambda a, b: call(name_of, a, b), [of_expr(p, data) for p in e.parts])

@@ -1,0 +1,142 @@
+"""When lanes with addresses of their own can do a copy between views: each moves a run of neighbours, aligned.
+
+A run goes along one axis of the box and begins at a multiple of its length. So along that axis the tensor's stride is
+1, every other stride is a multiple of the run, and where the tensor ends it ends between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from tilewright.algebra import eq, index
+from tilewright.algebra.expr import Const, Expr
+from tilewright.machine.copy import Refused
+from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRequest, is_number, multiple, weight
+
+
+def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator[Condition]:
+    """What a copy between registers and memory needs, `width` bytes a lane."""
+    registers, memory = request.target, request.source
+    if isinstance(memory, RegisterView):
+        registers, memory = memory, registers
+    assert isinstance(registers, RegisterView)
+    assert isinstance(memory, MemoryView)
+    count = run_length(request, width)
+    lanes, values = registers.elements.shape
+    if lanes % wave:
+        raise Refused(f"{registers.name} has {lanes} lanes, not whole waves of {wave}")
+    if values % count:
+        raise Refused(
+            f"a lane holds {values} values of {registers.name}, no multiple of the {count} that {width} bytes are"
+        )
+    yield from _runs(request, memory, _axis_of(registers, request.box, count), count, width, whole=True)
+
+
+def transfer_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
+    """What a copy from global to shared memory needs, `width` bytes a lane; the end of a run may be zero-filled."""
+    source, target = request.source, request.target
+    assert isinstance(source, MemoryView)
+    assert isinstance(target, MemoryView)
+    count = run_length(request, width)
+    if any(target.loose):
+        raise Refused(f"part of the box may lie outside {target.name}, and it has no mask for writing")
+    # the runs go along the axis whose elements are neighbours in the target
+    axis = next((a for a, s in enumerate(request.axes) if is_number(weight(target.offset(), s), 1)), None)
+    if axis is None and count > 1:
+        raise Refused(f"runs of {count} elements are not neighbours in {target.name}: no stride is 1")
+    if axis is not None and request.box[axis] % count:
+        raise Refused(
+            f"rows of {request.box[axis]} elements are not whole runs of {count}, the {width} bytes of a lane"
+        )
+    yield from _runs(request, target, axis, count, width, whole=True)
+    yield from _runs(request, source, axis, count, width, whole=False)
+
+
+def run_length(request: ViewRequest, width: int) -> int:
+    """How many elements a lane moves at once."""
+    if width % request.size:
+        raise Refused(f"a lane moves {width} bytes, which is no multiple of an element's {request.size}")
+    return width // request.size
+
+
+def _axis_of(registers: RegisterView, box: tuple[int, ...], count: int) -> int | None:
+    """The axis of the box along which every run of a lane's values goes."""
+    if count == 1:
+        return None
+    runs = registers.elements.reshape(-1, count)
+    coordinates = np.unravel_index(runs, box, order="F")
+    moving = [d for d, c in enumerate(coordinates) if (c != c[:, :1]).any()]
+    if len(moving) != 1 or (np.diff(coordinates[moving[0]], axis=1) != 1).any():
+        raise Refused(f"{count} values of a lane of {registers.name} are not neighbours along one dimension")
+    starts = coordinates[moving[0]][:, 0]
+    if (starts % count).any():
+        raise Refused(
+            f"{count} values of a lane of {registers.name} begin at element {starts[starts % count != 0][0]} of "
+            f"dimension {moving[0]}, no multiple of {count}"
+        )
+    return moving[0]
+
+
+def _runs(
+    request: ViewRequest, view: MemoryView, axis: int | None, count: int, width: int, whole: bool
+) -> Iterator[Condition]:
+    """That runs along an axis are neighbours in memory, aligned, and cut by no edge (if `whole`)."""
+    what = f"{width} bytes a lane"
+    if view.alignment % width:
+        raise Refused(f"{view.name} is aligned to {view.alignment} bytes; {what} need {width}")
+    if view.swizzle is not None and (1 << view.swizzle.base) % count:
+        raise Refused(f"the swizzle {view.swizzle} of {view.name} tears runs of {count} elements apart")
+    view = view.joined(request.axes)
+    along = None
+    if axis is not None:
+        along = yield from _dimension_along(request, view, axis, count)
+        runs = index("run", request.box[axis] // count)
+        view = view.substituted({request.axes[axis]: runs * count})
+    for d, (coordinate, stride, extent) in enumerate(zip(view.coordinates, view.strides, view.shape, strict=True)):
+        if d == along:
+            yield from multiple(
+                coordinate,
+                count,
+                f"runs of {count} elements of {view.name} begin at {coordinate} in dimension {d}, not always a "
+                f"multiple of {count}: {what} must be aligned",
+            )
+            if whole and view.loose[d]:
+                yield from multiple(
+                    extent,
+                    count,
+                    f"{view.name} has {extent} elements in dimension {d}, no multiple of {count}: its edge cuts a run; "
+                    "a narrower copy ends there",
+                )
+            continue
+        bytes_apart = stride * request.size
+        reason = (
+            f"the stride of dimension {d} of {view.name} is {bytes_apart} bytes, no multiple of the {width} that a "
+            "lane moves at once: its rows are not aligned"
+        )
+        if not multiple(coordinate * stride, count, reason):
+            continue
+        # a stride that is open is asked to be a multiple; one that is a number has to make up for the coordinate
+        yield from multiple(stride if not isinstance(stride, Const) else coordinate * stride, count, reason)
+
+
+def _dimension_along(request: ViewRequest, view: MemoryView, axis: int, count: int) -> Generator[Condition, None, int]:
+    """The dimension of the tensor that an axis of the box walks, step by step (the value of the generator)."""
+    symbol = request.axes[axis]
+    steps: list[tuple[int, Expr | None]] = [
+        (d, weight(c, symbol)) for d, c in enumerate(view.coordinates) if symbol in c.symbols
+    ]
+    if len(steps) != 1 or not is_number(steps[0][1], 1):
+        raise Refused(
+            f"dimension {axis} of the box does not walk one dimension of {view.name} element by element: "
+            f"runs of {count} are not neighbours"
+        )
+    d = steps[0][0]
+    stride = view.strides[d]
+    reason = f"dimension {d} of {view.name} has stride {stride}; runs of {count} elements need stride 1"
+    if isinstance(stride, Const) and stride.value != 1:
+        raise Refused(reason)
+    if not isinstance(stride, Const):
+        yield Condition(eq(stride, 1), reason)
+    return d

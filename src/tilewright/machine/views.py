@@ -1,0 +1,162 @@
+"""What a copy of a block program is asked to do: two views, as expressions.
+
+A `MemoryView` says which element of a tensor each element of the box is, as expressions of the box's axes and of
+whatever else varies: loop variables, sizes that are open until the call. An atom answers for all of their values at
+once, with `Condition`s where an open size decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Swizzle, eq, has_division, linear_form, substitute
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_prove import is_nonneg
+from tilewright.ir.dtypes import DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of sizes for an atom to do a copy, and the sentence that refuses it where it does not.
+
+    `of_array`: it is about the array that a call brings, whose strides a tensor map is made of when the program is
+    launched; the program itself does not decide it.
+    """
+
+    that: Expr
+    reason: str
+    of_array: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """A box of a tensor in memory; `coordinates`, `shape`, `strides` and `loose` have one entry for each dimension.
+
+    `loose` says which coordinates may lie outside the tensor. `alignment` is that of the tensor's first element, in
+    bytes; the swizzle is applied to offsets in elements.
+    """
+
+    name: str
+    space: str
+    coordinates: tuple[Expr, ...]
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    loose: tuple[bool, ...]
+    alignment: int
+    swizzle: Swizzle | None = None
+
+    def offset(self) -> Expr:
+        """The element's place, before the swizzle."""
+        total: Expr = as_expr(0)
+        for coordinate, stride in zip(self.coordinates, self.strides, strict=True):
+            total = total + coordinate * stride
+        return total
+
+    def joined(self, axes: tuple[Symbol, ...]) -> MemoryView:
+        """The same elements, with dimensions joined that one axis of the box runs through.
+
+        A row x of a matrix seen as pixels, [x//(P*Q), x//Q%P, x%Q], is one dimension where the pixels are packed:
+
+        >>> from tilewright.algebra import index
+        >>> x, one = index("x", 64), as_expr(1)
+        >>> pixels = MemoryView(
+        ...     "%y", "global", (x // 35, x // 5 % 7, x % 5), (2 * one, 7 * one, 5 * one), (35 * one, 5 * one, one),
+        ...     (True, False, False), 16,
+        ... )
+        >>> flat = pixels.joined((x,))
+        >>> flat.coordinates, flat.shape, flat.strides
+        ((<x>,), (<70>,), (<1>,))
+        """
+        found = self
+        d = 0
+        while d + 1 < len(found.coordinates):
+            shorter = found._join(d) if has_division(found.coordinates[d], axes) else None
+            if shorter is None:
+                d += 1
+            else:
+                found = shorter
+        return self if any(has_division(c, axes) for c in found.coordinates) else found
+
+    def _join(self, d: int) -> MemoryView | None:
+        """Dimensions d and d + 1 as one, where they are packed and the second coordinate always lies inside."""
+        inner, extent = self.coordinates[d + 1], self.shape[d + 1]
+        if self.strides[d] != self.strides[d + 1] * extent:
+            return None
+        if not is_nonneg(inner) or not is_nonneg(extent - 1 - inner):
+            return None
+
+        def at(parts: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
+            return (*parts[:d], part, *parts[d + 2 :])
+
+        return replace(
+            self,
+            coordinates=at(self.coordinates, self.coordinates[d] * extent + inner),
+            shape=at(self.shape, self.shape[d] * extent),
+            strides=at(self.strides, self.strides[d + 1]),
+            loose=at(self.loose, self.loose[d] or self.loose[d + 1]),
+        )
+
+    def substituted(self, values: dict[Any, Any]) -> MemoryView:
+        """The view with symbols of its coordinates replaced."""
+        return replace(self, coordinates=tuple(substitute(c, values) for c in self.coordinates))
+
+
+@dataclass(frozen=True)
+class RegisterView:
+    """A tensor in registers: the number of the element that each [lane, value] holds."""
+
+    name: str
+    elements: Array
+    space: str = "register"
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """Move a box of elements, one axis for each dimension, from one view to another.
+
+    `otherwise` is what is read outside the source's tensor.
+    """
+
+    axes: tuple[Symbol, ...]
+    dtype: DType
+    source: MemoryView | RegisterView
+    target: MemoryView | RegisterView
+    otherwise: float = 0
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """The extents of the box."""
+        return tuple(int(axis.hi) + 1 for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """The bytes of an element."""
+        return int(self.dtype.numpy.itemsize)
+
+
+def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
+    """That an expression is a multiple of a number: nothing where it always is, otherwise the condition."""
+    rest = e % of
+    if is_number(rest, 0):
+        return []
+    return [Condition(eq(rest, 0), reason)]
+
+
+def weight(e: Expr, axis: Symbol) -> Expr | None:
+    """How far an expression moves at each step of an axis; None where that differs from step to step."""
+    form = linear_form(e, (axis,))
+    return None if form is None else form[0].get(axis, as_expr(0))
+
+
+def is_number(e: Expr | None, n: int) -> bool:
+    """Whether an expression is this number.
+
+    >>> is_number(as_expr(4) - 3, 1)
+    True
+    """
+    return isinstance(e, Const) and e.value == n

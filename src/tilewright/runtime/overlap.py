@@ -1,0 +1,65 @@
+"""Whether arrays share memory, exactly: with one another, or one element of an array with another of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_WORK: Any = 1_000_000
+"""How many candidates numpy may try, a few milliseconds; numpy's stubs of different versions disagree on its type."""
+
+
+def share_memory(a: Array, b: Array) -> bool:
+    """Whether two arrays have an element in common; yes, where that is too costly to decide.
+
+    >>> x = np.zeros(8)
+    >>> share_memory(x[::2], x[1::2]), share_memory(x[::2], x[1::3])
+    (False, True)
+    """
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements of an array lie in the same memory, wholly or in part.
+
+    >>> from numpy.lib.stride_tricks import as_strided
+    >>> x = np.zeros(8, np.float32)
+    >>> overlaps_itself(as_strided(x, (2, 4), (4, 4))), overlaps_itself(as_strided(x, (2, 3), (12, 4)))
+    (True, False)
+    """
+    if array.size <= 1:
+        return False
+    reach = array.itemsize
+    for stride, count in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < reach:
+            break
+        reach += stride * (count - 1)
+    else:
+        return False  # each step goes past all that the smaller steps reach
+    # Elements that coincide differ first along some dimension; how far along it is all that counts, not from where.
+    rest = array
+    for count in array.shape:
+        if count > 1 and share_memory(rest[:1], rest[1:]):
+            return True
+        rest = rest[0, ...]
+    return False
+
+
+def require_own_memory(array: Array, where: str) -> None:
+    """Raises unless an array can be written, each element by itself; `where` names it."""
+    if not array.flags.writeable:
+        raise ArgumentError(f"{where} is written, but the array given is read-only")
+    if overlaps_itself(array):
+        raise ArgumentError(
+            f"{where} is written, but its shape {array.shape} and strides {array.strides} make elements coincide; "
+            "pass an array whose elements each have memory of their own, as numpy.empty gives"
+        )

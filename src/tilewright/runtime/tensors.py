@@ -1,0 +1,131 @@
+"""Arguments of other libraries as numpy arrays that share their memory, and results in the form of what came in.
+
+numpy arrays and torch tensors on the CPU are taken, and anything with DLPack. Results are torch tensors where the first
+array among the arguments is one, numpy arrays otherwise, also for other libraries' arrays. torch is never imported:
+an argument can only be a tensor where its program has done that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import ALL, DType, from_numpy
+from tilewright.runtime.dlpack import from_dlpack
+
+_BY_BITS = {
+    "bf16": ("bfloat16", "int16"),
+    "f8e4m3fn": ("float8_e4m3fn", "int8"),
+    "f8e5m2": ("float8_e5m2", "int8"),
+    "f8e4m3fnuz": ("float8_e4m3fnuz", "int8"),
+    "f8e5m2fnuz": ("float8_e5m2fnuz", "int8"),
+    "f8e8m0fnu": ("float8_e8m0fnu", "int8"),
+}
+"""Element types that numpy lacks: torch's name, and the integers whose bits carry them between the two."""
+
+
+def as_array(argument: Any, where: str) -> Any:
+    """A numpy array that shares the argument's memory; `where` names it in the error.
+
+    >>> as_array(np.ma.masked_array([1.0, 2.0], [False, True]), "x")
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ArgumentError: x is a masked array, whose mask would be lost; pass x.filled(value)
+    """
+    if isinstance(argument, np.ma.MaskedArray):
+        raise ArgumentError(f"{where} is a masked array, whose mask would be lost; pass {_name(where)}.filled(value)")
+    if isinstance(argument, np.ndarray):
+        return argument
+    torch = _torch_of(argument)
+    if torch is not None:
+        return _from_torch(argument, torch, where)
+    if hasattr(argument, "__dlpack__"):
+        return from_dlpack(argument, where)
+    raise ArgumentError(
+        f"{where} is {type(argument).__name__}; it must be an array (numpy, torch on the CPU, or DLPack)"
+    )
+
+
+def _name(where: str) -> str:
+    """The argument's own name, the last word of where it stands."""
+    return where.rsplit(" ", 1)[-1]
+
+
+def _torch_of(argument: Any) -> Any:
+    """torch, where the argument is one of its tensors."""
+    torch = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)  # absent while torch is still being imported
+    return torch if tensor is not None and isinstance(argument, tensor) else None
+
+
+# -- from torch -------------------------------------------------------------------------------------------
+
+
+def _from_torch(tensor: Any, torch: Any, where: str) -> Any:
+    why = _refusal(tensor, torch)
+    if why is not None:
+        what, way_out = why
+        raise ArgumentError(f"{where} {what}; pass {_name(where)}{way_out}")
+    for ours, (name, carrier) in _BY_BITS.items():
+        if tensor.dtype is getattr(torch, name, None):
+            return tensor.view(getattr(torch, carrier)).numpy().view(ALL[ours].numpy)
+    try:
+        return tensor.numpy()
+    except (TypeError, RuntimeError) as fault:  # a kind of tensor that numpy cannot see
+        raise ArgumentError(f"{where} is no plain tensor: {fault}") from None
+
+
+def _refusal(tensor: Any, torch: Any) -> tuple[str, str] | None:
+    """What keeps a tensor's memory from being its values, and what makes a tensor of which they are."""
+    if tensor.requires_grad:
+        return "needs gradients (requires_grad), which are not computed here", ".detach()"
+    if tensor.layout is not torch.strided:
+        return f"is sparse or packed (its layout is {tensor.layout})", ".to_dense()"
+    if getattr(tensor, "is_nested", False):
+        return "is a nested tensor", ".to_padded_tensor(0)"
+    if tensor.is_quantized:
+        return f"is quantised ({tensor.dtype})", ".dequantize()"
+    if tensor.device.type != "cpu":
+        return f"lies on the device {tensor.device}, and this target runs on the CPU", ".cpu()"
+    if tensor.is_conj():
+        return "is a conjugated view, whose memory holds other numbers", ".resolve_conj()"
+    if tensor.is_neg():
+        return "is a negated view, whose memory holds other numbers", ".resolve_neg()"
+    return None
+
+
+# -- back to what came in ---------------------------------------------------------------------------------
+
+
+class Form:
+    """The form in which results are returned: that of the first array among some arguments."""
+
+    def __init__(self, arguments: Iterable[Any]):
+        arrays = (a for a in arguments if hasattr(a, "__dlpack__") and getattr(a, "ndim", None) != 0)
+        first = next(arrays, None)
+        self._torch = None if first is None else _torch_of(first)
+
+    def require(self, kind: DType, where: str) -> None:
+        """Raises where a result of this element type has no such form; `where` names it."""
+        if self._torch is not None and _torch_dtype(self._torch, kind) is None:
+            raise ArgumentError(f"{where} holds {kind}, for which torch has no type; pass numpy arrays")
+
+    def of(self, array: Any) -> Any:
+        """The array in this form, where it has one; memory is shared."""
+        kind = from_numpy(array.dtype)
+        if self._torch is None or kind is None or _torch_dtype(self._torch, kind) is None:
+            return array
+        if kind.name not in _BY_BITS:
+            return self._torch.from_numpy(array)
+        name, carrier = _BY_BITS[kind.name]
+        return self._torch.from_numpy(array.view(carrier)).view(getattr(self._torch, name))
+
+
+def _torch_dtype(torch: Any, kind: DType) -> Any:
+    if kind.name in _BY_BITS:
+        return getattr(torch, _BY_BITS[kind.name][0], None)
+    return getattr(torch, kind.numpy.name, None) if kind.numpy.kind in "fiub" else None

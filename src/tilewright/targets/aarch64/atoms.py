@@ -1,0 +1,46 @@
+"""What AArch64 offers: vector multiply-adds by lane, dot products, and products of 2 x 2 fragments.
+
+A multiply-add picks its first factor from a register by the number of a lane, so one load brings several of them.
+"""
+
+from __future__ import annotations
+
+from tilewright.algebra import Layout
+from tilewright.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
+from tilewright.machine import MultiplyAtom, RegisterOperand
+from tilewright.targets.cpu.portable import vector_atom
+from tilewright.targets.cpu.vectors import vector_copies
+
+
+def _fragments(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
+    """A product of 2 x depth by depth x 2: each register holds two rows of A, two columns of B, or C row by row."""
+    return MultiplyAtom(
+        name,
+        RegisterOperand(2, depth, a, Layout(((depth, 2), 1), ((2, 1), 0))),
+        RegisterOperand(depth, 2, b, Layout(((depth, 2), 1), ((1, depth), 0))),
+        RegisterOperand(2, 2, c, Layout(((2, 2), 1), ((2, 1), 0))),
+        (feature,),
+        cycles=1.0,
+    )
+
+
+MULTIPLY = {
+    atom.name: atom
+    for atom in (
+        vector_atom("neon.f32", 4, 1, (f32, f32, f32), ("neon",), picks=4),
+        vector_atom("neon.f64", 2, 1, (f64, f64, f64), ("neon",), picks=2),
+        vector_atom("neon.i32", 4, 1, (i32, i32, i32), ("neon",), cycles=1.0, picks=4),
+        vector_atom("neon.f16", 8, 1, (f16, f16, f16), ("fullfp16",), picks=8),
+        vector_atom("neon.sdot", 4, 4, (i8, i8, i32), ("dotprod",), picks=4),
+        vector_atom("neon.udot", 4, 4, (u8, u8, i32), ("dotprod",), picks=4),
+        vector_atom("neon.usdot", 4, 4, (u8, i8, i32), ("i8mm",), picks=4),
+        vector_atom("neon.bfdot", 4, 2, (bf16, bf16, f32), ("bf16",), picks=4),
+        vector_atom("neon.bfmlal", 4, 2, (bf16, bf16, f32), ("bf16",), cycles=1.0, picks=4),
+        _fragments("neon.bfmmla", 4, bf16, bf16, f32, "bf16"),
+        _fragments("neon.smmla", 8, i8, i8, i32, "i8mm"),
+        _fragments("neon.ummla", 8, u8, u8, i32, "i8mm"),
+        _fragments("neon.usmmla", 8, u8, i8, i32, "i8mm"),
+    )
+}
+
+COPY = {atom.name: atom for atom in vector_copies("neon", 16, ("neon",))}

@@ -1,0 +1,34 @@
+"""The AArch64 machines: NEON, and what may be there besides; the rates are those of a Neoverse N1."""
+
+from __future__ import annotations
+
+from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.targets.aarch64.atoms import COPY, MULTIPLY
+
+LEVELS = {"aarch64.neon": frozenset({"neon"})}
+OPTIONAL = ("fullfp16", "dotprod", "bf16", "i8mm")
+
+
+def row(name: str, features: frozenset[str]) -> Machine:
+    """A machine with the atoms that its features allow; a workgroup is one worker, on one core."""
+    return Machine(
+        name,
+        lanes=None,
+        waves=1,
+        spaces=spaces_of(shared=None, registers=32 * 16, alignment=128),  # lines of 64 or 128 bytes
+        multiply={name: atom for name, atom in MULTIPLY.items() if features.issuperset(atom.features)},
+        copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
+        features=features,
+        limits=Limits(
+            32,
+            0,
+            16,
+            l1_bytes=64 << 10,
+            l2_bytes=1 << 20,
+            cores=1,
+            clock_ghz=2.5,
+            l2_rate=18.0,
+            far_rate=8.0,
+            load_cycles=0.5,
+        ),
+    )

@@ -1,0 +1,19 @@
+"""What all CPUs share: machine code from loop programs, its loader, the worker pool, and the CPU at hand.
+
+| file          | subject                                                                             |
+|---------------|-------------------------------------------------------------------------------------|
+| family        | what a family of CPUs (x86, AArch64, any other) tells of itself                     |
+| families      | all families, and machines of them by name                                          |
+| portable      | the family of last resort: LLVM's own vectors of 128 bits                            |
+| host          | the CPU at hand: its family, features, caches and cores                              |
+| caches        | sizes of caches and of their lines, as the system tells them                         |
+| target        | a machine that code is made for: the CPU at hand, or a named one                     |
+| emit          | loop programs as LLVM IR                                                             |
+| memory, tails | loads and stores; vectors of which only a part is there                              |
+| products      | multiplication atoms that LLVM has instructions for by itself                        |
+| vectors       | vector copies as atoms                                                               |
+| conversions   | 16-bit floats where the CPU has no instruction for them                              |
+| native        | machine code bound to arrays                                                         |
+| load          | object code into this process                                                        |
+| pool, waiting | the threads that run tasks, and how they wait                                        |
+"""

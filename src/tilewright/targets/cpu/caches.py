@@ -1,0 +1,88 @@
+"""Sizes of caches and of their lines, as the system tells them; None where it does not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_LINUX = Path("/sys/devices/system/cpu/cpu0/cache")
+_SYSCONF = {
+    "line": ("SC_LEVEL1_DCACHE_LINESIZE",),
+    "l1": ("SC_LEVEL1_DCACHE_SIZE",),
+    "l2": ("SC_LEVEL2_CACHE_SIZE",),
+}
+_MACOS = {
+    "line": ("hw.cachelinesize",),
+    "l1": ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
+    "l2": ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
+}
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Bytes of a line, and of the first and second cache of a core."""
+
+    line: int | None
+    l1: int | None
+    l2: int | None
+
+
+@cache
+def caches() -> Caches:
+    """Those of the CPU at hand."""
+    found = {"line": None, "l1": None, "l2": None} | _from_files(_LINUX)
+    for name, value in found.items():
+        if value is None:
+            found[name] = _from_libc(name)
+    return Caches(found["line"], found["l1"], found["l2"])
+
+
+def _from_files(folder: Path) -> dict[str, int | None]:
+    """What Linux writes about the first core's caches.
+
+    >>> _from_files(Path("no such folder"))
+    {}
+    """
+    found: dict[str, int | None] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind in ("Data", "Unified") and level in ("1", "2"):
+                found[f"l{level}"] = _bytes(size)
+            if kind == "Data" and level == "1":
+                found["line"] = int((index / "coherency_line_size").read_text())
+        except (OSError, ValueError):  # some of it is left out on some machines
+            continue
+    return found
+
+
+def _bytes(text: str) -> int:
+    """A size as Linux writes it.
+
+    >>> _bytes("48K"), _bytes("2M"), _bytes("512")
+    (49152, 2097152, 512)
+    """
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+    return int(text[:-1] if unit else text) << unit
+
+
+def _from_libc(name: str) -> int | None:
+    if sys.platform == "darwin":
+        library = ctypes.CDLL(None)
+        value, size = ctypes.c_int64(0), ctypes.c_size_t(8)
+        for key in _MACOS[name]:
+            if library.sysctlbyname(key.encode(), ctypes.byref(value), ctypes.byref(size), None, 0) == 0:
+                return value.value or None
+        return None
+    known = getattr(os, "sysconf_names", {})
+    for key in _SYSCONF[name]:
+        if key in known:
+            try:
+                return os.sysconf(key) or None
+            except OSError:
+                return None
+    return None

@@ -1,0 +1,521 @@
+"""From a loop program to LLVM IR text for a CPU: one function that a worker calls.
+
+`void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then that of scratch
+memory (a piece for each worker), then that of the tile configuration, then the values of open parameters, 64 bits each.
+Vector registers are LLVM values; tile registers are numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum
+from tilewright.algebra.expr_use import Substitution
+from tilewright.codegen.formula import FormulaWriter
+from tilewright.codegen.text import Writer, element, literal, vector
+from tilewright.errors import ProgramError
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir import dtypes
+from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop import VectorType
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.machine import Machine
+from tilewright.targets.cpu import memory, products
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.family import TileRegisters
+
+PAGE = 4096
+SPARE = 512
+"""Bytes at the start of a worker's scratch memory: where stores go whose condition does not hold."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A function's text, and what the caller must provide."""
+
+    text: str
+    name: str
+    arguments: tuple[str, ...]
+    scratch_bytes: int
+    uses_tiles: bool
+
+
+def emit(program: Program, machine: Machine) -> Emitted:
+    """The LLVM IR of a loop program for a machine, which need not be the one at hand."""
+    with building():
+        return Emitter(program, machine).run()
+
+
+class Emitter:
+    """One walk over a loop program: what its registers and memory are in LLVM IR, and the text so far."""
+
+    def __init__(self, program: Program, machine: Machine):
+        self.program = program
+        self.machine, self.family = machine, family_of(machine)
+        self.open = open_parameters(program)
+        self.w = Writer(fused=machine.fused)
+        self.pointers: dict[Value, str] = {}
+        self.registers: dict[Value, str] = {}
+        self.tiles: dict[Value, int] = {}
+        self.free_tiles = list(range(machine.limits.tile_registers))
+        self.scratch = SPARE
+        self.globals: list[str] = []
+        self.uses_tiles = False
+
+    def run(self) -> Emitted:
+        """The function."""
+        w = self.w
+        count = len(self.program.args)
+        for place, arg in enumerate(self.program.args):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * place}") if place else "%args"
+            self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
+        slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * count}")
+        base = w.value(f"load ptr, ptr {slot}")
+        stride = "STRIDE_OF_SCRATCH"
+        mine = w.value(f"mul i64 %worker, {stride}")
+        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
+        for place, parameter in enumerate(self.open):
+            slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + place)}")
+            w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
+        configuration = [w.name("slot"), w.name("config")]
+        place_of_config = len(w.scope.lines)
+        self.block(self.program.body)
+        if self.uses_tiles:
+            tiles = self.family.tiles
+            assert tiles is not None
+            lines = [
+                f"  {configuration[0]} = getelementptr i8, ptr %args, i64 {8 * (count + 1)}",
+                f"  {configuration[1]} = load ptr, ptr {configuration[0]}",
+                *tiles.prologue(self, configuration[1]),
+            ]
+            w.scopes[0].lines.insert(place_of_config, "\n".join(lines))
+            tiles.epilogue(self)
+        line = self.machine.limits.line_bytes
+        size = -(-self.scratch // PAGE) * PAGE + 8 * line  # workers' pieces do not fall on the same cache sets
+        body = w.text().replace(stride, str(size))
+        name = self.program.name
+        parts = [
+            *self.globals,
+            *w.declared,
+            f"define void @{name}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{\nentry:\n{body}\n"
+            "  ret void\n}",
+            "!0 = !{i32 1}",
+        ]
+        arguments = tuple(a.name or "" for a in self.program.args)
+        return Emitted("\n".join(parts) + "\n", name, arguments, size, self.uses_tiles)
+
+    def block(self, block: Block) -> None:
+        """Every operation of a block."""
+        last: dict[Value, Op] = {}  # tile registers that the block makes are free after their last use in it
+        for op in block.ops:
+            if op.name == "alloc" and isinstance(op.attrs["type"], VectorType) and self.is_tile(op.results[0]):
+                last[op.results[0]] = op
+            elif last:
+                touched = (op, *(inner for b in op.blocks for inner in walk_block(b)))
+                last |= {v: op for one in touched for v in one.operands if v in last}
+        ends: dict[Op, list[Value]] = {}
+        for value, op in last.items():
+            ends.setdefault(op, []).append(value)
+        for op in block.ops:
+            getattr(self, f"_{op.name}")(op)
+            for value in ends.get(op, ()):
+                if value in self.tiles:
+                    self.free_tiles.append(self.tiles.pop(value))
+
+    # -- registers and memory -----------------------------------------------------------------------------------
+
+    def lanes(self, value: Value) -> int | None:
+        """The elements of a vector register; None: it holds a single one."""
+        shape = numbers(value.type.shape, "register")
+        return shape[0] if shape else None
+
+    def lanes_of(self, value: Value) -> int:
+        """The elements of a register that is a vector."""
+        found = self.lanes(value)
+        assert found is not None
+        return found
+
+    def kind(self, value: Value) -> str:
+        """The LLVM type of a register."""
+        return vector(value.type.dtype, self.lanes(value))
+
+    def is_tile(self, value: Value) -> bool:
+        """Whether a register is a matrix register."""
+        return len(value.type.shape) == 2
+
+    def register(self, value: Value) -> str:
+        """What a register holds now; zero before anything was written."""
+        found = self.registers.get(value)
+        if found is None:
+            scalar = "0.0" if value.type.dtype.is_float else "0"
+            found = scalar if self.lanes(value) is None else "zeroinitializer"
+            if value.type.dtype.is_narrow and self.lanes(value) is None:
+                found = literal(0.0, value.type.dtype)
+        return found
+
+    def tile(self, value: Value) -> int:
+        """The number of a matrix register."""
+        found = self.tiles.get(value)
+        if found is None:
+            if not self.free_tiles:
+                there = self.machine.limits.tile_registers
+                raise ProgramError(f"{self.machine.name} has {there} tile registers; more are used at once")
+            self.free_tiles.sort(reverse=True)
+            found = self.tiles[value] = self.free_tiles.pop()
+            self.uses_tiles = True
+        return found
+
+    @property
+    def matrix_registers(self) -> TileRegisters:
+        """The instructions of the machine's matrix registers."""
+        found = self.family.tiles
+        if found is None:
+            raise ProgramError(f"{self.machine.name} has no tile registers")
+        return found
+
+    def _alloc(self, op: Op) -> None:
+        kind, value = op.attrs["type"], op.results[0]
+        if isinstance(kind, TensorType):
+            size = kind.cosize() * kind.dtype.numpy.itemsize
+            self.pointers[value] = self.w.placed(
+                0, ("scratch", value), f"getelementptr i8, ptr {self.spare}, i64 {self.scratch}"
+            )
+            line = self.machine.limits.line_bytes
+            self.scratch = -(-(self.scratch + size) // line) * line
+        elif isinstance(kind, VectorType):
+            self.registers.pop(value, None)
+
+    def _bitcast(self, op: Op) -> None:
+        self.pointers[op.results[0]] = self.pointers[op.operands[0]]
+
+    def _constant(self, op: Op) -> None:
+        shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
+        grids = np.ogrid[tuple(slice(0, n) for n in shape)]
+        names = dict(zip((s.name for s in op.attrs["over"]), grids, strict=True))
+        values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape).reshape(-1)
+        kind = element(op.attrs["dtype"])
+        name = f"@table{len(self.globals)}"
+        entries = ", ".join(f"{kind} {v}" for v in values.tolist())
+        self.globals.append(f"{name} = internal constant [{values.size} x {kind}] [{entries}], align 64")
+        self.pointers[op.results[0]] = name
+
+    def where(self, buffer: Value, offset: Expr) -> str:
+        """The pointer to an element."""
+        size = buffer.type.dtype.numpy.itemsize
+        return self.w.address(self.pointers[buffer], buffer, offset, size)
+
+    def _fetch(self, op: Op) -> None:
+        kind = op.operands[0].type.dtype
+        pointer = self.where(op.operands[0], op.attrs["at"][0])
+        text = self.w.value(f"load {element(kind)}, ptr {pointer}")
+        if kind is dtypes.i4:
+            text = FormulaWriter(self.w, None, None, lambda f: ("", None)).cast(text, kind, dtypes.i64)
+        elif kind.bits < 64:
+            word = "zext" if kind.numpy.kind in "ub" else "sext"
+            text = self.w.value(f"{word} {element(kind)} {text} to i64")
+        self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
+
+    def _read(self, op: Op) -> None:
+        value = op.operands[0]
+        text = self.register(value)
+        kind = value.type.dtype
+        if kind.bits < 64:
+            text = self.w.value(f"sext {element(kind)} {text} to i64")
+        self.w.symbols[op.attrs["symbol"]] = (text, self.w.scope.depth)
+
+    # -- loads and stores ---------------------------------------------------------------------------------------
+
+    def _load(self, op: Op) -> None:
+        memory.load(self, op)
+
+    def _store(self, op: Op) -> None:
+        memory.store(self, op)
+
+    def _prefetch(self, op: Op) -> None:
+        memory.prefetch(self, op)
+
+    def _atomic(self, op: Op) -> None:
+        memory.atomic(self, op)
+
+    # -- arithmetic -------------------------------------------------------------------------------------------
+
+    def _fill(self, op: Op) -> None:
+        value = op.operands[0]
+        if self.is_tile(value):
+            if op.attrs["value"] != 0:
+                raise ProgramError("a tile register can only be filled with zero")
+            self.matrix_registers.zero(self, self.tile(value))
+            return
+        self.registers[value] = memory.splat(self, op.attrs["value"], value)
+
+    def _compute(self, op: Op) -> None:
+        target = op.operands[0]
+        lanes = self.lanes(target)
+        lane = op.attrs["over"][0] if op.attrs.get("over") else None
+
+        def leaf(f: Formula) -> Any:
+            value = op.operands[f.value]
+            text = self.register(value)
+            if lanes is not None and self.lanes(value) is None:
+                text = self.w.splat(text, element(value.type.dtype), lanes)
+            return text, value.type.dtype
+
+        formula: Formula = op.attrs["formula"]
+        if formula.name == "operand":
+            self.registers[target] = leaf(formula)[0]
+            return
+        self.registers[target] = FormulaWriter(self.w, lanes, lane, leaf).write(formula, target.type.dtype)
+
+    def _shuffle(self, op: Op) -> None:
+        target, source = op.operands
+        lanes, width = self.lanes(target), self.lanes(source)
+        assert lanes is not None
+        assert width is not None
+        (lane,) = op.attrs["over"]
+        places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
+        kind = element(source.type.dtype)
+        form = f"<{width} x {kind}>"
+        mask = ", ".join(f"i32 {p}" for p in places)
+        self.registers[target] = self.w.value(
+            f"shufflevector {form} {self.register(source)}, {form} poison, <{lanes} x i32> <{mask}>"
+        )
+
+    def _reduce(self, op: Op) -> None:
+        source, target = op.operands
+        lanes = self.lanes(source)
+        assert lanes is not None
+        kind = source.type.dtype
+        total: Any = None
+        name = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[op.attrs["with"]]
+        for i in range(lanes):
+            one = self.w.value(f"extractelement {self.kind(source)} {self.register(source)}, i64 {i}")
+            if total is None:
+                total = one
+                continue
+            parts = {1: total, 2: one}
+            writer = FormulaWriter(self.w, None, None, lambda f, parts=parts: (parts[f.value], kind))  # type: ignore[misc]
+            total = writer.write(Formula(name, (Formula.operand(1), Formula.operand(2))), kind)
+        self.registers[target] = total
+
+    def _atom(self, op: Op) -> None:
+        self.multiply(op)
+
+    def multiply(self, op: Op) -> None:
+        """C += A * B by an atom's instruction."""
+        name = op.attrs["atom"]
+        write = self.family.products.get(name)
+        if write is None:
+            raise ProgramError(f"the atom {name} is none of {self.machine.name}")
+        write(self, op)
+
+    # -- control ----------------------------------------------------------------------------------------------
+
+    def _let(self, op: Op) -> None:
+        pass
+
+    def _barrier(self, op: Op) -> None:
+        pass
+
+    def _carried(self, blocks: tuple[Block, ...]) -> list[Value]:
+        """The registers made outside that the blocks change."""
+        found: dict[Value, None] = {}
+
+        def walk(block: Block) -> None:
+            for op in block.ops:
+                if op.name in ("load", "compute", "shuffle", "fill", "atom"):
+                    found[op.operands[0]] = None
+                elif op.name == "reduce":
+                    found[op.operands[1]] = None
+                for inner in op.blocks:
+                    walk(inner)
+
+        inside = {r for b in blocks for op in walk_block(b) for r in op.results}
+        for block in blocks:
+            walk(block)
+        return [v for v in found if v not in inside and not self.is_tile(v)]
+
+    def _for(self, op: Op) -> None:
+        self._nest(op, list(op.attrs["ranges"]))
+
+    def _nest(self, op: Op, ranges: list[Range]) -> None:
+        if not ranges:
+            for block in op.blocks:
+                self.block(block)
+            return
+        loop = ranges[0]
+        lo, hi = self.w.integer(loop.lo), self.w.integer(loop.hi)
+        sure = isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.lo.value < loop.hi.value
+        self._loop(op.blocks, loop.symbol, lo, hi, str(loop.step), sure, lambda: self._nest(op, ranges[1:]))
+
+    def _loop(
+        self, blocks: tuple[Block, ...], variable: Symbol | None, lo: str, hi: str, step: str, sure: bool, body: Any
+    ) -> str:
+        """A loop from lo to below hi; gives the name of its variable."""
+        w = self.w
+        carried = self._carried(blocks)
+        start = {v: self.register(v) for v in carried}
+        w.count += 1
+        head, done = f"loop{w.count}", f"done{w.count}"
+        before = w.scope
+        hoisted_in = w.block
+        inner = w.open()
+        if not sure:
+            guard = w.name("some")
+            before.lines.insert(len(before.lines) - 1, f"  {guard} = icmp slt i64 {lo}, {hi}")
+            before.lines.insert(len(before.lines) - 1, f"  br i1 {guard}, label %{head}, label %{done}")
+        else:
+            before.lines.insert(len(before.lines) - 1, f"  br label %{head}")
+        w.label(head)
+        counter = w.name("i")
+        phis = len(inner.lines)
+        names = {v: w.name("r") for v in carried}
+        if variable is not None:
+            w.symbols[variable] = (counter, inner.depth)
+        inner.lines.append("")
+        self.registers |= names
+        body_out = body(counter) if variable is None else body()
+        assert body_out is None
+        following = w.value(f"add i64 {counter}, {step}")
+        latch = w.block
+        again = w.value(f"icmp slt i64 {following}, {hi}")
+        w.line(f"br i1 {again}, label %{head}, label %{done}")
+        rows = [f"  {counter} = phi i64 [{lo}, %{hoisted_in}], [{following}, %{latch}]"]
+        for v in carried:
+            rows.append(
+                f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{self.register(v)}, %{latch}]"
+            )
+        inner.lines[phis] = "\n".join(rows)
+        ends = {v: self.register(v) for v in carried}
+        w.close()
+        w.label(done)
+        for v in carried:
+            if sure:
+                self.registers[v] = ends[v]
+            else:
+                out = w.name("e")
+                w.line(f"{out} = phi {self.kind(v)} [{start[v]}, %{hoisted_in}], [{ends[v]}, %{latch}]")
+                self.registers[v] = out
+        return counter
+
+    def _tasks(self, op: Op) -> None:
+        w = self.w
+        ranges: tuple[Range, ...] = op.attrs["ranges"]
+        counts = [maximum(-(-(r.hi - r.lo) // r.step), 0) for r in ranges]
+        self._check_task_limits(ranges)
+        whole = as_expr(1)
+        for count in counts:
+            whole = whole * count
+        total = w.integer(whole)
+        schedule = op.attrs.get("schedule", "strided")
+        if schedule == "contiguous":
+            more = w.value(f"add i64 %workers, {w.integer(whole - 1)}")
+            part = w.value(f"udiv i64 {more}, %workers")
+            first = w.value(f"mul i64 %worker, {part}")
+            end = w.value(f"add i64 {first}, {part}")
+            w.declare("i64 @llvm.smin.i64(i64, i64)")
+            last = w.value(f"call i64 @llvm.smin.i64(i64 {end}, i64 {total})")
+            step = "1"
+        else:
+            first, last, step = "%worker", total, "%workers"
+
+        def body(counter: str) -> None:
+            rest = counter
+            for r, count in reversed(list(zip(ranges, counts, strict=True))):
+                outermost = r is ranges[0]
+                digit = rest if outermost else w.value(f"urem i64 {rest}, {w.integer(count)}")
+                if not outermost:
+                    rest = w.value(f"udiv i64 {rest}, {w.integer(count)}")
+                scaled = digit if r.step == 1 else w.value(f"mul i64 {digit}, {r.step}")
+                value = scaled if r.lo is as_expr(0) else w.value(f"add i64 {scaled}, {w.integer(r.lo)}")
+                w.symbols[r.symbol] = (value, w.scope.depth)
+            self.block(op.blocks[0])
+
+        self._loop(op.blocks, None, first, last, step, False, body)
+
+    def _check_task_limits(self, ranges: tuple[Range, ...]) -> None:
+        """Tasks are counted before the first one is done: nothing but parameters may say how many there are."""
+        known = set(self.open)
+
+        def tells(e: Expr) -> bool:
+            return all(s in known or (s.definition is not None and tells(s.definition)) for s in e.symbols)
+
+        for r in ranges:
+            for e in (r.lo, r.hi):
+                if not tells(e):
+                    raise ProgramError(f"the limit {e} of tasks is neither a number nor made of open parameters")
+
+    def _if(self, op: Op) -> None:
+        if self.open and products.only_products(self, op):
+            products.multiply_where(self, op)
+            return
+        w = self.w
+        carried = self._carried(op.blocks)
+        condition = w.condition(op.attrs["when"])
+        w.count += 1
+        number = w.count
+        start = {v: self.register(v) for v in carried}
+        before = w.block
+        names = [f"then{number}", f"else{number}"][: len(op.blocks)]
+        done = f"end{number}"
+        otherwise = names[1] if len(names) == 2 else done
+        ends: list[tuple[str, dict[Value, str]]] = []
+        branch_at: list[Any] = []
+        w.scope.lines.append(branch_at)
+        for name, block in zip(names, op.blocks, strict=True):
+            self.registers |= start
+            w.open()
+            w.label(name)
+            self.block(block)
+            w.line(f"br label %{done}")
+            ends.append((w.block, {v: self.register(v) for v in carried}))
+            hoisted = w.scopes[-2].before_inner
+            w.close()
+            branch_at += hoisted
+            hoisted.clear()
+        branch_at.append(f"  br i1 {condition}, label %{names[0]}, label %{otherwise}")
+        if len(names) == 1:
+            ends.append((before, start))
+        w.label(done)
+        for v in carried:
+            out = w.name("e")
+            arms = ", ".join(f"[{values[v]}, %{label}]" for label, values in ends)
+            w.line(f"{out} = phi {self.kind(v)} {arms}")
+            self.registers[v] = out
+
+    def _while(self, op: Op) -> None:
+        w = self.w
+        flag = op.operands[0]
+        carried = self._carried(op.blocks)
+        start = {v: self.register(v) for v in carried}
+        w.count += 1
+        head, inside, done = f"while{w.count}", f"body{w.count}", f"done{w.count}"
+        before = w.block
+        outer = w.scope
+        inner = w.open()
+        outer.lines.insert(len(outer.lines) - 1, f"  br label %{head}")
+        w.label(head)
+        phis = len(inner.lines)
+        names = {v: w.name("r") for v in carried}
+        inner.lines.append("")
+        self.registers |= names
+        going = w.value(f"icmp ne i64 {self.register(flag)}, 0")
+        w.line(f"br i1 {going}, label %{inside}, label %{done}")
+        w.label(inside)
+        self.block(op.blocks[0])
+        w.line(f"br label %{head}")
+        latch = w.block
+        rows = [
+            f"  {names[v]} = phi {self.kind(v)} [{start[v]}, %{before}], [{self.register(v)}, %{latch}]"
+            for v in carried
+        ]
+        inner.lines[phis] = "\n".join(rows)
+        w.close()
+        w.label(done)
+        self.registers |= names

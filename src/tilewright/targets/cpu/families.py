@@ -1,0 +1,39 @@
+"""All families of CPUs, and their machines by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from tilewright.machine import Machine
+from tilewright.targets.cpu.family import Family
+
+_MODULES = {
+    "x86": "tilewright.targets.x86.family",
+    "aarch64": "tilewright.targets.aarch64.family",
+    "portable": "tilewright.targets.cpu.portable",
+}
+
+
+def family(name: str) -> Family:
+    """The family of that name."""
+    return cast(Family, import_module(_MODULES[name]).FAMILY)
+
+
+def family_of_architecture(architecture: str) -> Family | None:
+    """The family of what Python's `platform.machine()` says; None where only the portable one fits."""
+    return next((f for f in map(family, _MODULES) if architecture in f.architectures), None)
+
+
+def family_of(machine: Machine) -> Family:
+    """The family that a machine belongs to, by its name."""
+    return family(machine.name.partition(".")[0])
+
+
+def is_cpu(name: str) -> bool:
+    """Whether a machine's name is that of a CPU.
+
+    >>> is_cpu("x86.avx2"), is_cpu("hopper")
+    (True, False)
+    """
+    return name.partition(".")[0] in _MODULES

@@ -1,0 +1,108 @@
+"""Object code into this process: found in the cache or generated, then linked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import cache
+from typing import Any
+
+from tilewright.errors import CodeGenerationError
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.toolchain import toolchain
+from tilewright.targets.cpu import conversions
+from tilewright.targets.cpu.target import CodeOptions, host
+
+_lock = threading.Lock()
+_count = 0
+
+
+_held: list[Any] = []
+
+
+def _before_fork() -> None:
+    """A process is not forked while a thread is inside LLVM: the locks held there would stay held in the child."""
+    _lock.acquire()
+    llvm = sys.modules.get("llvmlite.binding.ffi")
+    inner = getattr(getattr(llvm, "lib", None), "_lock", None)
+    if inner is not None:
+        inner.__enter__()
+        _held.append(inner)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().__exit__(None, None, None)
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+class Code:
+    """Linked machine code; it stays as long as this does."""
+
+    def __init__(self, engine: Any):
+        self.engine = engine
+
+    def address(self, name: str) -> int:
+        """The address of a function."""
+        return int(self.engine[name])
+
+
+def versions(options: CodeOptions) -> str:
+    """What generated code depends on besides its text."""
+    return f"{toolchain()} {options}"
+
+
+def object_of(text: str) -> bytes:
+    """The object code of LLVM IR text for the CPU at hand."""
+    options = host().options
+    key = disk.key_of("llvm", text, versions(options))
+    found = disk.load(key)
+    if found is None:
+        found = HELPER.ask(options.request("object"), text)
+        disk.store(key, found)
+    return found
+
+
+@cache
+def _linker() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    options = host().options
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=options.cpu, features=options.features, opt=2, jit=True
+    )
+    # The older linker (RuntimeDyld) ends the process on AArch64 where memory lies too far apart for its branches.
+    return llvm.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=False)
+
+
+def link(data: bytes, names: tuple[str, ...]) -> Code:
+    """Object code, linked; `names` are the functions that are called."""
+    global _count
+    import llvmlite.binding as llvm
+
+    builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
+    for name in names:
+        builder = builder.export_symbol(name)
+    if conversions.needed_by(data) and names != conversions.NAMES:
+        for name, address in conversions.addresses().items():
+            builder = builder.import_symbol(name, address)
+    with _lock:
+        _count += 1
+        try:
+            return Code(builder.link(_linker(), f"tilewright{_count}"))
+        except RuntimeError as fault:
+            raise CodeGenerationError(f"machine code could not be linked: {fault}") from None
+
+
+def load_text(text: str) -> Code:
+    """LLVM IR text, generated and linked; all its functions can be called."""
+    names = tuple(line.split("@")[1].split("(")[0] for line in text.splitlines() if line.startswith("define void @"))
+    return link(object_of(text), names)

@@ -1,0 +1,185 @@
+"""Loads and stores as LLVM IR: whole vectors, single lanes, tiles; prefetches and atomics."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.codegen.text import element, literal
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, Value
+from tilewright.passes.places import at_start, linear_factor, linear_step
+from tilewright.targets.cpu import tails
+
+if TYPE_CHECKING:
+    from tilewright.targets.cpu.emit import Emitter
+
+_KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
+"""The element types that LLVM has; others travel as bytes."""
+
+
+def load(e: Emitter, op: Op) -> None:
+    """A load: whole, masked, or lane by lane; a tile with its rows."""
+    target, buffer = op.operands
+    offset = op.attrs["at"][0]
+    if e.is_tile(target):
+        row, inner = op.attrs["over"]
+        pointer = e.where(buffer, at_start(offset, row, inner))
+        stride = _row_stride(e, offset, row, buffer)
+        e.matrix_registers.load(e, op, e.tile(target), pointer, stride)
+        return
+    e.registers[target] = _loaded(e, op, target, buffer, offset)
+
+
+def _row_stride(e: Emitter, offset: Expr, row: Symbol, buffer: Value) -> str:
+    """The bytes from one row of a tile to the next."""
+    factor = linear_factor(offset, row)
+    assert factor is not None
+    return e.w.integer(factor * buffer.type.dtype.numpy.itemsize)
+
+
+def _loaded(e: Emitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+    lanes, kind = e.lanes(target), element(target.type.dtype)
+    lane = op.attrs["over"][0] if op.attrs["over"] else None
+    when = op.attrs.get("when")
+    other = splat(e, op.attrs.get("otherwise", 0), target)
+    align = target.type.dtype.numpy.itemsize
+    if lane is None or lanes is None:
+        pointer = guarded(e, e.where(buffer, offset), when)
+        return _chosen(e, e.w.value(f"load {kind}, ptr {pointer}, align {align}"), when, other, kind)
+    step = linear_step(offset, lane)
+    form = f"<{lanes} x {kind}>"
+    if when is not None and lane in when.symbols:
+        return tails.load(e, buffer, offset, lane, lanes, step, when, other, target)
+    if step == 1:
+        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
+        return _chosen(e, e.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
+    if step == 0:
+        pointer = guarded(e, e.where(buffer, offset), when)
+        one = e.w.value(f"load {kind}, ptr {pointer}, align {align}")
+        return _chosen(e, e.w.splat(one, kind, lanes), when, other, form)
+    total = tails.load_pieces(e, buffer, offset, lane, _neighbours(offset, lane, lanes), target, "poison", when)
+    return _chosen(e, total, when, other, form)
+
+
+def _neighbours(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]:
+    """(first lane, lanes) of pieces that lie side by side in memory, each a power of two long.
+
+    >>> from tilewright.algebra.expr import index
+    >>> l = index("l", 8)
+    >>> _neighbours(100*(l // 4) + l % 4, l, 8)
+    [(0, 4), (4, 4)]
+    """
+    places = [Substitution({lane: i})(offset) for i in range(lanes)]
+    beside = [i > 0 and places[i] - places[i - 1] is as_expr(1) for i in range(lanes)]
+    starts = [i for i in range(lanes) if not beside[i]]
+    runs = [(start, end - start) for start, end in pairwise([*starts, lanes])]
+    return [piece for start, count in runs for piece in tails.powers_of_two(start, count)]
+
+
+def guarded(e: Emitter, pointer: str, when: Expr | None) -> str:
+    """The pointer, or that of spare memory where the condition does not hold."""
+    if when is None:
+        return pointer
+    return e.w.value(f"select i1 {e.w.condition(when)}, ptr {pointer}, ptr {e.spare}")
+
+
+def _chosen(e: Emitter, value: str, when: Expr | None, other: str, form: str) -> str:
+    if when is None:
+        return value
+    return e.w.value(f"select i1 {e.w.condition(when)}, {form} {value}, {form} {other}")
+
+
+def splat(e: Emitter, number: Any, target: Value) -> str:
+    """A number in all lanes."""
+    kind, lanes = target.type.dtype, e.lanes(target)
+    if kind.name not in _KNOWN:
+        number = int(np.asarray(number).astype(kind.numpy).view(np.uint8))
+        kind = dtypes.u8
+    text = literal(number, kind)
+    if lanes is None:
+        return text
+    return f"<{', '.join([f'{element(kind)} {text}'] * lanes)}>" if number != 0 else "zeroinitializer"
+
+
+def store(e: Emitter, op: Op) -> None:
+    """A store: whole, masked, or lane by lane; a tile with its rows."""
+    source, buffer = op.operands
+    offset, when = op.attrs["at"][0], op.attrs.get("when")
+    if e.is_tile(source):
+        row, inner = op.attrs["over"]
+        pointer = e.where(buffer, at_start(offset, row, inner))
+        stride = _row_stride(e, offset, row, buffer)
+        e.matrix_registers.store(e, e.tile(source), pointer, stride)
+        return
+    lanes, kind = e.lanes(source), element(source.type.dtype)
+    lane = op.attrs["over"][0] if op.attrs["over"] else None
+    align = source.type.dtype.numpy.itemsize
+    value = e.register(source)
+    if lane is None or lanes is None:
+        e.w.line(f"store {kind} {value}, ptr {guarded(e, e.where(buffer, offset), when)}, align {align}")
+        return
+    form, step = f"<{lanes} x {kind}>", linear_step(offset, lane)
+    masked = when is not None and lane in when.symbols
+    if step == 1 and not masked:
+        pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
+        full = lanes * align
+        bypass = (
+            op.attrs.get("stream")
+            and buffer not in e.program.args  # arrays of callers lie at multiples of their element only
+            and when is None
+            and full in (16, 32, 64)
+            and _aligned(offset, lane, full // align)
+        )
+        hint = f"align {full}, !nontemporal !0" if bypass else f"align {align}"
+        e.w.line(f"store {form} {value}, ptr {pointer}, {hint}")
+        return
+    if step == 1:
+        assert when is not None
+        tails.store(e, source, buffer, offset, lane, when)
+        return
+    store_lanes(e, source, buffer, offset, lane, when)
+
+
+def store_lanes(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
+    """Lane by lane; where the condition fails, into spare memory. Where none depends on the lane, in pieces."""
+    form, kind = e.kind(source), element(source.type.dtype)
+    align, value = source.type.dtype.numpy.itemsize, e.register(source)
+    if when is None:
+        tails.store_pieces(e, buffer, offset, lane, _neighbours(offset, lane, e.lanes_of(source)), source)
+        return
+    for i in range(e.lanes_of(source)):
+        images = Substitution({lane: i})
+        one = e.w.value(f"extractelement {form} {value}, i64 {i}")
+        pointer = guarded(e, e.where(buffer, images(offset)), images(when))
+        e.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
+
+
+def prefetch(e: Emitter, op: Op) -> None:
+    """A hint that memory will be used."""
+    e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
+    pointer = e.where(op.operands[0], op.attrs["at"][0])
+    e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
+
+
+def atomic(e: Emitter, op: Op) -> None:
+    """An update that other workers may do at the same time."""
+    source, buffer = op.operands
+    kind = source.type.dtype
+    pointer = guarded(e, e.where(buffer, op.attrs["at"][0]), op.attrs.get("when"))
+    how = op.attrs["how"]
+    if kind.is_float:
+        word = {"add": "fadd", "min": "fminimum", "max": "fmaximum"}[how]  # what is no number stays
+    else:
+        word = how if how == "add" else ("u" if kind.numpy.kind == "u" else "") + how
+    e.w.value(f"atomicrmw {word} ptr {pointer}, {element(kind)} {e.register(source)} monotonic")
+
+
+def _aligned(offset: Expr, lane: Symbol, elements: int) -> bool:
+    """Whether the place of lane 0 is a multiple of so many elements."""
+    start = at_start(offset, lane)
+    return (start % elements) is as_expr(0)

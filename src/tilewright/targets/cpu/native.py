@@ -1,0 +1,239 @@
+"""A loop program as machine code: compiled once, called with arrays, or bound to them for repeated launches."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ArgumentError, MissingAtomWarning
+from tilewright.ir.binding import open_parameters
+from tilewright.ir.core import Program
+from tilewright.ir.loop import LOOP
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.machine import Machine
+from tilewright.passes.lower import lower
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.dump import Dump
+from tilewright.runtime.sizes import sizes_of
+from tilewright.targets.cpu.emit import Emitted, emit
+from tilewright.targets.cpu.families import family_of
+from tilewright.targets.cpu.load import link, versions
+from tilewright.targets.cpu.pool import aligned, pool
+from tilewright.targets.cpu.target import CpuTarget
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_reported: set[str] = set()
+
+
+class Kernel:
+    """A program's machine code for a target, and what a call needs.
+
+    `described` is the machine that the program was written for; where the target has not its atoms, their products run
+    as loops of the same meaning. Code that does not run here is only made where its text or object is asked for.
+    """
+
+    def __init__(self, program: Program, described: Machine | None, target: CpuTarget, dump: Dump):
+        self.program = program
+        self.open = open_parameters(program)
+        self.machine, self.target = described, target
+        self._loop: Program | None = None
+        self._emitted: Emitted | None = None
+        self._object: bytes | None = None
+        self.slow: tuple[str, ...] = ()
+        if not target.runs:
+            self.slow = self._lower(dump)
+            return
+        key = disk.key_of("cpu", target.machine.name, str(program), versions(target.options))
+        kept = disk.load(key) if not dump.wanted else None
+        if kept is None:
+            self.slow = self._lower(dump)
+            made = self._emit(dump)
+            code = HELPER.ask(target.options.request("object"), made.text)
+            dump.write("generate", "s", lambda: self.assembly)
+            header: dict[str, Any] = {
+                "name": made.name,
+                "scratch": made.scratch_bytes,
+                "tiles": made.uses_tiles,
+                "slow": list(self.slow),
+            }
+            disk.store(key, json.dumps(header).encode() + b"\n" + code)
+        else:
+            head, _, code = kept.partition(b"\n")
+            header = json.loads(head)
+            self.slow = tuple(header["slow"])
+        for reason in self.slow:
+            if reason not in _reported:
+                _reported.add(reason)
+                warnings.warn(reason, MissingAtomWarning, stacklevel=5)
+        self._object = code
+        self.code = link(code, (header["name"],))
+        self.entry = self.code.address(header["name"])
+        self.scratch_bytes = header["scratch"]
+
+    def _lower(self, dump: Dump) -> tuple[str, ...]:
+        if self.program.level is LOOP:
+            self._loop = self.program
+            return ()
+        lowered = lower(self.program, self.machine, self.target.machine)
+        self._loop = lowered.program
+        dump.write("lower", "loop", lambda: str(lowered.program))
+        return lowered.slow
+
+    def _emit(self, dump: Dump) -> Emitted:
+        assert self._loop is not None
+        self._emitted = emit(self._loop, self.target.machine)
+        made = self._emitted
+        dump.write("emit", "ll", lambda: made.text)
+        return made
+
+    @property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and what a caller must provide."""
+        if self._emitted is None:
+            self._emitted = emit(self.loop, self.target.machine)
+        return self._emitted
+
+    @property
+    def object(self) -> bytes:
+        """The object code."""
+        if self._object is None:
+            self._object = HELPER.ask(self.target.options.request("object"), self.llvm)
+        return self._object
+
+    @property
+    def loop(self) -> Program:
+        """The loop program."""
+        if self._loop is None:
+            self._lower(Dump(None))
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM IR."""
+        return self.emitted.text
+
+    @property
+    def assembly(self) -> str:
+        """The assembly."""
+        return HELPER.ask(self.target.options.request("assembly"), self.llvm).decode()
+
+    def launch(
+        self, arrays: list[Array], workers: int | None = None, params: Mapping[str, int] | None = None
+    ) -> Callable[[], None]:
+        """The program bound to arrays; call it as often as wanted.
+
+        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        """
+        name = self.program.name
+        self.target.require(name)
+        if len(arrays) != len(self.program.args):
+            raise ArgumentError(f"{name} takes {len(self.program.args)} arrays, not {len(arrays)}")
+        if workers is not None and workers < 1:
+            raise ArgumentError(f"{name}: workers={workers}; at least one is needed")
+        values: list[int] = []
+        kinds: list[TensorType] = [a.type for a in self.program.args]
+        if self.open or params:
+            names = [a.name or "" for a in self.program.args]
+            found = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params)
+            values = list(found.values())
+            kinds = [k.mapped(Substitution(dict(zip(self.open, values, strict=True)))) for k in kinds]
+        staged: list[tuple[Array, Array, Array, str]] = []
+        for place, (array, arg, kind) in enumerate(zip(arrays, self.program.args, kinds, strict=True)):
+            self._check(array, arg.name or "", kind)
+            if kind.strides is not None or kind.swizzle is not None:
+                flat = np.zeros(kind.cosize(), array.dtype)
+                staged.append((array, flat, _places(kind), kind.role or "in"))
+                arrays = [*arrays[:place], flat, *arrays[place + 1 :]]
+        self._check_overlap(arrays)
+        started = self.start(arrays, workers, values)
+        return StagedLaunch(started, staged) if staged else started
+
+    def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
+        """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
+        return Launch(self, arrays, workers, values)
+
+    def _check(self, array: Array, name: str, kind: TensorType) -> None:
+        takes, shape = f"{self.program.name} takes", numbers(kind.shape, "shape")
+        # memory is flat on the loop level: there the number of elements is what counts
+        flat = self.program.level is LOOP and array.size == int(np.prod(shape, dtype=np.int64))
+        if array.shape != shape and not flat:
+            raise ArgumentError(f"{name} has the shape {array.shape}; {takes} {shape}")
+        if array.dtype != kind.dtype.numpy:
+            raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
+        if not array.flags.aligned:
+            raise ArgumentError(f"{name} does not lie at a multiple of its element size; pass {name}.copy()")
+        if kind.role != "in" and not array.flags.writeable:
+            raise ArgumentError(f"{name} is written, but the array given is read-only")
+
+    def _check_overlap(self, arrays: list[Array]) -> None:
+        names = [a.name for a in self.program.args]
+        for place, (array, arg) in enumerate(zip(arrays, self.program.args, strict=True)):
+            for other in range(len(arrays)):
+                if arg.type.role != "in" and other != place and np.may_share_memory(array, arrays[other]):
+                    raise ArgumentError(
+                        f"{self.program.name}: {names[place]}, which is written, shares memory with {names[other]}; "
+                        "give them memory of their own"
+                    )
+
+
+class Launch:
+    """A kernel bound to arrays; a call runs it. Threads may call it at the same time: they take turns."""
+
+    def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
+        found = pool()
+        count = min(workers or found.workers, found.workers)
+        line = kernel.target.machine.limits.line_bytes
+        scratch = aligned(kernel.scratch_bytes * count + line)
+        block = aligned(8 * (len(arrays) + 2 + len(values)), line).view(np.uint64)
+        tiles = family_of(kernel.target.machine).tiles
+        configuration = None if tiles is None else tiles.configuration()
+        block[: len(arrays)] = [a.ctypes.data for a in arrays]
+        block[len(arrays)] = scratch.ctypes.data
+        block[len(arrays) + 1] = 0 if configuration is None else configuration.ctypes.data
+        block[len(arrays) + 2 :] = values
+        self._record = found.record(kernel.entry, block.ctypes.data, count)
+        self._run, self._pointer = found.run, self._record.pointer
+        self._kept = (kernel, arrays, scratch, block, configuration)
+
+    def __call__(self) -> None:
+        """Runs the kernel."""
+        self._run(self._pointer)
+
+
+class StagedLaunch:
+    """A launch whose arguments do not lie in memory as the program says: each copies them there, and back."""
+
+    def __init__(self, launch: Callable[[], None], staged: list[tuple[Array, Array, Array, str]]):
+        self._launch, self._staged = launch, staged
+        self._lock = Lock()
+
+    def __call__(self) -> None:
+        """Runs the kernel, between the copies."""
+        with self._lock:
+            for array, flat, places, _ in self._staged:
+                flat[places] = array
+            self._launch()
+            for array, flat, places, role in self._staged:
+                if role != "in":
+                    array[...] = flat[places]
+
+
+def _places(kind: TensorType) -> Array:
+    """Where each element of a tensor lies."""
+    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    places: Any = np.zeros(shape, np.int64)
+    for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
+        places = places + coordinate * step
+    found: Array = kind.swizzle(places) if kind.swizzle is not None else places
+    return found

@@ -1,0 +1,300 @@
+"""The worker pool: threads that spin while they wait for a launch, and fall asleep after a while.
+
+A launch writes the function and its arguments, counts one up, runs worker 0 itself and waits until the others are done.
+All of it is machine code; a thread of Python only enters it. Whoever waits gives its core away now and then: where two
+threads share a core, the one that has work must get it.
+
+What a launch writes is read by workers after an acquire of its number, and what workers write by the launching thread
+after an acquire of their count: no order of memory is taken for granted beyond that. A thread that is about to sleep
+counts itself before it looks for the last time, and a launch counts up before it looks for sleepers; both are
+sequentially consistent, so that one of them sees the other.
+
+Threads of Python may launch at the same time: launches that share workers take turns, by a lock in the control block; a
+launch of one worker runs on the thread that asks for it, and only takes turns with itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime import environment
+from tilewright.targets.cpu.host import features, host_family
+from tilewright.targets.cpu.waiting import text_of_waiting
+
+SPINS = 20000
+"""Looks before a worker falls asleep: some hundred microseconds."""
+
+# control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
+# 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines
+# are 64 bytes long, or 128, and what different threads write lies in lines of its own
+# launch record: 0 function, 8 arguments, 16 workers asked for, 24 control block, 32 lock
+# locks: 0 free, 1 held, 2 held and somebody sleeps
+_TEXT = """
+define void @pool_worker(ptr %ctl, i64 %me) {
+entry:
+  %pleft = getelementptr i8, ptr %ctl, i64 128
+  %pfn = getelementptr i8, ptr %ctl, i64 256
+  %parg = getelementptr i8, ptr %ctl, i64 264
+  %pmany = getelementptr i8, ptr %ctl, i64 272
+  %psleep = getelementptr i8, ptr %ctl, i64 384
+  br label %outer
+outer:
+  %last = phi i32 [0, %entry], [%now, %done]
+  br label %look
+look:
+  %n = phi i64 [0, %outer], [%n1, %idle], [0, %asleep]
+  %now = load atomic i32, ptr %ctl acquire, align 4
+  %new = icmp ne i32 %now, %last
+  br i1 %new, label %go, label %wait
+wait:
+  call void @look_away()
+  %n1 = add i64 %n, 1
+  %long = icmp ugt i64 %n1, SPINS
+  br i1 %long, label %asleep, label %more
+more:
+  %low = and i64 %n1, 255
+  %turn = icmp eq i64 %low, 0
+  br i1 %turn, label %yield, label %idle
+yield:
+  call void @give_way()
+  br label %idle
+idle:
+  br label %look
+asleep:
+  %s = atomicrmw add ptr %psleep, i32 1 seq_cst
+  call void @sleep_while(ptr %ctl, i32 %last)
+  %t = atomicrmw sub ptr %psleep, i32 1 seq_cst
+  br label %look
+go:
+  %fn = load ptr, ptr %pfn
+  %arg = load ptr, ptr %parg
+  %many = load i64, ptr %pmany
+  %end = icmp eq ptr %fn, null
+  br i1 %end, label %quit, label %mine
+mine:
+  %in = icmp slt i64 %me, %many
+  br i1 %in, label %call, label %done
+call:
+  call void %fn(ptr %arg, i64 %me, i64 %many)
+  br label %done
+done:
+  %u = atomicrmw sub ptr %pleft, i32 1 release
+  br label %outer
+quit:
+  %v = atomicrmw sub ptr %pleft, i32 1 release
+  ret void
+}
+
+define internal void @lock(ptr %m) {
+entry:
+  br label %try
+try:
+  %n = phi i64 [0, %entry], [%n1, %pause]
+  %pair = cmpxchg ptr %m, i32 0, i32 1 acquire monotonic
+  %got = extractvalue {i32, i1} %pair, 1
+  br i1 %got, label %out, label %pause
+pause:
+  call void @look_away()
+  %n1 = add i64 %n, 1
+  %long = icmp ugt i64 %n1, 200
+  br i1 %long, label %take, label %try
+take:
+  %old = atomicrmw xchg ptr %m, i32 2 acquire
+  %free = icmp eq i32 %old, 0
+  br i1 %free, label %out, label %asleep
+asleep:
+  call void @sleep_while(ptr %m, i32 2)
+  br label %take
+out:
+  ret void
+}
+
+define internal void @unlock(ptr %m) {
+entry:
+  %old = atomicrmw xchg ptr %m, i32 0 release
+  %some = icmp eq i32 %old, 2
+  br i1 %some, label %wake, label %out
+wake:
+  call void @wake(ptr %m, i32 1)
+  br label %out
+out:
+  ret void
+}
+
+define void @pool_run(ptr %record) {
+entry:
+  %qarg = getelementptr i8, ptr %record, i64 8
+  %qmany = getelementptr i8, ptr %record, i64 16
+  %qctl = getelementptr i8, ptr %record, i64 24
+  %fn = load ptr, ptr %record
+  %arg = load ptr, ptr %qarg
+  %many = load i64, ptr %qmany
+  %ctl = load ptr, ptr %qctl
+  %single = icmp eq i64 %many, 1
+  br i1 %single, label %one, label %several
+one:
+  %qlock = getelementptr i8, ptr %record, i64 32
+  call void @lock(ptr %qlock)
+  call void %fn(ptr %arg, i64 0, i64 1)
+  call void @unlock(ptr %qlock)
+  ret void
+several:
+  %plock = getelementptr i8, ptr %ctl, i64 512
+  %pthreads = getelementptr i8, ptr %ctl, i64 640
+  %pleft = getelementptr i8, ptr %ctl, i64 128
+  %pfn = getelementptr i8, ptr %ctl, i64 256
+  %parg = getelementptr i8, ptr %ctl, i64 264
+  %pmany = getelementptr i8, ptr %ctl, i64 272
+  %psleep = getelementptr i8, ptr %ctl, i64 384
+  call void @lock(ptr %plock)
+  %end = icmp eq ptr %fn, null
+  %others = load atomic i32, ptr %pthreads acquire, align 4
+  %alone = icmp eq i32 %others, 0
+  br i1 %alone, label %lonely, label %start
+lonely:
+  br i1 %end, label %out, label %all
+all:
+  call void %fn(ptr %arg, i64 0, i64 1)
+  br label %out
+start:
+  store ptr %fn, ptr %pfn
+  store ptr %arg, ptr %parg
+  store i64 %many, ptr %pmany
+  store atomic i32 %others, ptr %pleft release, align 4
+  %o = atomicrmw add ptr %ctl, i32 1 seq_cst
+  %sl = load atomic i32, ptr %psleep seq_cst, align 4
+  %some = icmp ne i32 %sl, 0
+  br i1 %some, label %wake, label %go
+wake:
+  call void @wake(ptr %ctl, i32 2147483647)
+  br label %go
+go:
+  br i1 %end, label %wait, label %call
+call:
+  call void %fn(ptr %arg, i64 0, i64 %many)
+  br label %wait
+wait:
+  %n = phi i64 [0, %go], [0, %call], [%n1, %again]
+  %left = load atomic i32, ptr %pleft acquire, align 4
+  %done = icmp eq i32 %left, 0
+  br i1 %done, label %finished, label %pause
+pause:
+  call void @look_away()
+  %n1 = add i64 %n, 1
+  %low = and i64 %n1, 255
+  %turn = icmp eq i64 %low, 0
+  br i1 %turn, label %yield, label %again
+yield:
+  call void @give_way()
+  br label %again
+again:
+  br label %wait
+finished:
+  br i1 %end, label %ended, label %out
+ended:
+  store atomic i32 0, ptr %pthreads release, align 4
+  br label %out
+out:
+  call void @unlock(ptr %plock)
+  ret void
+}
+""".replace("SPINS", str(SPINS))
+
+
+def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """So many bytes of zeroed memory that start at a multiple of the alignment."""
+    raw = np.zeros(count + alignment, np.uint8)
+    start = (-raw.ctypes.data) % alignment
+    return raw[start : start + count]
+
+
+class Pool:
+    """The workers of this process."""
+
+    def __init__(self, workers: int):
+        from tilewright.targets.cpu.load import load_text
+
+        features()  # asks for tile registers, before threads start
+        self.workers = workers
+        self.code = load_text(text_of_waiting(host_family()) + _TEXT)
+        self.control = aligned(1024)
+        self.address = self.control.ctypes.data
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
+        self.enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
+        self.records: weakref.WeakSet[Record] = weakref.WeakSet()
+        self.owner = 0
+        self.start()
+
+    def start(self) -> None:
+        """Starts the threads; if the system gives fewer, there are fewer workers."""
+        self.owner = os.getpid()
+        count = 0
+        with suppress(RuntimeError):
+            for me in range(1, self.workers):
+                threading.Thread(
+                    target=self.enter, args=(self.address, me), daemon=True, name=f"tilewright-{me}"
+                ).start()
+                count += 1
+        self.workers = count + 1
+        self.control[640:644].view(np.uint32)[0] = count
+
+    def record(self, function: int | None, arguments: int | None, count: int) -> Record:
+        """What a launch of so many workers is."""
+        made = Record(self, function, arguments, count)
+        self.records.add(made)
+        return made
+
+    def stop(self) -> None:
+        """Ends the threads; a launch after that runs on the thread that asks for it."""
+        self.run(self.record(None, None, self.workers + 1).pointer)
+
+    def after_fork(self) -> None:
+        """In a forked process there are no threads, and nobody holds a lock."""
+        self.control[:] = 0
+        for record in list(self.records):
+            record.data[4] = 0
+        self.owner = 0
+
+
+class Record:
+    """A launch as the machine code takes it."""
+
+    def __init__(self, pool: Pool, function: int | None, arguments: int | None, count: int):
+        self.data = aligned(64, 64).view(np.uint64)
+        self.data[:4] = [function or 0, arguments or 0, count, pool.address]
+        self.pointer = ctypes.c_void_p(self.data.ctypes.data)
+
+
+_pool: Pool | None = None
+_lock = threading.Lock()
+
+
+def pool() -> Pool:
+    """The pool of this process; made when first asked for, and given new threads in a forked process."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = Pool(environment.threads())
+            atexit.register(_pool.stop)
+        elif _pool.owner != os.getpid():
+            _pool.start()
+        return _pool
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    if _pool is not None:
+        _pool.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

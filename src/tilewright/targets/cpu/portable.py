@@ -1,0 +1,71 @@
+"""The family of last resort: any CPU that LLVM knows, by its own vectors of 128 bits; slower, exact, never refused."""
+
+from __future__ import annotations
+
+from tilewright.algebra import Layout
+from tilewright.ir.dtypes import DType, f32, f64, i32
+from tilewright.machine import Limits, Machine, MultiplyAtom, RegisterOperand, spaces_of
+from tilewright.targets.cpu.family import Family
+from tilewright.targets.cpu.products import apart
+from tilewright.targets.cpu.vectors import vector_copies
+
+WIDTH = 16
+
+
+def vector_atom(
+    name: str,
+    lanes: int,
+    depth: int,
+    types: tuple[DType, DType, DType],
+    features: tuple[str, ...] = (),
+    cycles: float = 0.5,
+    picks: int = 1,
+) -> MultiplyAtom:
+    """A multiply-add over `lanes`, summing `depth` neighbouring products in each; A is the same in all lanes.
+
+    >>> vector_atom("vector.f32", 4, 1, (f32, f32, f32)).shape
+    (1, 4, 1)
+    """
+    a, b, c = types
+    return MultiplyAtom(
+        name,
+        RegisterOperand(1, depth, a, Layout((lanes, depth), (0, 1))),
+        RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
+        RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
+        features,
+        cycles=cycles,
+        picks=picks,
+    )
+
+
+def row(name: str, features: frozenset[str]) -> Machine:
+    """The machine: what LLVM makes of four floats or two doubles on any CPU."""
+    atoms = [
+        vector_atom(f"vector.{kind}", WIDTH * 8 // kind.bits, 1, (kind, kind, kind), cycles=1.0)
+        for kind in (f32, f64, i32)
+    ]
+    return Machine(
+        name,
+        lanes=None,
+        waves=1,
+        spaces=spaces_of(shared=None, registers=16 * WIDTH, alignment=64),
+        multiply={atom.name: atom for atom in atoms},
+        copies={atom.name: atom for atom in vector_copies("vector", WIDTH, ())},
+        features=features,
+        limits=Limits(16, 0, WIDTH, l1_bytes=32 << 10, l2_bytes=256 << 10, cores=1, l2_rate=16.0),
+        fused=False,
+    )
+
+
+FAMILY = Family(
+    "portable",
+    architectures=(),
+    triple=None,
+    cpu="",
+    levels={"portable": frozenset()},
+    optional=(),
+    row=row,
+    detect=frozenset,
+    host_features=str,
+    products={"vector.f32": apart, "vector.f64": apart, "vector.i32": apart},
+)

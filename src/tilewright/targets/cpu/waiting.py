@@ -1,0 +1,72 @@
+"""How the pool's threads wait, as LLVM IR: a moment within a spin, giving the core away, and sleeping.
+
+`@sleep_while(p, n)` returns when the word at p may no longer be n: it may return too early, never too late by more than
+a moment. Linux has a system call for it, whose number differs between architectures; where it is not known, and on
+other systems, a thread sleeps for a millisecond and looks again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tilewright.targets.cpu.family import Family
+
+_WAIT, _WAKE = 128, 129  # the system call's operations, for threads of one process
+
+_FUTEX = """declare i64 @syscall(i64, ...)
+define internal void @sleep_while(ptr %p, i32 %n) {{
+  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %p, i64 {wait}, i32 %n, ptr null, ptr null, i64 0)
+  ret void
+}}
+define internal void @wake(ptr %p, i32 %count) {{
+  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %p, i64 {wake}, i32 %count, ptr null, ptr null, i64 0)
+  ret void
+}}
+"""
+_NAPS = """declare {result} @{function}(i32)
+define internal void @sleep_while(ptr %p, i32 %n) {{
+  %r = call {result} @{function}(i32 {moment})
+  ret void
+}}
+define internal void @wake(ptr %p, i32 %count) {{
+  ret void
+}}
+"""
+_WINDOWS_NAPS = """declare void @Sleep(i32)
+define internal void @sleep_while(ptr %p, i32 %n) {
+  call void @Sleep(i32 1)
+  ret void
+}
+define internal void @wake(ptr %p, i32 %count) {
+  ret void
+}
+"""
+
+
+def text_of_waiting(family: Family, system: str = sys.platform) -> str:
+    """The functions `look_away`, `give_way`, `sleep_while` and `wake` for a family of CPUs on a system.
+
+    >>> from tilewright.targets.cpu.families import family
+    >>> "i64 98, ptr %p" in text_of_waiting(family("aarch64"), "linux")
+    True
+    >>> "usleep" in text_of_waiting(family("aarch64"), "darwin")
+    True
+    """
+    yielding = ("i32", "SwitchToThread") if system == "win32" else ("i32", "sched_yield")
+    if system == "linux" and family.futex is not None:
+        sleeping = _FUTEX.format(number=family.futex, wait=_WAIT, wake=_WAKE)
+    elif system == "win32":
+        sleeping = _WINDOWS_NAPS
+    else:
+        sleeping = _NAPS.format(result="i32", function="usleep", moment=1000)
+    return f"""{family.declares}
+declare {yielding[0]} @{yielding[1]}()
+define internal void @look_away() alwaysinline {{
+  {family.pause}
+  ret void
+}}
+define internal void @give_way() {{
+  %r = call {yielding[0]} @{yielding[1]}()
+  ret void
+}}
+{sleeping}"""

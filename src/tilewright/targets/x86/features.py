@@ -1,0 +1,63 @@
+"""What the x86 CPU at hand offers."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from functools import cache
+
+_REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
+ASKED_FOR = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512bf16",
+    "avx512vnni",
+    "amx-tile",
+    "amx-bf16",
+    "amx-int8",
+)
+"""The features that decide what the compiler uses."""
+
+
+@cache
+def detect() -> frozenset[str]:
+    """The features of the CPU that the compiler uses; tiles count only if the system grants them."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    found = {name for name, there in _told().items() if there}
+    if "amx-tile" in found and not _tiles_granted():
+        found -= {"amx-tile", "amx-bf16", "amx-int8"}
+    return frozenset(name for name in ASKED_FOR if name in found)
+
+
+@cache
+def _told() -> dict[str, bool]:
+    """What LLVM finds, and what it knows of and does not find."""
+    import llvmlite.binding as llvm
+
+    return dict(llvm.get_host_cpu_features())
+
+
+@cache
+def _tiles_granted() -> bool:
+    """Whether the system lets this process use tile registers; asked once, before worker threads start."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
+def host_features() -> str:
+    """The features as LLVM takes them: all it knows, on or off as the CPU has them; what is off stands last, and wins.
+
+    The CPU's name alone does not do: a virtual machine may hide a part of what the name promises.
+    """
+    found = _told() | {name: name in detect() for name in ASKED_FOR}
+    on = sorted(f"+{name}" for name, there in found.items() if there)
+    off = sorted(f"-{name}" for name, there in found.items() if not there)
+    return ",".join([*on, "+prefer-no-gather", *off])

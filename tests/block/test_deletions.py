@@ -1,0 +1,48 @@
+"""A sample of what benchmarks/deletions.py does for all twelve programs: what is deleted is missed, at a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import InterpreterFault
+
+_SPEC = importlib.util.spec_from_file_location("deletions", Path(__file__).parents[2] / "benchmarks" / "deletions.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+deletions = importlib.util.module_from_spec(_SPEC)
+sys.modules["deletions"] = deletions
+_SPEC.loader.exec_module(deletions)
+SUBJECTS = deletions.subjects()
+
+
+def test_there_are_twelve_programs():
+    assert len(SUBJECTS) == 12
+
+
+@pytest.mark.parametrize("name", ["basic_gemm", "gemm_hopper", "conv_hopper_halo"])
+def test_every_deletion_is_refused_or_reported_at_the_authors_line(name):
+    found = list(deletions.deletions(SUBJECTS[name], ((1, 0),)))
+    assert found
+    for outcome in found:
+        assert outcome.fault is not None, outcome.line
+        assert f'{name}.py", line ' in str(outcome.fault)
+        assert "^" in str(outcome.fault).splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_shared_memory_with_a_row_less_is_refused_or_reported_at_the_authors_line(name):
+    for outcome in deletions.shortenings(SUBJECTS[name], ((1, 0),)):
+        assert outcome.fault is not None, outcome.line
+        assert f'{name}.py", line ' in str(outcome.fault)
+
+
+def test_composable_kernels_own_race_is_reported():
+    """CK's basic GEMM lacks the second barrier: the one after the product."""
+    last = list(deletions.deletions(SUBJECTS["basic_gemm"], ((1, 3),)))[-1]
+    assert last.op == "barrier"
+    assert isinstance(last.fault, InterpreterFault)
+    assert "a wait, a barrier or a release is missing" in str(last.fault)

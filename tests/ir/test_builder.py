@@ -1,0 +1,58 @@
+"""The builder: result types follow, faults stand at the operation's location, and no block stays open."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.algebra.expr import as_expr
+from tilewright.errors import DtypeMismatch, ProgramError
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.builder import Builder
+from tilewright.ir.dtypes import f32, i32
+from tilewright.ir.location import author_location
+from tilewright.ir.tensors import TensorType
+
+
+def begun() -> tuple[Builder, list]:
+    builder = Builder(BLOCK)
+    kinds = ((f32, "inout"), (i32, "in"))
+    return builder, [builder.argument(k.name, TensorType("global", k, (as_expr(8),), role=r)) for k, r in kinds]
+
+
+def test_an_exception_within_leaves_no_block_open():
+    builder, (x, _) = begun()
+
+    def fails() -> None:
+        with builder.inside("tasks", attrs={"ranges": (Range.of("t", 0, 4),)}):
+            builder.emit("fill", (x,), {"value": 0})
+            builder.open()  # one more, within
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    builder.emit("fill", (x,), {"value": 1})
+    assert [op.name for op in builder.program("p").walk()] == ["fill"]
+
+
+def test_a_block_is_closed_after_those_within():
+    builder, _ = begun()
+    outer = builder.open()
+    builder.open()
+    with pytest.raises(ProgramError, match="while one within it is open"):
+        builder.close(outer)
+
+
+def test_faults_stand_at_the_location():
+    builder, (x, n) = begun()
+    loc = author_location()
+    with pytest.raises(DtypeMismatch) as found:
+        builder.emit("copy", (n, x), loc=loc)
+    assert found.value.location is loc
+    for attrs, said in (({"valve": 0}, "fill has no attribute valve; it has value"), ({"value": "a"}, "is no number")):
+        with pytest.raises(ProgramError, match=said) as found:
+            builder.emit("fill", (x,), attrs, loc=loc)
+        assert found.value.location is loc
+    with pytest.raises(ProgramError, match="no operation fly"):
+        builder.emit("fly")
+    assert builder.program("p").body.ops == []

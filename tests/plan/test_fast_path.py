@@ -1,0 +1,313 @@
+"""Products keep the machine's atoms through what authors write around them; where they do not, it is said."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tile_checks import own_cache  # noqa: F401
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.compiler.contraction import ContractionKernel
+from tilewright.compiler.kernels import resolve
+from tilewright.errors import ArgumentError, FastPathLost, NoAtoms
+from tilewright.ir.tile import parse_tile
+from tilewright.kernels.attention import attention
+from tilewright.kernels.gemm import gemm
+from tilewright.kernels.softmax import softmax
+from tilewright.plan.contraction import recognise
+from tilewright.targets.registry import machine
+
+M, N, K, B = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def product(end, kind=tkl.f32, out=None):
+    """A matrix product with a bias, whose epilogue is the caller's."""
+    out = out or kind
+
+    @tkw.wave()
+    def made(
+        a: tkl.Memory[M, K, GLOBAL, kind],
+        b: tkl.Memory[N, K, GLOBAL, kind],
+        bias: tkl.Memory[N, GLOBAL, kind.accumulator],
+        c: tkl.Memory[M, N, GLOBAL, out],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, kind.accumulator](0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(tkw.cast(end(total, tkw.read(bias)), out), c)
+
+    return made
+
+
+def integers(rng, shape, dtype):
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def through_atoms(kernel, *inputs, symbols=None):
+    """(natively, by the executor), where the native program is known to multiply by atoms."""
+    run = tilewright.compile(kernel, symbols or {}, target="cpu", require_atoms=True)
+    found = run(*inputs)
+    assert re.search(r"\bmma %\w+ \+= ", run.text("block")), run.explain()
+    return found, tilewright.compile(kernel, symbols or {}, target="executor")(*inputs)
+
+
+# -- numbers in an epilogue -------------------------------------------------------------------------------
+
+EXACT = {
+    "scaled": lambda t, b: t * 2.0,
+    "scaled from the left": lambda t, b: 2.0 * (t + b),
+    "an integer": lambda t, b: t + 3,
+    "maximum": lambda t, b: tkw.maximum(t, 0.0),
+    "clamped": lambda t, b: tkw.minimum(tkw.maximum(t + b, -4.5), 6.0),
+    "select": lambda t, b: tkw.select(t > 1.0, t, b),
+    "leaky": lambda t, b: tkw.select(t > 0.0, t, t * 0.125),
+    "a remainder": lambda t, b: t % 3.0,
+    "a tile of one number": lambda t, b: t * tkl.Register[M, N, tkl.f32](0.5),
+    "steps that round": lambda t, b: tkw.cast(tkw.cast(t, tkl.bf16) * 1.25, tkl.f32),
+    "to integers and back": lambda t, b: tkw.cast(tkw.cast(t * 0.75, tkl.i8), tkl.f32),
+}
+
+
+@pytest.mark.parametrize("end", EXACT.values(), ids=EXACT)
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 7, 11), (17, 33, 8)])
+def test_a_number_in_an_epilogue_loses_no_atoms(end, m, n, k):
+    rng = np.random.default_rng(0)
+    inputs = [integers(rng, shape, np.float32) for shape in ((m, k), (n, k), (n,))]
+    found, wanted = through_atoms(product(end), *inputs)
+    np.testing.assert_array_equal(found, wanted)
+
+
+SMOOTH = {
+    "gelu by tanh": lambda t, b: 0.5 * t * (1.0 + tkw.tanh(0.7978845608 * (t + 0.044715 * t * t * t))),
+    "gelu by erf": lambda t, b: (t + b) * (1.0 + tkw.erf((t + b) * 0.70710678)) * 0.5,
+    "swish": lambda t, b: t / (1.0 + tkw.exp(-t)),
+    "a power": lambda t, b: tkw.powf(tkw.abs(t) + 1.0, 1.5),
+}
+
+
+@pytest.mark.parametrize("end", SMOOTH.values(), ids=SMOOTH)
+def test_a_handwritten_activation_loses_no_atoms(end):
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((9, 6), (20, 6), (20,))]
+    found, wanted = through_atoms(product(end), *inputs)
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("out", [tkl.bf16, tkl.f32])
+def test_a_number_in_an_epilogue_of_bf16(out):
+    rng = np.random.default_rng(1)
+    inputs = [integers(rng, shape, ml_dtypes.bfloat16) for shape in ((6, 8), (19, 8))]
+    found, wanted = through_atoms(
+        product(lambda t, b: tkw.maximum(t * 0.375 + b, -1.0), tkl.bf16, out), *inputs, integers(rng, (19,), np.float32)
+    )
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+def test_a_float_becomes_an_integer_within_its_limits():
+    """A cast in an epilogue means what it means elsewhere: towards zero, and kept within the type's range."""
+    a = np.array([[300.0], [-300.0], [2.75], [-2.75], [np.nan]], np.float32)
+    b, bias = np.ones((3, 1), np.float32), np.zeros(3, np.float32)
+    found, wanted = through_atoms(product(lambda t, b: t, out=tkl.i8), a, b, bias)
+    np.testing.assert_array_equal(found, wanted)
+    assert found[:, 0].tolist() == [127, -128, 2, -2, 0]
+
+
+# -- dimensions beside the loop's -------------------------------------------------------------------------
+
+
+def conv_tile():
+    """docs/levels.md's own program."""
+    text = (Path(__file__).parents[2] / "docs/levels.md").read_text()
+    shown = text.split("conv_tile = tilewright.compile('''")[1].split("''')")[0]
+    return "\n".join(line.removeprefix("... ") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("axis", ["C", "R", "S"])
+@pytest.mark.parametrize("shape", [(2, 4, 5, 3, 20), (1, 3, 7, 8, 9), (1, 5, 4, 1, 3)])
+def test_separate_taps_lose_no_atoms(axis, shape):
+    n, h, w, c, f = shape
+    rng = np.random.default_rng(3)
+    image, filters = integers(rng, (n, h, w, c), np.float32), integers(rng, (3, 3, c, f), np.float32)
+    found, wanted = through_atoms(conv_tile().replace("axis=(C)", f"axis=({axis})"), image, filters)
+    np.testing.assert_array_equal(found, wanted)
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    by_numpy = sum(padded[:, r : r + h, s : s + w] @ filters[r, s] for r in range(3) for s in range(3))
+    np.testing.assert_array_equal(found, np.maximum(by_numpy, 0))
+
+
+def test_a_batch_of_one_is_multiplied():
+    """It failed with "there is no symbol b_0"."""
+    rng = np.random.default_rng(4)
+    inputs = [integers(rng, shape, np.float32) for shape in ((1, 3, 5), (1, 4, 5))]
+    found, wanted = through_atoms(gemm("nt", "f32", batched=True), *inputs)
+    np.testing.assert_array_equal(found, wanted)
+
+
+# -- where atoms are lost ---------------------------------------------------------------------------------
+
+
+def sums_twice():
+    """Each factor is doubled inside the loop: no contraction today."""
+
+    @tkw.wave()
+    def doubled(
+        a: tkl.Memory[M, K, GLOBAL, tkl.f32], b: tkl.Memory[N, K, GLOBAL, tkl.f32], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.exp(tkw.read(a)), tkw.read(b), acc)  # the author's line
+
+        tkw.write(total, c)
+
+    return doubled
+
+
+ARRAYS = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
+
+
+def test_lost_atoms_are_reported_once_at_the_authors_line():
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        run = tilewright.compile(sums_twice(), target="cpu")
+        run(*ARRAYS)
+        run(ARRAYS[0][:1], ARRAYS[1])
+    (only,) = reported
+    assert only.category is FastPathLost
+    assert only.filename == __file__
+    assert "# the author's line" in Path(__file__).read_text().splitlines()[only.lineno - 1]
+    assert "its loop does more than read and multiply" in str(only.message)
+    assert "avx2.f32" in str(only.message)
+    assert "mma" not in run.text("block")
+    np.testing.assert_array_equal(run(*ARRAYS), np.full((2, 4), 3.0))
+
+
+def test_a_text_is_reported_where_it_is_compiled():
+    text = str(sums_twice().trace())
+    with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N\]") as reported:
+        tilewright.compile(text, target="cpu")
+    assert reported[0].filename == __file__
+
+
+def test_atoms_that_sizes_lose_are_reported_at_the_first_call():
+    """Whether two dimensions of columns can be one depends on nothing but the plan: none fits."""
+
+    @tkw.wave()
+    def spread(
+        a: tkl.Memory[M, K, GLOBAL, tkl.f32],
+        b: tkl.Memory[N, B, K, GLOBAL, tkl.f32],
+        c: tkl.Memory[M, N, B, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, B, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+
+    run = tilewright.compile(spread, target="cpu")
+    a, b = np.ones((2, 3), np.float32), np.ones((4, 5, 3), np.float32)
+    with pytest.warns(FastPathLost, match="columns: they have 2 digits"):
+        found = run(a, b)
+    run(a, b)  # said once: a second time would be an error here
+    np.testing.assert_array_equal(found, np.full((2, 4, 5), 3.0))
+    strict = tilewright.compile(spread, target="cpu", require_atoms=True)
+    with pytest.raises(NoAtoms, match="columns: they have 2 digits"):
+        strict(a, b)
+
+
+def test_require_atoms_refuses_a_program_that_has_none():
+    with pytest.raises(NoAtoms, match="its loop does more than read and multiply") as fault:
+        tilewright.compile(sums_twice(), target="cpu", require_atoms=True)
+    assert fault.value.location.file == __file__
+
+
+WORDS = np.ones((2, 3), np.int64), np.ones((4, 3), np.int64), np.ones(4, np.int64)
+
+
+def test_require_atoms_refuses_types_without_atoms():
+    run = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="cpu", require_atoms=True)
+    with pytest.raises(NoAtoms, match="none for its types"):
+        run(*WORDS)
+
+
+def test_types_without_atoms_are_nothing_to_report():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = tilewright.compile(product(lambda t, b: t + b, tkl.i64), target="cpu")(*WORDS)
+    np.testing.assert_array_equal(found, np.full((2, 4), 4))
+
+
+def test_a_plan_without_atoms_was_asked_for():
+    kernel = gemm("nt", "f32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FastPathLost)
+        probe = tilewright.compile(kernel, target="cpu")
+        probe.path = "general"
+        plan = probe.text("plan", {"M": 2, "N": 4, "K": 3})
+    assert "atom" not in plan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = tilewright.compile(kernel, target="cpu", plan=plan)(*ARRAYS)
+    np.testing.assert_array_equal(found, np.zeros((2, 4)))
+
+
+def test_programs_without_products_need_no_atoms():
+    run = tilewright.compile(softmax(), target="cpu", require_atoms=True)
+    np.testing.assert_allclose(run(np.zeros((2, 4), np.float32)), np.full((2, 4), 0.25))
+
+
+def test_two_products_in_a_program_are_reported_once():
+    with pytest.warns(FastPathLost, match="2 products") as reported:
+        tilewright.compile(attention(4, "f32"), target="cpu")
+    assert len(reported) == 1
+
+
+def test_the_executor_has_no_atoms_to_require():
+    with pytest.raises(ArgumentError, match="require_atoms"):
+        tilewright.compile(sums_twice(), require_atoms=True, target="executor")
+
+
+# -- on machines that are described -----------------------------------------------------------------------
+
+
+def interpreted_on(row, program, sizes, arrays):
+    """The result of a contraction as a machine would do it, on the interpreter; its block program has products."""
+    known = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
+    bound = resolve({**program.bindings, **{known[name]: n for name, n in sizes.items()}})
+    kernel = ContractionKernel(recognise(program, {s: int(e) for s, e in bound.items()}), machine=machine(row))
+    text = kernel.text("host")
+    assert re.search(r"\bmma %\w+ \+= ", text)
+    run = tilewright.compile_text(text, "interpreter")
+    shapes = {a.name: tuple(map(int, a.type.shape)) for a in run.main.args}
+    run.bind(*(arrays[name].reshape(shape) for name, shape in shapes.items()))()
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
+def test_every_cpu_finishes_with_numbers(row):
+    rng = np.random.default_rng(5)
+    kernel = product(lambda t, b: tkw.select(t > 1.0, tkw.maximum(t * 0.5, b), b * 2.0), tkl.bf16, tkl.f32)
+    a, b = (integers(rng, shape, ml_dtypes.bfloat16) for shape in ((19, 40), (21, 40)))
+    bias, result = integers(rng, (21,), np.float32), np.full((19, 21), np.nan, np.float32)
+    interpreted_on(row, kernel.trace(), {"M": 19, "N": 21, "K": 40}, {"a": a, "b": b, "bias": bias, "c": result})
+    np.testing.assert_array_equal(result, tilewright.compile(kernel, target="executor")(a, b, bias))
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])
+def test_every_cpu_sums_over_separate_taps(row):
+    rng = np.random.default_rng(6)
+    text = conv_tile().replace("f32[N, H", "bf16[N, H").replace("global f32[R", "global bf16[R")
+    text = text.replace("f32[N, P, Q, R", "bf16[N, P, Q, R").replace(": f32[R, S", ": bf16[R, S")
+    x, w = integers(rng, (1, 4, 5, 6), ml_dtypes.bfloat16), integers(rng, (3, 3, 6, 18), ml_dtypes.bfloat16)
+    result = np.full((1, 4, 5, 18), np.nan, np.float32)
+    sizes = {"N": 1, "H": 4, "W": 5, "C": 6, "R": 3, "S": 3, "F": 18}
+    interpreted_on(row, parse_tile(text), sizes, {"x": x, "w": w, "y": result})
+    np.testing.assert_array_equal(result, tilewright.compile(text, target="executor")(x, w))

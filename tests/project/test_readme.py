@@ -1,0 +1,88 @@
+"""README as a user meets it: links that lead somewhere, commands that exist, code that a type checker takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tilewright
+from tilewright.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/block/README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose)
+    missing = [t for t in targets if "://" not in t and not (page.parent / t.split("#")[0]).exists()]
+    assert missing == []
+
+
+def code_of(page: Path) -> str:
+    """The Python of a page's examples, in order; without block kernels, whose annotations are calls, and no types."""
+    blocks = re.findall(r"```pycon\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = [block for block in blocks if "import tilewright.block" not in block]
+    lines = [line[4:] for block in blocks for line in block.splitlines() if line[:3] in (">>>", "...")]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_type_checker_takes_what_readme_shows(tmp_path):
+    """It found 14 faults: `Memory[M, K, ...]` was no type."""
+    file = tmp_path / "shown.py"
+    file.write_text(code_of(ROOT / "README.md"))
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--config-file=",
+            "--follow-imports=silent",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            str(file),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+    )
+    assert found.stdout.startswith("Success"), found.stdout + found.stderr
+
+
+def test_the_commands_that_readme_shows_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^tilewright (\w+)", text, flags=re.MULTILINE))
+    listed = CliRunner().invoke(app, ["--help"]).output
+    assert shown == {"run", "show", "targets", "cache", "environment", "bench", "draw"}
+    assert all(f" {name} " in listed for name in shown)
+
+
+def test_readme_says_how_to_install_and_what_runs():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for wanted in ("pip install .", "pip install tilewright", "| CPU | what runs |", "| `mb1` |", "threads"):
+        assert wanted in text
+    assert "There is no machine code for GPUs yet" in text
+
+
+def test_the_changelog_names_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert headings[0] == "Not released"
+    assert tilewright.__version__ in headings
+    assert "## Versions" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_no_address_is_made_up():
+    """Project URLs wait for a public repository."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project.get("urls", {}) == {}
