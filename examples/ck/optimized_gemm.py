@@ -21,20 +21,20 @@ def optimized_gemm(a: tb.In("T", "M", "K"), b: tb.In("T", "N", "K"), c: tb.Out("
     for m, n in tb.tasks(cdiv(M, BM), cdiv(N, BN)):
         sa, sb, acc = tb.shared(T, a_layout), tb.shared(T, b_layout), mma.c(BM, BN)
         ra, rb = tb.registers(T, sa.shape, a_owners), tb.registers(T, sb.shape, b_owners)
-        am, bn = sa.merge((1,), (0, 2)), sb.merge((1,), (0, 2))  # as (rows, BK) for the product
         tb.copy(a.tile((BM, BK), (m, 0)).unmerge(1, (K0, K1), (1, 0, 2)), ra, otherwise=0)
         tb.copy(b.tile((BN, BK), (n, 0)).unmerge(1, (K0, K1), (1, 0, 2)), rb, otherwise=0)
-        tb.clear(acc), tb.copy(ra, sa), tb.copy(rb, sb)
+        tb.copy(ra, sa), tb.copy(rb, sb), tb.clear(acc)
         for k in tb.steps(cdiv(K, BK) - 1):
             tb.copy(a.tile((BM, BK), (m, k + 1)).unmerge(1, (K0, K1), (1, 0, 2)), ra, otherwise=0)
             tb.barrier()
             tb.copy(b.tile((BN, BK), (n, k + 1)).unmerge(1, (K0, K1), (1, 0, 2)), rb, otherwise=0)
-            mma.gemm(acc, am, bn), tb.barrier()
+            mma.gemm(acc, sa, sb)
+            tb.barrier()
             tb.copy(ra, sa), tb.copy(rb, sb)
-        tb.barrier(), mma.gemm(acc, am, bn), tb.barrier()
+        tb.barrier()
+        mma.gemm(acc, sa, sb)
         c.tile((BM, BN), (m, n))[...] = acc.to(R)
 
 
 if __name__ == "__main__":
     check_product(tilewright.compile(optimized_gemm, target="interpreter"), 129, 131, 67, "f16", "f16")
-    print("optimized_gemm: exact")

@@ -22,7 +22,6 @@ def tiled_copy(x: tb.In("i32", 4, "N"), y: tb.Out("i32", 4, "N"), *, N: AnySize,
         tb.copy(x.tile((4, BN), (0, t)), tile, otherwise=0)
         tb.barrier()
         tb.copy(tile, mine, by="ds_read.b128")
-        tb.barrier()
         tb.copy(mine, y.tile((4, BN), (0, t)))
 
 

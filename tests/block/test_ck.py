@@ -13,6 +13,7 @@ import tiled_copy
 from references import check_product
 
 import tilewright
+from tilewright.errors import ArgumentError, ProgramError
 
 FOLDER = Path(basic_gemm.__file__).parent
 
@@ -28,6 +29,32 @@ def test_products_are_exact(kernel, kind):
     result = basic_gemm.RESULT[kind]
     run = tilewright.compile(kernel, {"T": kind, "R": result}, target="interpreter", seed=len(kind), workers=3)
     check_product(run, 129, 131, 67, kind, result)
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize(
+    ("k", "vector", "refused"),
+    [
+        (128, (1, 2), ""),
+        (128, (1, 4), ""),
+        (128, (1, 8), ""),
+        (128, (1, 1), "vector=(1, 1): a lane of cdna3 moves 2, 4, 8 elements of f16"),
+        (128, (1, 3), "each thread has 8 elements along dimension 1, which are no multiple of 3"),
+        (128, (0, 4), "each thread has 2 elements along dimension 0, which are no multiple of 4"),
+        (128, (0, 2), "global_load.dword"),  # neighbours along dimension 0 are a row apart
+        (67, (1, 2), "its rows are not aligned"),
+        (67, (1, 8), "its rows are not aligned"),
+        (67, (0, 2), "global_load.dword"),
+    ],
+)
+def test_vectors_are_taken_where_the_copy_atom_gives_instructions(k, vector, refused, open_sizes):
+    params = {"vector": vector} | ({} if open_sizes else {"M": 65, "N": 70, "K": k})
+    if not refused:
+        check_product(tilewright.compile(basic_gemm.basic_gemm, params, target="interpreter"), 65, 70, k, "f16", "f16")
+        return
+    with pytest.raises((ProgramError, ArgumentError)) as found:
+        check_product(tilewright.compile(basic_gemm.basic_gemm, params, target="interpreter"), 65, 70, k, "f16", "f16")
+    assert refused in str(found.value)
 
 
 @pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")

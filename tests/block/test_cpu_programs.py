@@ -12,7 +12,7 @@ import tilewright
 
 
 @pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")
-@pytest.mark.parametrize("target", ["interpreter", None])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 @pytest.mark.parametrize("vectors", VECTORS)
 def test_products_by_vectors(vectors, target):
     random = np.random.default_rng(5)
@@ -22,7 +22,7 @@ def test_products_by_vectors(vectors, target):
 
 
 @pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")
-@pytest.mark.parametrize("target", ["interpreter", None])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_products_by_tiles(target):
     random = np.random.default_rng(6)
     a, b = (random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16) for shape in ((96, 64), (64, 32)))

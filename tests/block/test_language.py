@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 
 import numpy as np
@@ -16,6 +18,7 @@ from tilewright.errors import (
     DimensionMismatch,
     DtypeMismatch,
     LayoutError,
+    NotPicklable,
     ProgramError,
     PythonControlFlow,
     RaceFault,
@@ -353,7 +356,7 @@ def staged(x: tb.In("f32", "M", 64), y: tb.Out("f32", "M", 64), *, M: tb.Size(1,
         tb.copy(b, y.tile((4, 64), (m, 0)))
 
 
-@pytest.mark.parametrize("target", ["interpreter", None])
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_open_sizes_are_told_by_the_call(target):
     run = tilewright.compile(staged, target=target)
     assert run.parameters() == {"M": range(1, 4096)}
@@ -364,7 +367,7 @@ def test_open_sizes_are_told_by_the_call(target):
     assert fixed(np.ones((5, 64), np.float32)).sum() == 320
 
 
-def test_programs_with_roles_run_on_the_interpreter_unless_said():
+def test_programs_with_roles_run_on_the_interpreter_and_are_refused_elsewhere():
     @tb.kernel("hopper")
     def handed(x: tb.In("f32", 64), y: tb.Out("f32", 64)):
         ring = tb.ring(tb.shared("f32", (1, 64)), producer="one", consumer="two")
@@ -374,9 +377,10 @@ def test_programs_with_roles_run_on_the_interpreter_unless_said():
             tb.copy(full, y)
 
     x = np.arange(64, dtype=np.float32)
-    assert (tilewright.compile(handed)(x) == x).all()
-    assert tilewright.compile(handed).target == "interpreter"
-    assert tilewright.compile(staged).target != "interpreter"
+    assert (tilewright.compile(handed, target="interpreter")(x) == x).all()
+    with pytest.raises(ProgramError, match=r"handed has several roles \(one, two\); .* target='interpreter' all"):
+        tilewright.compile(handed)
+    assert tilewright.compile(staged).target == "cpu"
 
 
 def test_schedules_and_workers():
@@ -488,6 +492,20 @@ def test_a_loop_left_by_return_is_an_error():
 
     with pytest.raises(ProgramError, match="left by break, return"):
         leaves.trace()
+
+
+def test_a_loop_is_walked_once():
+    @tb.kernel()
+    def twice(x: tb.In("f32", 8)):
+        rounds = tb.tasks(8)
+        for k in rounds:
+            tb.debug_log("x", x[k])
+        for k in rounds:
+            tb.debug_log("x", x[k])
+
+    with pytest.raises(ProgramError, match="this loop was walked before") as found:
+        twice.trace()
+    assert shown(found.value)[0] == "for k in rounds:"
 
 
 def test_a_loop_variable_has_no_value_after_its_loop():
@@ -622,6 +640,18 @@ def test_attributes_of_a_wrong_kind_are_named_at_the_line():
     with pytest.raises(ProgramError, match="the attribute value is 'zero', which is no number") as found:
         wrong.trace()
     assert shown(found.value)[1] == 'tb.fill(x, "zero")'
+
+
+def test_kernels_go_by_their_names():
+    assert pickle.loads(pickle.dumps(staged)) is staged
+    assert copy.deepcopy(staged) is staged
+
+    @tb.kernel()
+    def local(x: tb.In("f32", 8)):
+        pass
+
+    with pytest.raises(NotPicklable, match="the kernel local is not"):
+        pickle.dumps(local)
 
 
 def test_wrong_arguments_are_named():

@@ -137,6 +137,10 @@ def test_a_view_of_a_block_kernel_in_the_terminal() -> None:
 
 def test_kernels_and_tensors_that_are_not_there_are_named() -> None:
     assert "has no tensor sc; it has a, b, c, sa, sb" in tilewright("draw", str(CK / "basic_gemm.py"), "sc", code=2)[1]
+    assert (
+        "which tensor of basic_gemm is to be drawn; it has a, b"
+        in tilewright("draw", str(CK / "basic_gemm.py"), code=2)[1]
+    )
     assert "there is no file none.py" in tilewright("draw", "none.py", "x", code=2)[1]
     assert "block kernels" in tilewright("draw", f"{CK / 'basic_gemm.py'}:gemm", "x", code=2)[1]
     assert "say a parameter" in tilewright("draw", str(CK / "basic_gemm.py"), "sa", "-p", "BM", code=2)[1]

@@ -19,7 +19,11 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.machine import OpaqueOperand
 from tilewright.targets.registry import machine
 
-pytestmark = [pytest.mark.cross, pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")]
+pytestmark = [
+    pytest.mark.cross,
+    pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning"),
+    pytest.mark.filterwarnings("ignore::tilewright.errors.FastPathLost"),
+]
 
 FULL = "aarch64.neon.fullfp16.dotprod.bf16.i8mm"
 NAMES = ["aarch64.neon", "aarch64.neon.fullfp16.dotprod", FULL, "x86.avx2", "portable"]
@@ -175,14 +179,15 @@ def test_convolutions_and_products_are_exact(name, problem, dt):
 # -- tails and conversions --------------------------------------------------------------------------------------------
 
 SHIFT = """block shift(%x: in global {kind} (R, N), %y: out global {kind} (R, N))
-  param R = 3, N = 21
+  param R = 3
+  param N in 1..1024
 {{
   tasks r in 0..R {{
     for d in 0..R {{
       if (d == r) {{
         %from = view %x (j N) -> [r, j + d - 1 ?]
         %to = view %y (j N) -> [r, j]
-        copy %from -> %to otherwise 0
+        copy %from -> %to else 0
       }}
     }}
   }}
@@ -190,10 +195,12 @@ SHIFT = """block shift(%x: in global {kind} (R, N), %y: out global {kind} (R, N)
 """
 
 
+@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("kind", ["i8", "bf16", "f16", "f32", "f64", "i32"])
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 16, 21, 34])
-def test_rows_that_end_anywhere_are_copied_and_nothing_beside_them(name, kind, width):
-    made = tilewright.compile_text(SHIFT.format(kind=kind), f"cpu:{name}", {"N": width})
+@pytest.mark.parametrize("width", [1, 3, 21, 34])
+def test_rows_that_end_anywhere_are_copied_and_nothing_beside_them(name, kind, width, is_open):
+    """Where the width is open, only a run knows which lanes are there."""
+    made = tilewright.compile_text(SHIFT.format(kind=kind), f"cpu:{name}", {} if is_open else {"N": width})
     x = np.random.default_rng(width).integers(-9, 10, (3, width)).astype(made.main.args[0].type.dtype.numpy)
     wanted = np.zeros_like(x)
     for r in range(3):

@@ -49,6 +49,8 @@ class Loop:
         self.started = False
 
     def __iter__(self) -> Loop:
+        if self.started:
+            raise ProgramError(f"{self.frame.name}: this loop was walked before; write it anew", author_location())
         return self
 
     def __next__(self) -> Any:

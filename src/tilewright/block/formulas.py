@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tilewright.algebra.expr import Expr
 from tilewright.errors import DtypeMismatch, PythonControlFlow
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DTypeLike, element_type, plain_number
 from tilewright.ir.formula import Formula
 from tilewright.ir.location import author_location
 
@@ -41,7 +39,7 @@ class Elementwise:
         """An element of it."""
         raise NotImplementedError
 
-    def to(self, kind: str | DType) -> Element:
+    def to(self, kind: DTypeLike) -> Element:
         """Converted to an element type."""
         return cast(self, kind)
 
@@ -102,11 +100,10 @@ def parts_of(x: Any) -> Element | None:
         return x.element
     if isinstance(x, Expr):
         return Element("index", (), x)
-    x = x.item() if isinstance(x, np.generic) else x
-    if isinstance(x, bool | int | float):
-        found = Formula.number(int(x) if isinstance(x, bool) else x)
-        return Element("number", (), found.value)
-    return None
+    found = plain_number(x)
+    if found is None:
+        return None
+    return Element("number", (), Formula.number(int(found) if isinstance(found, bool) else found).value)
 
 
 def element_of(x: Any, what: str) -> Element:
@@ -124,13 +121,13 @@ def argument(name: str) -> Element:
     return Element("argument", (), name)
 
 
-def cast(x: Any, kind: str | DType) -> Element:
+def cast(x: Any, kind: DTypeLike) -> Element:
     """X, converted to an element type.
 
     >>> cast(2.5, "i32").formula(lambda _: 0).text()
     'i32(2.5)'
     """
-    return Element("cast", (element_of(x, "cast"),), kind if isinstance(kind, DType) else dtype(kind))
+    return Element("cast", (element_of(x, "cast"),), element_type(kind))
 
 
 def select(condition: Any, when_true: Any, when_false: Any) -> Element:

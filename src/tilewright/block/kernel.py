@@ -18,8 +18,9 @@ from tilewright.errors import ArgumentError, ParseError, ProgramError
 from tilewright.ir.attrs import attr_text
 from tilewright.ir.binding import allowed, bind
 from tilewright.ir.core import Program, building
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DType, DTypeLike, element_type
 from tilewright.ir.location import author_location, of_function
+from tilewright.ir.pickling import FoundByName
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
@@ -36,13 +37,12 @@ class Argument:
 
     role = ""
 
-    def __init__(self, kind: str | DType, *dims: Any, strides: Sequence[Any] | None = None):
+    def __init__(self, kind: DTypeLike, *dims: Any, strides: Sequence[Any] | None = None):
         self.kind, self.dims, self.strides = kind, dims, strides
 
     def dtype(self, values: Mapping[str, Any]) -> DType:
         """Its element type, for these parameters."""
-        named = values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind
-        return named if isinstance(named, DType) else dtype(named)
+        return element_type(values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind)
 
 
 class In(Argument):
@@ -88,15 +88,14 @@ class Let:
     text: str
 
 
-class Kernel:
+class Kernel(FoundByName):
     """A block kernel before it is compiled; `tilewright.compile(kernel, params)` makes it callable."""
 
     def __init__(self, function: Callable[..., Any], machine: str | None, waves: Any, frame: Any):
         self.function, self.machine, self.waves = function, machine, waves
         self.annotations = evaluated_annotations(function, frame)
-        self.__name__ = function.__name__
-        self.__doc__ = function.__doc__
-        self.__wrapped__ = function
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
         """The block program for these parameters, traced anew and verified; open sizes stay open."""

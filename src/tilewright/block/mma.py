@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.algebra import size
 from tilewright.block.moving import copy, registers
 from tilewright.block.partition import partition
 from tilewright.block.tensor import Tensor, tensor_of
@@ -55,8 +56,10 @@ class Mma:
     def gemm(self, acc: Tensor, a: Tensor, b: Tensor) -> None:
         """acc += a * b^T, with a (M, K) and b (N, K) in shared memory: CK's blockwise_gemm. It stands for
 
-        `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`.
+        `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. A factor with
+        three dimensions is (K0, M, K1), and seen as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
         """
+        a, b = (t.merge((1,), (0, 2)) if len(t.shape) == 3 else t for t in (a, b))
         fa, fb = self.a(*a.shape), self.b(*b.shape[::-1])
         copy(a, fa)
         copy(b.T, fb)
@@ -90,6 +93,14 @@ def blockwise_copy(
     """
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
+    if vector is not None:
+        along = int(extents[vector[0]]) // size(threads, vector[0])
+        if along % vector[1]:
+            raise ProgramError(
+                f"blockwise_copy: vector={vector}: each thread has {along} elements along dimension {vector[0]}, which "
+                f"are no multiple of {vector[1]}",
+                author_location(),
+            )
     staged = registers(target.dtype, extents, owners, fallback="staged")
     copy(source, staged, otherwise=otherwise, by=_lane_atom(source, staged, vector))
     copy(staged, target, by=_lane_atom(staged, target, vector))

@@ -10,16 +10,16 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.block.names import argument_names
 from tilewright.block.tensor import Maybe, Tensor, tensor_of
-from tilewright.block.tracing import number, plain, several, trace
+from tilewright.block.tracing import number, several, trace
 from tilewright.errors import DimensionMismatch, ProgramError
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DType, DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType
 
 
 def shared(
-    kind: str | DType,
+    kind: DTypeLike,
     layout: Any,
     *,
     strides: Sequence[Any] | None = None,
@@ -58,7 +58,7 @@ def shared(
 
 
 def registers(
-    kind: str | DType, extents: Sequence[Any], owners: Layout | Distribution, *, fallback: str = "registers"
+    kind: DTypeLike, extents: Sequence[Any], owners: Layout | Distribution, *, fallback: str = "registers"
 ) -> Tensor:
     """Registers that hold nothing yet, spread over threads: one `alloc`.
 
@@ -82,7 +82,7 @@ def copy(source: Tensor, target: Tensor, *, otherwise: Any = None, by: str | Non
     `otherwise` is read where the source lies outside; `by` names the atom that does it; `stream` is a hint to caches.
     """
     attrs = {
-        "otherwise": plain(otherwise),
+        "otherwise": otherwise,
         "by": by,
         "stream": None if stream is None else number(stream, "copy: stream"),
     }
@@ -91,7 +91,7 @@ def copy(source: Tensor, target: Tensor, *, otherwise: Any = None, by: str | Non
 
 def fill(target: Tensor, value: Any) -> None:
     """Every element becomes the number: one `fill`."""
-    trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": plain(value)})
+    trace("fill").emit("fill", (tensor_of(target, "fill"),), {"value": value})
 
 
 def clear(target: Tensor) -> None:
@@ -127,7 +127,7 @@ def gather(tile: Tensor, memory: Tensor, at: Callable[..., Any], *, otherwise: A
 
     Within `at`, `index.at(i)` is the integer that another tensor holds: `lambda i, j: (tb.maybe(index.at(i)), j)`.
     """
-    _placed("gather", tile, memory, at, {"otherwise": plain(otherwise)})
+    _placed("gather", tile, memory, at, {"otherwise": otherwise})
 
 
 def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
@@ -176,8 +176,8 @@ def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
     return found[-1][0]
 
 
-def _dtype(kind: str | DType) -> DType:
+def _dtype(kind: DTypeLike) -> DType:
     try:
-        return kind if isinstance(kind, DType) else dtype(kind)
+        return element_type(kind)
     except ProgramError as fault:
         raise type(fault)(fault.what, author_location(2)) from None

@@ -75,7 +75,8 @@ def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPi
         if isinstance(value.type, TensorType | RegisterType):
             found.setdefault(value.name or "", value)
     if name not in found:
-        raise ProgramError(f"{program.name} has no tensor {name}; it has {', '.join(found)}")
+        wrong = f"{program.name} has no tensor {name}" if name else f"which tensor of {program.name} is to be drawn"
+        raise ProgramError(f"{wrong}; it has {', '.join(found)}")
     value = found[name]
     places = Places(program, definitions(program))
     if isinstance(value.type, RegisterType):

@@ -19,7 +19,7 @@ from tilewright.block.names import argument_names, made_up
 from tilewright.block.tracing import number, only_value, several, trace
 from tilewright.errors import DimensionMismatch, ProgramError, PythonControlFlow
 from tilewright.ir.core import Value
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import DType, DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import RegisterType, TensorType
 
@@ -281,10 +281,10 @@ class Tensor(Elementwise):
         """The matrix transposed; one `view`."""
         return self.permute(1, 0)
 
-    def bitcast(self, kind: str | DType) -> Tensor:
+    def bitcast(self, kind: DTypeLike) -> Tensor:
         """The same bits as another element type of the same width: one `bitcast`."""
-        to = kind if isinstance(kind, DType) else dtype(kind)
-        op = trace("bitcast").emit("bitcast", (self.value,), {"dtype": to}, fallback=f"{self.value.name}_bits")
+        to = {"dtype": element_type(kind)}
+        op = trace("bitcast").emit("bitcast", (self.value,), to, fallback=f"{self.value.name}_bits")
         return Tensor(op.result)
 
     # -- computing ------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.block.names import author_names
 from tilewright.errors import ProgramError
@@ -203,11 +201,6 @@ def only_value(s: Symbol) -> Expr:
 def several(x: Any) -> tuple[Any, ...]:
     """A sequence as a tuple; a single thing as a tuple of one."""
     return tuple(x) if isinstance(x, tuple | list) else (x,)
-
-
-def plain(x: Any) -> Any:
-    """A number of numpy's as Python's; anything else as it is."""
-    return x.item() if isinstance(x, np.generic) else x
 
 
 def number(x: Any, what: str) -> Expr:

@@ -60,8 +60,8 @@ def draw(
       tilewright draw examples/ck/optimized_gemm.py sa -p BM=64 -o sa.svg
     """
     try:
-        if tensor is not None:
-            _draw_tensor(layout, tensor, output, param or [])
+        if tensor is not None or ".py" in layout:
+            _draw_tensor(layout, tensor or "", output, param or [])
             return
         options = {"element_bytes": element_bytes, "bank_bytes": bank_bytes, "banks": banks}
         _draw(layout, output, partition, memory, options)

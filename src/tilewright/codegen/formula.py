@@ -137,12 +137,14 @@ class FormulaWriter:
         if name in _CALLS:
             return self._call(_CALLS[name], values, kind)
         match name:
-            case "maximum" | "minimum" | "fma":
+            case "fma":
                 return self._call(name, values, kind)
+            case "maximum" | "minimum":
+                return self._extreme(name, values[0], values[1], kind)
             case "neg":
                 return self.w.value(f"fneg {form} {values[0]}")
             case "relu":
-                return self._call("maximum", [values[0], self.number(0.0, kind)], kind)
+                return self._extreme("maximum", self.number(0.0, kind), values[0], kind)
             case "reciprocal":
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {values[0]}")
             case "rsqrt":
@@ -152,6 +154,23 @@ class FormulaWriter:
             case "floordiv":
                 return self._call("floor", [self.w.value(f"fdiv {form} {values[0]}, {values[1]}")], kind)
         raise ProgramError(f"{name} of {kind} has no machine code here")
+
+    def _extreme(self, name: str, a: str, b: str, kind: DType) -> str:
+        """The larger, or smaller, of two; NaN where one is none.
+
+        Of zeros either may come. The second operand stays unless the first is larger, so a NaN there needs no care.
+        """
+        if self.w.nan_maximum:
+            return self._call(name, [a, b], kind)
+        if not b.startswith("%"):
+            a, b = b, a
+        form, test = self.of(kind), self.kind("i1")
+        beyond = self.w.value(f"fcmp {'ogt' if name == 'maximum' else 'olt'} {form} {a}, {b}")
+        found = self.w.value(f"select {test} {beyond}, {form} {a}, {form} {b}")
+        if not a.startswith("%"):
+            return found
+        none = self.w.value(f"fcmp uno {form} {a}, {a}")
+        return self.w.value(f"select {test} {none}, {form} {a}, {form} {found}")
 
     def _call(self, name: str, values: list[str], kind: DType) -> str:
         form = self.of(kind)

@@ -8,7 +8,6 @@ from typing import Any
 from tilewright.block.kernel import Kernel
 from tilewright.compiler.text import INTERPRETER, TextExecutable
 from tilewright.errors import ProgramError
-from tilewright.ir.core import Program
 from tilewright.targets.registry import CPU, check_target
 
 
@@ -16,16 +15,16 @@ def compile_block(
     kernel: Kernel,
     params: Mapping[Any, Any] | None = None,
     *,
-    target: str | None = None,
+    target: str = CPU,
     workers: int | None = None,
     seed: int = 0,
 ) -> TextExecutable:
     """What a block kernel becomes for a target: call it with arrays, in the order of the kernel's arguments.
 
-    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. Without a target, a program
-    of one role becomes machine code for the CPU at hand ("cpu"), any other is interpreted ("interpreter"). `workers` is
-    how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results must come out
-    for all.
+    `params` gives the kernel's parameters; open sizes may be left to the arrays of a call. A program of one role
+    becomes machine code for the CPU at hand ("cpu"); one of several is refused there, and runs on the "interpreter".
+    `workers` is how many workgroups share the tasks; on the interpreter, `seed` chooses the schedule: the same results
+    must come out for all.
 
     >>> import numpy as np, tilewright.block as tb
     >>> @tb.kernel()
@@ -36,17 +35,10 @@ def compile_block(
     array([[ 0.,  2.,  4.],
            [ 6.,  8., 10.]], dtype=float32)
     """
-    if target is not None:
-        check_target(target, (INTERPRETER,))
+    check_target(target, (INTERPRETER,))
     given = {k if isinstance(k, str) else getattr(k, "name", str(k)): v for k, v in (params or {}).items()}
     try:
         program = kernel.trace(given)
-        return TextExecutable([program], {}, target or default_target(program), workers, seed)
+        return TextExecutable([program], {}, target, workers, seed)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
-
-
-def default_target(program: Program) -> str:
-    """Where a program runs when nobody says: as machine code where it has one role, otherwise interpreted."""
-    roles = any(op.name in ("role", "channel") for op in program.walk())
-    return INTERPRETER if roles else CPU

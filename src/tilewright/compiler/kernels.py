@@ -51,7 +51,7 @@ def compile(
     kernel: BlockKernel,
     symbols: Mapping[Any, Any] | None = None,
     *,
-    target: str | None = None,
+    target: str = CPU,
     workers: int | None = None,
     seed: int | None = None,
 ) -> TextExecutable: ...
@@ -75,7 +75,7 @@ def compile(
     kernel: Any,
     symbols: Mapping[Any, Any] | None = None,
     *,
-    target: str | None = None,
+    target: str = CPU,
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
@@ -119,7 +119,6 @@ def compile(
         return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
     if workers is not None or seed is not None:
         raise ArgumentError("workers= and seed= are for block kernels; leave them out")
-    target = CPU if target is None else target
     check_target(target, (EXECUTOR,))
     if plan is not None and not is_native(target):
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")

@@ -31,6 +31,28 @@ def found_by_name(x: Any) -> Any:
     return found
 
 
+class FoundByName:
+    """A kernel between processes: as a function, it goes by its name, and a copy is the kernel itself."""
+
+    __name__: str
+    __qualname__: str
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> str:
+        """Its name: it is found again in its module."""
+        if found_by_name(self) is not self:
+            raise NotPicklable(
+                f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
+                "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
+            )
+        return str(self.__qualname__)
+
+
 def require_importable(function: Any, what: str) -> None:
     """Raises unless another process finds the function by its name; `what` it is goes into the message."""
     if function is not None and found_by_name(function) is not function:

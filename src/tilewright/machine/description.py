@@ -79,7 +79,8 @@ class Machine:
     most a workgroup has. `spaces` are global, shared and register; a tile register is a register tensor of an
     `OpaqueOperand`. `features` are all that the atoms ask for. `masked` holds the sizes of elements, in bytes, of which
     a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
-    vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once.
+    vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once,
+    `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Machine:
     masked: frozenset[int] = frozenset()
     predicated: bool = False
     fused: bool = True
+    nan_maximum: bool = False
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

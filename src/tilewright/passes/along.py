@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,8 @@ def _combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) ->
     """totals = combination of totals and items."""
     how = op.attrs["with"]
     if isinstance(how, str):
-        formula = Formula(_NAMES[how], (Formula.operand(1), Formula.operand(2)))
+        # what is new comes first: what a maximum does about NaN does not make the chain of totals longer
+        formula = Formula(_NAMES[how], (Formula.operand(2), Formula.operand(1)))
         low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
         return
     count = len(totals)
@@ -45,6 +47,8 @@ def _bound(formula: Formula, count: int) -> Formula:
 
 class _Walk:
     """The loops that `reduce` and `scan` share: over all dimensions but one, with vectors along the last of them."""
+
+    chains = 1
 
     def __init__(self, low: Lowering, op: Op):
         self.low, self.op = low, op
@@ -82,15 +86,16 @@ class _Walk:
 
     def _nest(self, dim: int, known: tuple[Expr, ...]) -> None:
         if dim == len(self.outer):
-            self.line(known, None, 1)
+            self.lines([_Line(known, None, 1)])
             return
         if dim == len(self.outer) - 1 and self._vectorises():
-            size = self.outer[dim]
-            lanes = max(1, self.low.vector_bytes // self.carried[0].numpy.itemsize)
-            for start in range(0, size, lanes):
-                count = min(lanes, size - start)
+            size, lines = self.outer[dim], []
+            for start in range(0, size, self.lanes):
+                count = min(self.lanes, size - start)
                 lane = self.low.axis("l", count)
-                self.line((*known, start + lane), lane, count)
+                lines.append(_Line((*known, start + lane), lane, count))
+            for first in range(0, len(lines), self.chains):
+                self.lines(lines[first : first + self.chains])
             return
         with self.low.loop("i", 0, self.outer[dim]) as i:
             self._nest(dim + 1, (*known, i))
@@ -142,20 +147,89 @@ class _Walk:
         over = () if lane is None else (lane,)
         self.low.emit("store", (rounded, where.buffer), over=over, at=(where.offset,))
 
-    def line(self, outer: tuple[Expr, ...], lane: Symbol | None, lanes: int) -> None:
-        """One line (or a vector of lines) along the dimension."""
+    @property
+    def lanes(self) -> int:
+        """The elements of a vector register."""
+        return max(1, self.low.vector_bytes // self.carried[0].numpy.itemsize)
+
+    def lines(self, lines: list[_Line]) -> None:
+        """Some lines along the dimension, each alone or a vector of them; at most `chains`."""
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line along the dimension, or a vector of them: its other coordinates, and the lanes."""
+
+    outer: tuple[Expr, ...]
+    lane: Symbol | None
+    lanes: int
+
+
 class _Reduce(_Walk):
-    def line(self, outer: tuple[Expr, ...], lane: Symbol | None, lanes: int) -> None:
-        totals = self.registers(self.carried, lanes, lane)
-        first = self.items(outer, as_expr(0), lane, lanes)
-        for total, item in zip(totals, first, strict=True):
-            self.low.emit("compute", (total, item), formula=Formula.operand(1))
+    chains = 4  # totals that do not wait for each other, in one loop
+
+    def lines(self, lines: list[_Line]) -> None:
+        if len(lines) == 1 and lines[0].lane is None and self._side_by_side():
+            self._finish(lines[0], [self._folded(lines[0])])
+            return
+        totals = [self.registers(self.carried, x.lanes, x.lane) for x in lines]
+        for x, mine in zip(lines, totals, strict=True):
+            for total, item in zip(mine, self.items(x.outer, as_expr(0), x.lane, x.lanes), strict=True):
+                self.low.emit("compute", (total, item), formula=Formula.operand(1))
         if self.length > 1:
             with self.low.loop("r", 1, self.length) as r:
-                _combined(self.low, self.op, totals, self.items(outer, r, lane, lanes))
+                for x, mine in zip(lines, totals, strict=True):
+                    _combined(self.low, self.op, mine, self.items(x.outer, r, x.lane, x.lanes))
+        for x, mine in zip(lines, totals, strict=True):
+            self._finish(x, mine)
+
+    def _side_by_side(self) -> bool:
+        """Whether a line is some whole vectors in memory, which one of the known functions combines."""
+        if not isinstance(self.op.attrs["with"], str) or self.length < 2 * self.lanes or self.length % self.lanes:
+            return False
+        probe = tuple(self.low.axis("p", n) for n in self.outer)
+        along = self.low.axis("p", self.length)
+        where = self.sources[0].at(self.full(probe, along))
+        return not where.conditions and linear_step(where.offset, along) == 1 and self.lanes & (self.lanes - 1) == 0
+
+    def _folded(self, x: _Line) -> Value:
+        """The total of a line: vectors along it, some at a time, then halves of a vector until one is left."""
+        count, lanes = self.length // self.lanes, self.lanes
+        chains = max(n for n in range(1, self.chains + 1) if count % n == 0)
+
+        def part(first: Expr | int) -> Value:
+            lane = self.low.axis("l", lanes)
+            return self.items(x.outer, lanes * first + lane, lane, lanes)[0]
+
+        totals = []
+        for n in range(chains):
+            totals.append(self.low.register(self.carried[0], lanes))
+            self.low.emit("compute", (totals[n], part(n)), formula=Formula.operand(1))
+        if count > chains:
+            with self.low.loop("r", 1, count // chains) as r:
+                for n, total in enumerate(totals):
+                    _combined(self.low, self.op, [total], [part(chains * r + n)])
+        for total in totals[1:]:
+            _combined(self.low, self.op, [totals[0]], [total])
+        found = totals[0]
+        while lanes > 1:
+            lanes //= 2
+            low, high = (self._half(found, lanes, start) for start in (0, lanes))
+            _combined(self.low, self.op, [low], [high])
+            found = low
+        return found
+
+    def _half(self, value: Value, lanes: int, start: int) -> Value:
+        lane, made = self.low.axis("l", lanes), self.low.register(self.carried[0], lanes)
+        self.low.emit("shuffle", (made, value), over=(lane,), at=(start + lane,))
+        return made
+
+    def _finish(self, x: _Line, totals: list[Value]) -> None:
+        """Totals into their places, with what is there where they accumulate."""
+        outer, lane, lanes = x.outer, x.lane, x.lanes
+        if lane is None and totals[0].type.shape:  # a vector of one
+            lane = self.low.axis("l", 1)
         if self.op.attrs.get("accumulate"):
             before = self.registers([t.dtype for t in self.targets], lanes, lane)
             over = () if lane is None else (lane,)
@@ -169,7 +243,9 @@ class _Reduce(_Walk):
 
 
 class _Scan(_Walk):
-    def line(self, outer: tuple[Expr, ...], lane: Symbol | None, lanes: int) -> None:
+    def lines(self, lines: list[_Line]) -> None:
+        (x,) = lines
+        outer, lane, lanes = x.outer, x.lane, x.lanes
         totals = self.registers(self.carried, lanes, lane)
         exclusive = bool(self.op.attrs.get("exclusive"))
         if exclusive:

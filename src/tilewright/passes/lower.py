@@ -73,7 +73,10 @@ class Lowering:
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
             names = ", ".join(op.attrs["name"] for op in roles)
-            raise ProgramError(f"{self.program.name} has several roles ({names}); this machine runs one", roles[1].loc)
+            raise ProgramError(
+                f"{self.program.name} has several roles ({names}); {self.here.name} runs one, target='interpreter' all",
+                roles[1].loc,
+            )
         for record in self.program.records:
             if record.name == "let":
                 _let(self, record)

@@ -169,7 +169,6 @@ def main() -> None:
     llvm.set_option("", "--enable-post-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()  # the pool has a line of assembly
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program
     inp, out = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):

@@ -9,11 +9,11 @@ from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.errors import DtypeMismatch, NothingWritten, NotPicklable, ProgramError
+from tilewright.errors import DtypeMismatch, NothingWritten, ProgramError
 from tilewright.ir.core import MemoryType, Program, TileType, Value, building
 from tilewright.ir.dtypes import as_element_type
 from tilewright.ir.location import author_location, of_function
-from tilewright.ir.pickling import found_by_name
+from tilewright.ir.pickling import FoundByName
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
@@ -24,7 +24,7 @@ from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
-class Kernel:
+class Kernel(FoundByName):
     """A kernel before it is compiled; `tilewright.compile(kernel, symbols)` makes it callable."""
 
     def __init__(self, function: Callable[..., Any], constraints: Sequence[Constraint], frame: FrameType):
@@ -113,21 +113,6 @@ class Kernel:
             "be called",
             author_location(),
         )
-
-    def __copy__(self) -> Kernel:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Kernel:
-        return self
-
-    def __reduce__(self) -> str:
-        """Its name: as a function, a kernel is found again in its module."""
-        if found_by_name(self) is not self:
-            raise NotPicklable(
-                f"the kernel {self.__name__} is not {self.__module__}.{self.__qualname__}, where another process would "
-                "look for it: define it at the top of a module, or pickle kernel.trace(), or what compile gives"
-            )
-        return str(self.__qualname__)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"

@@ -53,7 +53,7 @@ def _table() -> str:
 def large_angle(w: Writer) -> str:
     """The name of the function that gives r, what its rounding lost, and the number of quarter turns."""
     if NAME not in w.defined:
-        inner = Writer(fused=w.fused)
+        inner = Writer(w.fused, w.nan_maximum)
         result = _body(inner)
         w.define(_TABLE, _table())
         w.define(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.algebra import Layout
 from tilewright.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
 from tilewright.machine import MultiplyAtom, RegisterOperand
-from tilewright.targets.cpu.portable import vector_atom
+from tilewright.targets.cpu.vector_atoms import vector_atom
 from tilewright.targets.cpu.vectors import vector_copies
 
 

@@ -19,7 +19,8 @@ FAMILY = Family(
     host_features=host_features,
     products=PRODUCTS,
     # `yield` is over in two cycles; a synchronisation of the instruction stream takes a good 30
-    pause='call void asm sideeffect "isb", ""()',
+    pause="call void @llvm.aarch64.isb(i32 15)",
+    declares="declare void @llvm.aarch64.isb(i32 immarg)",
     register="w",
     futex=98,
 )

@@ -31,4 +31,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
             far_rate=8.0,
             load_cycles=0.5,
         ),
+        nan_maximum=True,
     )

@@ -12,6 +12,7 @@
 | memory, tails | loads and stores; vectors of which only a part is there                              |
 | products      | multiplication atoms that LLVM has instructions for by itself                        |
 | vectors       | vector copies as atoms                                                               |
+| vector_atoms  | multiply-adds of vector registers as atoms                                           |
 | conversions   | 16-bit floats where the CPU has no instruction for them                              |
 | native        | machine code bound to arrays                                                         |
 | load          | object code into this process                                                        |

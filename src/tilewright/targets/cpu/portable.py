@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from tilewright.algebra import Layout
-from tilewright.ir.dtypes import DType, f32, f64, i32
-from tilewright.machine import Limits, Machine, MultiplyAtom, RegisterOperand, spaces_of
+from tilewright.ir.dtypes import f32, f64, i32
+from tilewright.machine import Limits, Machine, spaces_of
 from tilewright.targets.cpu.family import Family
 from tilewright.targets.cpu.products import apart
+from tilewright.targets.cpu.vector_atoms import vector_atom
 from tilewright.targets.cpu.vectors import vector_copies
 
 WIDTH = 16
-
-
-def vector_atom(
-    name: str,
-    lanes: int,
-    depth: int,
-    types: tuple[DType, DType, DType],
-    features: tuple[str, ...] = (),
-    cycles: float = 0.5,
-    picks: int = 1,
-) -> MultiplyAtom:
-    """A multiply-add over `lanes`, summing `depth` neighbouring products in each; A is the same in all lanes.
-
-    >>> vector_atom("vector.f32", 4, 1, (f32, f32, f32)).shape
-    (1, 4, 1)
-    """
-    a, b, c = types
-    return MultiplyAtom(
-        name,
-        RegisterOperand(1, depth, a, Layout((lanes, depth), (0, 1))),
-        RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
-        RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
-        features,
-        cycles=cycles,
-        picks=picks,
-    )
 
 
 def row(name: str, features: frozenset[str]) -> Machine:

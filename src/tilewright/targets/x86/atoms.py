@@ -1,30 +1,16 @@
 """What x86 offers: vector multiply-adds, dot products of pairs and quadruples, AMX tiles, and their copies.
 
-A vector register is one lane a vector element. The first factor of a vector multiply-add is one number (or pair, or
-quadruple) in all lanes, so A is 1 x k, B is k x lanes.
+A vector register is one lane a vector element.
 """
 
 from __future__ import annotations
 
 from tilewright.algebra import Layout
 from tilewright.ir.dtypes import DType, bf16, f32, f64, i8, i32, u8
-from tilewright.machine import MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.machine import MultiplyAtom, OpaqueOperand
+from tilewright.targets.cpu.vector_atoms import vector_atom
 from tilewright.targets.cpu.vectors import vector_copies
 from tilewright.targets.x86.tiles import TILE_COPIES
-
-
-def _vector(
-    name: str, lanes: int, depth: int, a: DType, b: DType, c: DType, *features: str, cycles: float = 0.5
-) -> MultiplyAtom:
-    """A multiply-add over `lanes`, summing `depth` neighbouring products in each."""
-    return MultiplyAtom(
-        name,
-        RegisterOperand(1, depth, a, Layout((lanes, depth), (0, 1))),
-        RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
-        RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
-        features,
-        cycles=cycles,
-    )
 
 
 def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> MultiplyAtom:
@@ -44,14 +30,26 @@ def _amx(name: str, depth: int, a: DType, b: DType, c: DType, feature: str) -> M
 MULTIPLY = {
     atom.name: atom
     for atom in (
-        _vector("avx2.f32", 8, 1, f32, f32, f32, "avx2", "fma"),
-        _vector("avx2.f64", 4, 1, f64, f64, f64, "avx2", "fma"),
-        _vector("avx2.i32", 8, 1, i32, i32, i32, "avx2", cycles=1.0),  # a product and a sum
-        _vector("avx512.i32", 16, 1, i32, i32, i32, "avx512f", cycles=1.5),
-        _vector("avx512.f32", 16, 1, f32, f32, f32, "avx512f"),
-        _vector("avx512.f64", 8, 1, f64, f64, f64, "avx512f"),
-        _vector("avx512.bf16", 16, 2, bf16, bf16, f32, "avx512bf16", cycles=1.0),
-        _vector("avx512.vnni", 16, 4, u8, i8, i32, "avx512vnni"),
+        vector_atom(
+            "avx2.f32",
+            8,
+            1,
+            (f32, f32, f32),
+            ("avx2", "fma"),
+        ),
+        vector_atom(
+            "avx2.f64",
+            4,
+            1,
+            (f64, f64, f64),
+            ("avx2", "fma"),
+        ),
+        vector_atom("avx2.i32", 8, 1, (i32, i32, i32), ("avx2",), cycles=1.0),  # a product and a sum
+        vector_atom("avx512.i32", 16, 1, (i32, i32, i32), ("avx512f",), cycles=1.5),
+        vector_atom("avx512.f32", 16, 1, (f32, f32, f32), ("avx512f",)),
+        vector_atom("avx512.f64", 8, 1, (f64, f64, f64), ("avx512f",)),
+        vector_atom("avx512.bf16", 16, 2, (bf16, bf16, f32), ("avx512bf16",), cycles=1.0),
+        vector_atom("avx512.vnni", 16, 4, (u8, i8, i32), ("avx512vnni",)),
         _amx("amx.bf16", 32, bf16, bf16, f32, "amx-bf16"),
         _amx("amx.s8", 64, i8, i8, i32, "amx-int8"),
         _amx("amx.u8s8", 64, u8, i8, i32, "amx-int8"),

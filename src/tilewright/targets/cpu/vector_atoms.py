@@ -1,0 +1,34 @@
+"""Multiplication atoms of vector registers: A is the same in all lanes, so it is 1 x k, B is k x lanes."""
+
+from __future__ import annotations
+
+from tilewright.algebra import Layout
+from tilewright.ir.dtypes import DType
+from tilewright.machine import MultiplyAtom, RegisterOperand
+
+
+def vector_atom(
+    name: str,
+    lanes: int,
+    depth: int,
+    types: tuple[DType, DType, DType],
+    features: tuple[str, ...] = (),
+    cycles: float = 0.5,
+    picks: int = 1,
+) -> MultiplyAtom:
+    """A multiply-add over `lanes`, summing `depth` neighbouring products in each; A is the same in all lanes.
+
+    >>> from tilewright.ir.dtypes import f32
+    >>> vector_atom("vector.f32", 4, 1, (f32, f32, f32)).shape
+    (1, 4, 1)
+    """
+    a, b, c = types
+    return MultiplyAtom(
+        name,
+        RegisterOperand(1, depth, a, Layout((lanes, depth), (0, 1))),
+        RegisterOperand(depth, lanes, b, Layout((lanes, depth), (depth, 1))),
+        RegisterOperand(1, lanes, c, Layout((lanes, 1), (1, 0))),
+        features,
+        cycles=cycles,
+        picks=picks,
+    )
