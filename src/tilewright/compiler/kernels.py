@@ -115,7 +115,8 @@ def compile(
     """
     if isinstance(kernel, BlockKernel):
         if plan is not None or dynamic or strict or lenient:
-            raise ArgumentError("plan=, dynamic=, strict= and lenient= are for tile kernels; a block kernel says how")
+            options = "plan=, dynamic=, strict= and lenient="
+            raise ArgumentError(f"{options} are for tile kernels; a block kernel says how itself")
         return compile_block(kernel, symbols, target=target, workers=workers, seed=seed or 0)
     if workers is not None or seed is not None:
         raise ArgumentError("workers= and seed= are for block kernels; leave them out")
