@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
+import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compat import wave as compat
@@ -92,12 +93,114 @@ def test_options_without_meaning_are_named_once():
         wave_compile(options, gemm)
 
 
-def test_unknown_options_and_schedules_are_refused():
+def test_unknown_options_are_refused_and_manual_schedules_are_named_once():
+    compat._named.clear()
     with pytest.raises(ArgumentError, match="WaveCompileOptions has no option colour"):
         WaveCompileOptions(subs={}, colour="red")
     gemm, subs = gemm_of_waves_text()
-    with pytest.raises(OutOfScope, match="manual schedules"):
-        wave_compile(WaveCompileOptions(subs=subs), gemm, object())
+
+    @tkw.wave_schedule.wave_schedule()
+    def ping_pong():
+        raise AssertionError("a schedule is never run")
+
+    with pytest.warns(IgnoredOptionWarning, match="without meaning here: the schedule ping_pong$"):
+        check(wave_compile(WaveCompileOptions(subs=subs), gemm, ping_pong))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(wave_compile(WaveCompileOptions(subs=subs), gemm, ping_pong))
+
+
+def test_names_that_wave_has_and_ours_had_not():
+    options = WaveCompileOptions(subs={}, verify_region_captures=True, enable_swizzle=True, cluster_barrier_delay=2)
+    options.enable_mark_hardware_transpose_candidates = options.allow_noncontiguous_runtime_buffers = True
+    options.edit_ir_after = ["hoisting"]
+    options.print_mlir_after_water = "all"
+    assert options.target.startswith("gfx") is False
+    gemm, subs = gemm_of_waves_text()
+    native = wave_compile(WaveCompileOptions(subs=subs, target="cpu"), gemm)
+    check(native)
+    assert "on cpu" in repr(native)
+    compat._named.clear()
+    with pytest.warns(IgnoredOptionWarning, match="without meaning here: target$"):
+        assert "on the executor" in repr(wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm))
+    with pytest.raises(ArgumentError, match="has no machine 'nonsense'"):
+        wave_compile(WaveCompileOptions(subs=subs, target="cpu:nonsense"), gemm)
+    assert [c.name for c in compat.CoalescingType] == ["LINEAR", "WAVE_TILE_ALIGNED"]
+    torch = pytest.importorskip("torch")
+    assert compat.TORCH_DTYPE_TO_WAVE[torch.bfloat16] is tkl.bf16
+    assert compat.torch_dtype_range(torch.int16) == [-32768, 32767]
+
+
+def test_assembly_dumps_are_out_of_scope_by_name():
+    gemm, subs = gemm_of_waves_text()
+    with pytest.raises(OutOfScope, match="compile_to_asm: there is no AMD assembly here"):
+        wave_compile(WaveCompileOptions(subs=subs, compile_to_asm=True), gemm)
+
+
+def test_what_a_read_finds_outside_memory_is_zero_as_with_amds_buffers():
+    M, N = tkl.sym.M, tkl.sym.N
+    i = tkw.IndexMapping.iterator(0)
+    further = tkw.IndexMapping(num_iterators=1, inputs={M: i + 3}, outputs={M: i})
+
+    @tkw.wave()
+    def shifted(x: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32], y: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32]):
+        tkw.write(tkw.read(x, mapping=further), y)
+
+    x = np.arange(7, dtype=np.float32)
+    y = np.full(7, np.nan, np.float32)
+    wave_compile(WaveCompileOptions(subs={N: 1}), shifted)(x, y)
+    assert y.tolist() == [3, 4, 5, 6, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [tkl.i32, tkl.f32])
+def test_modulo_floored_where_waves_takes_the_dividends_sign(kind):
+    M = tkl.sym.M
+
+    @tkw.wave()
+    def modulo(
+        x: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, kind],
+        d: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, kind],
+        y: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, kind],
+        z: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, kind],
+    ):
+        tkw.write(tkw.read(x) % tkw.read(d), y)
+        tkw.write(17 % tkw.read(d), z)
+
+    x, d = np.array([-7, 7, -7, 7, 6], kind.numpy), np.array([3, -3, -3, 3, 4], kind.numpy)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    wave_compile(WaveCompileOptions(subs={}), modulo)(x, d, y, z)
+    assert np.array_equal(y, np.fmod(x, d))
+    assert np.array_equal(z, np.fmod(np.full_like(d, 17), d))
+    tilewright.compile(modulo, target="executor")(x, d, y, z)
+    assert np.array_equal(y, np.mod(x, d))
+
+
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_symbols_that_set_symbol_makes_negative(target):
+    M, S, D = tkl.sym.M, tkl.sym.S, tkl.sym.D
+    i = tkw.IndexMapping.iterator(0)
+    back = tkw.IndexMapping(num_iterators=1, inputs={M: i + D}, outputs={M: i})
+
+    @tkw.wave([tkw.WorkgroupConstraint(S, 1, 0), tkw.WorkgroupConstraint(M, 8, 1)])
+    def moved(
+        x: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32],
+        by: tkl.Memory[S, GLOBAL_ADDRESS_SPACE, tkl.i32],
+        y: tkl.Memory[S, M, GLOBAL_ADDRESS_SPACE, tkl.f32],
+    ):
+        tkw.set_symbol(D, tkw.read(by))
+        tkw.write(tkw.broadcast(tkw.read(x, mapping=back), [S, M]), y)
+
+    x, by = np.arange(1, 7, dtype=np.float32), np.array([-2, 0, 3], np.int32)
+    y = np.full((3, 6), np.nan, np.float32)
+    kernel = wave_compile(WaveCompileOptions(subs={}, target=target), with_workgroups(moved, S))
+    kernel(x, by, y)
+    assert y.tolist() == [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [4, 5, 6, 0, 0, 0]]
+
+
+def with_workgroups(kernel, dim):
+    """The kernel, with workgroups as part of its meaning: each has one coordinate of the dimension."""
+    kernel.constraints = (*kernel.constraints, tkw.ReorderingConstraint(tkl.sym.WORKGROUP_0, 0))
+    return kernel
 
 
 def test_torch_is_not_loaded_by_the_compatibility_layer():
@@ -107,9 +210,10 @@ def test_torch_is_not_loaded_by_the_compatibility_layer():
 
 
 def test_sympys_names_on_our_expressions():
-    M, S = tkl.sym.M, sympy.Symbol("S")
+    M, S = tkl.sym.M, sympy.Symbol("S", nonnegative=True)
     assert isinstance(S, sympy.Symbol)
     assert S is tkl.sym.S
+    assert not (sympy.Symbol("S") >= 0).is_constant  # of either sign, as in sympy
     assert str(sympy.ceiling(M / 64)) == "-((-M)//64)"
     assert sympy.floor(M / 4).subs({M: 11}) is sympy.Integer(2)
     assert int(sympy.Max(sympy.Min(1024, 256), 64)) == 256
@@ -119,7 +223,7 @@ def test_sympys_names_on_our_expressions():
     assert int(sympy.And(sympy.Lt(M, 4), sympy.Ge(M, 2)).subs({M: 3})) == 1
     assert int(sympy.Or(sympy.Gt(M, 4), sympy.Le(M, 1), sympy.Ne(M, M)).subs({M: 3})) == 0
     assert int(sympy.Abs(M - 5).subs({M: 2})) == 3
-    assert sympy.symbols("a b") == (tkl.sym.a, tkl.sym.b)
+    assert sympy.symbols("a b", nonnegative=True) == (tkl.sym.a, tkl.sym.b)
     with pytest.raises(ValueError, match="the last case must have the condition True"):
         sympy.Piecewise((1, M < 2))
 

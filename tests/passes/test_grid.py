@@ -387,8 +387,17 @@ def test_constraints_that_wait_for_a_value_are_refused_by_name():
         tkw.set_symbol(S, length)
         tkw.write(tkw.read(x) + 1.0, y)
 
+    x, y = integers(7), np.zeros(7, np.float32)
+    tilewright.compile(kernel, target="cpu")(1, x, y)  # a scalar argument is known before the program runs
+    assert np.array_equal(y, [0, *(x[1:] + 1)])
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0, apply_fn=lambda wg: 4 * wg + S)])
+    def by_data(length: mem(K, dtype=tkl.i32), x: mem(M), y: mem(M)):
+        tkw.set_symbol(S, tkw.extract(tkw.read(length), 0))
+        tkw.write(tkw.read(x) + 1.0, y)
+
     with pytest.raises(ProgramError, match="a constraint depends on S, which set_symbol gives a value"):
-        tilewright.compile(kernel, target="cpu")(1, integers(7), poisoned(7))
+        tilewright.compile(by_data, target="cpu")(np.ones(1, np.int32), x, y)
 
 
 # -- whole kernels ---------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_mappings_and_constraints_mean_the_same(again: Callable[[Any], Any]) -> 
     bound = again(tkw.IteratorBindings({i: M}))
     assert bound.bindings == {i: M}
     alias = again(tkw.SymbolicAlias(M, N, lambda s: 2 * s))
-    assert alias.apply_fn(alias.source) is 2 * M
+    assert alias.source_to_target(alias.target) is 2 * N
     memory = again(f32_mn)
     assert (memory.dims, memory.dtype) == ((M, N), tkl.f32)
 
@@ -186,6 +186,15 @@ def test_executables_do_the_same(again: Callable[[Any], Any], target: str) -> No
         assert np.array_equal(copied(x), 2 * x)
         with pytest.raises(ArgumentError, match="its dimension 0 must be"):
             copied(np.ones((3, 3), np.float32))
+
+
+@way
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_leniency_stays_with_an_executable(again: Callable[[Any], Any], target: str) -> None:
+    run = again(tilewright.compile(doubled, {"M": 2}, target=target, lenient=True))
+    x, y = np.arange(9, dtype=np.float32).reshape(3, 3), np.full((3, 3), 7, np.float32)
+    run(x, y)
+    assert np.array_equal(y, [*(2 * x[:2]), [7, 7, 7]])
 
 
 @way

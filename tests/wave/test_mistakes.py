@@ -283,11 +283,7 @@ def test_out_of_scope_names_say_so():
     taught(
         shuffled, OutOfScope, r"tkw\.shuffle: a tile program has no threads", "tkw.shuffle(tkw.read(a), 1, 64, None)"
     )
-    from tilewright.wave import wave_schedule
-
-    with pytest.raises(OutOfScope, match="manual schedules"):
-        wave_schedule.wave_schedule()
-    for name in ("scaled_mma", "SetWavePrio", "get_node_by_tag", "set_wave_prio", "gather_to_lds", "pipeline"):
+    for name in ("SetWavePrio", "get_node_by_tag", "set_wave_prio", "gather_to_lds", "pipeline"):
         with pytest.raises(OutOfScope, match=rf"tkw\.{name}"):
             getattr(tkw, name)()
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -16,10 +16,11 @@ from typing import Any
 import tilewright.wave
 from tilewright.algebra.expr import Expr
 from tilewright.compiler import Executable, compile
+from tilewright.compiler.kernels import EXECUTOR
 from tilewright.compiler.symbols import known_names
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
-from tilewright.ir.location import author_location
+from tilewright.targets.registry import is_native
 from tilewright.wave.constraints import (
     GenericDot,
     MMAOperand,
@@ -46,12 +47,21 @@ _IGNORED = (
     *("capture_trace", "bench_with_constant_weights", "profile_python_warmup", "profile_python_repetitions"),
     *("use_local_scope", "use_water_leak_check", "use_water_pipeline", "enforce_locations", "profile_pass"),
     *("linearize_shared_access", "scalarize_packed_math", "compile_to_asm", "coalescing_strategy_hint"),
-    *("use_multicast", "use_real_wave_barrier"),
+    *("use_multicast", "use_real_wave_barrier", "verify_region_captures", "enable_swizzle", "cluster_barrier_delay"),
+    *("enable_mark_hardware_transpose_candidates", "allow_noncontiguous_runtime_buffers"),
     *("dynamic_strides", "use_wave_asm_backend", "use_location", "location_capture_config", "debug_info", "options"),
 )
 
 
-_DEFAULTS: dict[str, Any] = {"canonicalize": True, "num_devices": 1, "backend": "llvm", "optimization_level": True}
+_DEFAULTS: dict[str, Any] = {
+    "canonicalize": True,
+    "num_devices": 1,
+    "backend": "llvm",
+    "optimization_level": True,
+    "target": EXECUTOR,
+}
+_FAMILIES = ("edit_ir_", "print_mlir_")
+"""What the names of Wave's options for debugging its passes begin with: there are many, and they change."""
 
 
 class WaveCompileOptions:
@@ -68,12 +78,12 @@ class WaveCompileOptions:
         if name.startswith("_") or name in _USED:
             object.__setattr__(self, name, value)
             return
-        if name not in _IGNORED:
+        if name not in _IGNORED and not name.startswith(_FAMILIES):
             raise ArgumentError(f"WaveCompileOptions has no option {name}")
         self._set[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        if name in _IGNORED:
+        if name in _IGNORED or name.startswith(_FAMILIES):
             default = SchedulingType.NONE if name == "schedule" else _DEFAULTS.get(name)
             return self.__dict__.get("_set", {}).get(name, default)
         raise AttributeError(f"WaveCompileOptions has no option {name}")
@@ -81,25 +91,47 @@ class WaveCompileOptions:
     @property
     def ignored(self) -> tuple[str, ...]:
         """The options that were set and have no meaning here."""
-        return tuple(sorted(name for name, value in self._set.items() if value not in (None, False, (), [])))
+        used = {"target"} if _is_ours(self.target) else set()
+        return tuple(
+            sorted(name for name, v in self._set.items() if v not in (None, False, (), []) and name not in used)
+        )
+
+
+def _is_ours(target: Any) -> bool:
+    """Whether a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
+    return isinstance(target, str) and (target == EXECUTOR or is_native(target))
 
 
 _named: set[str] = set()
 
 
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """The kernel, compiled with Wave's options; called with arrays or CPU tensors in signature order."""
+    """The kernel, compiled with Wave's options; called with arrays or CPU tensors in signature order.
+
+    Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
+    reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
+    sign. A manual schedule is ignored, and named once. Values for symbols that the kernel has not are left out.
+    `options.target` may be one of ours: "cpu", "cpu:NAME" or "executor", which is the default here, since it runs
+    all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored, and give the default.
+    """
+    if options.compile_to_asm:
+        raise OutOfScope(
+            "compile_to_asm: there is no AMD assembly here; text('asm') of a native executable is the CPU's"
+        )
+    ignored = [*options.ignored]
     if schedule is not None:
-        raise OutOfScope("wave_compile: manual schedules are out of scope; leave the schedule out", author_location())
-    fresh = [name for name in options.ignored if name not in _named]
+        ignored.append(f"the schedule {getattr(schedule, '__name__', type(schedule).__name__)}")
+    fresh = [name for name in ignored if name not in _named]
     if fresh:
         _named.update(fresh)
         warnings.warn(f"ignored, without meaning here: {', '.join(fresh)}", IgnoredOptionWarning, stacklevel=2)
     dynamic = {getattr(s, "name", s) for s in options.dynamic_symbols}
     named = {getattr(s, "name", s): (s, v) for s, v in options.subs.items() if getattr(s, "name", s) not in dynamic}
     values = {s: v for s, v in named.values() if isinstance(v, Expr)}
-    known = known_names(kernel.trace(), kernel, values)  # Wave takes values for symbols that the kernel has not
-    return compile(kernel, {s: v for name, (s, v) in named.items() if name in known})
+    program = kernel.trace(as_wave=True)
+    known = known_names(program, program, values)  # Wave takes values for symbols that the kernel has not
+    subs = {s: v for name, (s, v) in named.items() if name in known}
+    return compile(program, subs, target=options.target if _is_ours(options.target) else EXECUTOR, lenient=True)
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -138,7 +170,7 @@ def run_test(function: Callable[[], None]) -> Callable[[], None]:
 class CoalescingType(Enum):
     """Wave's hints on how reads are put together; accepted and not used."""
 
-    WAVE, LINEAR, GPU, NONE = range(4)
+    LINEAR, WAVE_TILE_ALIGNED = range(2)
 
 
 def get_default_arch() -> str:
@@ -206,10 +238,17 @@ def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
     raise ArgumentError(f"torch has no dtype for {dtype}")
 
 
-def torch_dtype_range(dtype: Any) -> float:
-    """The largest number of a torch dtype."""
+def torch_dtype_range(dtype: Any) -> list[float]:
+    """The smallest and the largest number of a torch dtype."""
     torch = _torch()
-    return float(torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max)
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return [limits.min, limits.max]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TORCH_DTYPE_TO_WAVE":  # made when it is asked for: it needs torch
+        return _torch_dtypes()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _torch_dtypes() -> dict[Any, dtypes.DType]:

@@ -99,7 +99,7 @@ class ContractionKernel:
         operands = [c.a, *(e for e in c.extras if e.name != c.a.name), c.out]
         image, before = self._wide(c.a.name, arrays[c.a.name])
         given = {o.name: image if o.name == c.a.name else arrays[o.name] for o in operands}
-        shaped = {o.name: _shaped(given[o.name], o.shape) for o in operands}
+        shaped = {o.value: _shaped(given[o.name], o.shape) for o in operands}
         names = [a.name or "" for a in self.main.main.args]
         launch: Callable[[], None] = self.main.bind(*[held if n == "packed_" else shaped[n] for n in names])
         return _after(before, launch)

@@ -17,9 +17,10 @@ def block_texts(kernel: ContractionKernel) -> list[str]:
     texts = []
     for name, widen in kernel.widened.items():  # factors that are converted first
         narrow, wide = (a.type.dtype for a in widen.main.args)
-        shape = _shape(_operand(kernel, name).shape)
+        factor = _operand(kernel, name)
+        shape = _shape(factor.shape)
         arguments = f"%narrow: in global {narrow} {shape}, %wide: out global {wide} {shape}"
-        texts.append(f"block widen_{name}({arguments})\n{{\n  map %wide = {wide}(%narrow)\n}}\n")
+        texts.append(f"block widen_{factor.value}({arguments})\n{{\n  map %wide = {wide}(%narrow)\n}}\n")
     return [*texts, kernel.packer.text("block"), kernel.main.text("block")]
 
 
@@ -29,11 +30,13 @@ def host_program(kernel: ContractionKernel, workers: int) -> str:
     source, packed = (a.name for a in pack.args)
     types = {a.name: f"{a.type.dtype} {_shape(a.type.shape)}" for a in (*pack.args, *main.args)}
     roles = {a.name: a.type.role for a in (*main.args, pack.args[0])}
-    wide = {name: f"wide_{name}" for name in kernel.widened}
+    c = kernel.contraction
+    called = {o.name: o.value for o in (c.a, c.b, c.out, *c.extras)}
+    wide = {called[name]: f"wide_{name}_" for name in kernel.widened}
     outer = types | {
-        n: f"{w.main.args[0].type.dtype} {_shape(_operand(kernel, n).shape)}" for n, w in kernel.widened.items()
+        called[n]: f"{w.main.args[0].type.dtype} {_shape(_operand(kernel, n).shape)}" for n, w in kernel.widened.items()
     }
-    names = [name for name in kernel.contraction.arguments if name in roles]
+    names = [called[name] for name in c.arguments if called.get(name) in roles]
     header = ", ".join(f"%{name}: {roles[name]} global {outer[name]}" for name in names)
 
     def widening(name: str | None) -> list[str]:

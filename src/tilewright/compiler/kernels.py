@@ -67,6 +67,7 @@ def compile(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
+    lenient: bool = False,
     require_atoms: bool = False,
 ) -> Executable: ...
 
@@ -79,6 +80,7 @@ def compile(
     plan: Any = None,
     dynamic: Collection[Any] = (),
     strict: bool = False,
+    lenient: bool = False,
     require_atoms: bool = False,
     workers: int | None = None,
     seed: int | None = None,
@@ -92,7 +94,10 @@ def compile(
     says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
     parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
-    for those of the first call.
+    for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
+    (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
+    way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
+    a symbol negative.
 
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
@@ -114,8 +119,9 @@ def compile(
     if isinstance(dynamic, str) or not isinstance(dynamic, Collection):
         raise ArgumentError(f"dynamic={dynamic!r}: a list of sizes, as in dynamic=['M']")
     if isinstance(kernel, BlockKernel):
-        if plan is not None or dynamic or strict:
-            raise ArgumentError("plan=, dynamic= and strict= are for tile kernels; a block kernel says how itself")
+        if plan is not None or dynamic or strict or lenient:
+            options = "plan=, dynamic=, strict= and lenient="
+            raise ArgumentError(f"{options} are for tile kernels; a block kernel says how itself")
         return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
         raise ArgumentError("workers= and seed= are for block kernels; leave them out")
@@ -142,7 +148,8 @@ def compile(
         _report_aliasing(program)
         _require_bound(program, known)
         _require_tiles(program, known)
-        return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target), require_atoms)
+        left = _dynamic(program, known, dynamic, target)
+        return _executable(program, known, target, plan, left, require_atoms, lenient)
     except ProgramError as fault:
         raise fault.with_traceback(None) from None
 
@@ -169,20 +176,27 @@ def _executable(
     plan: Any,
     dynamic: list[Symbol],
     require_atoms: bool,
+    lenient: bool,
 ) -> Executable:
     if not is_native(target):
-        return Executable(program, known)
+        return Executable(program, known, lenient)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 
-    return NativeExecutable(program, known, target, plan, dynamic, require_atoms)
+    return NativeExecutable(program, known, target, plan, dynamic, require_atoms, lenient)
 
 
 def restored(
-    program: Program, target: str, plan: Any, dynamic: tuple[str, ...], require_atoms: bool = False
+    program: Program,
+    target: str,
+    plan: Any,
+    dynamic: tuple[str, ...],
+    require_atoms: bool = False,
+    lenient: bool = False,
 ) -> Executable:
     """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
     known = resolve(program.bindings)
-    return _executable(program, known, target, plan, _dynamic(program, known, dynamic, target), require_atoms)
+    left = _dynamic(program, known, dynamic, target)
+    return _executable(program, known, target, plan, left, require_atoms, lenient)
 
 
 def _program_of(kernel: Any) -> Program:
@@ -250,6 +264,7 @@ def _refuse_loose(program: Program, known: Mapping[Symbol, Expr]) -> None:
         for record in program.records
         if record.name in ("workgroup", "tiling") and "tile" in record.attrs and bound(record.attrs["tile"]) is ONE
     }
+    single |= {op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for op in program.walk():
         found = loose(op)
         if found is not None and not found[0] <= single:
@@ -271,7 +286,7 @@ def _report_narrowing(program: Program, *, strict: bool) -> None:
 
 def _report_aliasing(program: Program) -> None:
     """Arguments that are read and written through different accesses: the result depends on the order."""
-    so = "the order of workgroups shows" if is_grid(program) else "native targets refuse this"
+    so = "the order of workgroups shows" if is_grid(program) else "natively the kernel is one task"
     for value in program.args:
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is value]
         writes = [op for op in program.walk() if op.name == "write" and op.operands[1] is value]
@@ -296,8 +311,10 @@ def _access_of(op: Op, tile: TileType) -> Any:
 
 def _require_bound(program: Program, known: Mapping[Symbol, Expr]) -> None:
     """Raises for a symbol that nothing will bind; tile sizes of logical programs are left to the planner."""
-    measured = [d for a in program.args if isinstance(a.type, MemoryType) for d in a.type.sizes]
-    free = {s for d in measured if d is not None for s in d.symbols}
+    memory = [a.type for a in program.args if isinstance(a.type, MemoryType)]
+    free = {s for kind in memory for d in kind.sizes if d is not None for s in d.symbols}
+    for kind in memory:  # where an extent is free, its array tells the dimension's size
+        free |= {d for d, size in zip(kind.dims, kind.sizes, strict=True) if size is None and isinstance(d, Symbol)}
     for op in program.walk():
         free |= {s for name in ("over",) for e in op.attrs.get(name, ()) for s in e.symbols}
         free |= {s for s, _ in op.attrs.get("lookups", ())}
@@ -370,9 +387,11 @@ class Executable:
     array([[6.]], dtype=float32)
     """
 
-    def __init__(self, program: Program, known: Mapping[Symbol, Expr]):
+    def __init__(self, program: Program, known: Mapping[Symbol, Expr], lenient: bool = False):
         self.program = program
         self.known = dict(known)
+        self.lenient = lenient
+        """Whether arguments are taken as Wave takes them."""
         self.outputs = tuple(
             a for a in program.args if any(op.name in WRITES and op.operands[1] is a for op in program.walk())
         )
@@ -406,11 +425,11 @@ class Executable:
         return arranged(self.name, names, outputs, args, named)
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if logs is None and self.program.hooks:
             logs = {}
         if not bound.is_empty:
-            execute(self.program, bound.symbols, bound.values, logs, bound.derived)
+            execute(self.program, bound.symbols, bound.values, logs, bound.derived, lenient=self.lenient)
         self._finish_logs(bound, logs)
         return bound.finish()
 
@@ -430,7 +449,7 @@ class Executable:
         return self.text()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (self.program, EXECUTOR, None, ())
+        return restored, (self.program, EXECUTOR, None, (), False, self.lenient)
 
     def __repr__(self) -> str:
         return self._shown("the executor")

@@ -18,11 +18,11 @@ from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError, ExecutionError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
+from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.tile.general import Lowered
-from tilewright.passes.tile.memory import refuse_aliases
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
@@ -47,14 +47,13 @@ class NativeExecutable(Executable):
         plan: str | Plan | None = None,
         dynamic: Collection[Symbol] = (),
         require_atoms: bool = False,
+        lenient: bool = False,
     ):
-        super().__init__(program, known)
+        super().__init__(program, known, lenient)
         self.dynamic = tuple(dynamic)
         self.target = target
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
         self._grid = is_grid(program)
-        if not self._grid:  # workgroups run one after another, so that reads and writes of an argument have an order
-            refuse_aliases(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
         self.why = ""
@@ -103,6 +102,7 @@ class NativeExecutable(Executable):
             self.plan,
             general_only=general,
             workgroups=derived,
+            lenient=self.lenient,
         )
 
     def compiled(
@@ -110,7 +110,9 @@ class NativeExecutable(Executable):
     ) -> Compiled | CompiledContraction:
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
-            return self._open(symbols)
+            longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
+            if longer is None:
+                return self._open(symbols)
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
@@ -216,28 +218,44 @@ class NativeExecutable(Executable):
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named))
+        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named), self.lenient)
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
             return lambda: None
-        return self.compiled(bound.symbols, self._shapes(bound)).bound(bound.values, self.outputs)
+        return self.compiled(self._sizes(bound), self._shapes(bound)).bound(bound.values, self.outputs)
+
+    def _sizes(self, bound: Arguments) -> dict[Symbol, int]:
+        """The sizes of a call; scalar arguments count among them where workgroups and loops depend on them."""
+        asked = {
+            s
+            for r in self.program.records
+            if r.name in ("workgroup", "tiling", "grid", "reordering")
+            for name, value in r.attrs.items()
+            for s in attr_symbols(r.spec.attrs[name], value)
+        }
+        found = dict(bound.symbols)
+        for op in self.program.body.ops if self._grid else ():
+            if op.name == "set_symbol" and op.operands[0] in bound.values and op.attrs["symbol"] in asked:
+                found[op.attrs["symbol"]] = int(bound.values[op.operands[0]])
+        return found
 
     def _shapes(self, bound: Arguments) -> dict[Value, tuple[int, ...]]:
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
         if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:
-            found = self.compiled(bound.symbols, self._shapes(bound), logs=logs is not None)
+            found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
             found.bound(bound.values, self.outputs)(logs)
         self._finish_logs(bound, logs)
         return bound.finish()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made_of = (self.program, self.target, self.plan, tuple(s.name for s in self.dynamic), self._require_atoms)
+        dynamic = tuple(s.name for s in self.dynamic)
+        made_of = (self.program, self.target, self.plan, dynamic, self._require_atoms, self.lenient)
         return restored, made_of, {"path": self.path}
 
     def __repr__(self) -> str:

@@ -34,13 +34,15 @@ def execute(
     arguments: Mapping[Value, Any],
     logs: dict[str, Any] | None = None,
     derived: Mapping[Symbol, Expr] | None = None,
+    *,
+    lenient: bool = False,
 ) -> None:
     """Runs the program: `arguments` are numpy arrays, written in place, and numbers.
 
     `symbols` binds every symbol that the program needs; `derived` those that depend on the workgroup; `logs` receives
-    what debug_log keeps.
+    what debug_log keeps. With `lenient`, symbols that set_symbol sets may be negative, whatever their range.
     """
-    run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}))
+    run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
     for value, given in arguments.items():
         if isinstance(value.type, MemoryType):
             run.memory[value] = given
@@ -49,6 +51,7 @@ def execute(
     for op in program.body.ops:  # scalar arguments that bind symbols count in constraints too
         if op.name == "set_symbol" and op.operands[0] in arguments:
             making.set_symbol(run, op)
+    run.given = dict(run.bound)
     for ids in workgroups(program, run):
         run.workgroup(ids)
         run.block(program.body)
@@ -66,7 +69,7 @@ HANDLERS: dict[str, Handler] = {
     **{name: getattr(making, name) for name in ("fill", "scalar", "self_index", "apply", "set_symbol")},
     **{name: getattr(memory, name) for name in ("allocate", "read", "debug_log")},
     **{name: getattr(combining, name) for name in ("mma", "cumsum", "topk")},
-    **{name: getattr(forming, name) for name in ("cast", "bitcast", "reshape", "select", "extract")},
+    **{name: getattr(forming, name) for name in ("cast", "bitcast", "reshape", "repeat", "select", "extract")},
     **{name: getattr(control, name) for name in ("iterate", "conditional")},
     "barrier": _nothing,
 }

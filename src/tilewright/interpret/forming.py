@@ -50,11 +50,30 @@ def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
     """The same bits in another element type."""
     (tile,) = run.tiles(op)
     to = op.attrs["dtype"]
-    array = np.ascontiguousarray(tile.array).view(to.numpy)
+    array = _same_bits(np.ascontiguousarray(tile.array), tile.dtype, to)
     starts = tile.starts
     if starts and to.bits != tile.dtype.bits:
         starts = (*starts[:-1], starts[-1] * tile.dtype.bits // to.bits)
     return (TileValue(to, op.results[0].type.dims, starts, array),)
+
+
+def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
+    """The bits of a line's elements as another type; of two that share a byte, the lower four bits come first."""
+    if 4 not in (dtype.bits, to.bits) or dtype.bits == to.bits:
+        return array.view(to.numpy)
+    codes = array.view(np.uint8)
+    if dtype.bits == 4:
+        return _same_bits((codes[..., ::2] & 15) | (codes[..., 1::2] << 4), dtypes.u8, to)
+    halves = np.stack([codes & 15, codes >> 4], axis=-1)
+    return halves.reshape(*codes.shape[:-1], -1).view(to.numpy)
+
+
+def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
+    """Each element of a dimension several times in a row, along a dimension that is so much longer."""
+    (tile,) = run.tiles(op)
+    axis, times = tile.dims.index(op.attrs["dim"]), op.attrs["times"]
+    starts = tuple(s * times if n == axis else s for n, s in enumerate(tile.starts))
+    return (TileValue(tile.dtype, op.results[0].type.dims, starts, np.repeat(tile.array, times, axis=axis)),)
 
 
 def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:

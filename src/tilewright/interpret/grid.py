@@ -15,7 +15,11 @@ from tilewright.lang.symbols import THREADS, WORKGROUPS
 
 
 def is_grid(program: Program) -> bool:
-    """Whether the program's constraints are part of its meaning: it mentions workgroups or shares memory."""
+    """Whether the program's constraints are part of its meaning.
+
+    So they are where it mentions workgroups, shares memory, or has a while loop whose start differs from element to
+    element: then each workgroup ends its loop when it is done.
+    """
     for record in program.records:
         if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:
             return True
@@ -24,7 +28,10 @@ def is_grid(program: Program) -> bool:
     if any(_mentions(e) for e in program.bindings.values() if isinstance(e, Expr)):
         return True
     return any(
-        op.name == "allocate" or loose(op) is not None or any(map(_mentions, _expressions(op.attrs)))
+        op.name == "allocate"
+        or (op.name == "iterate" and op.attrs.get("start") and op.operands[0].type.dims)
+        or loose(op) is not None
+        or any(map(_mentions, _expressions(op.attrs)))
         for op in program.walk()
     )
 

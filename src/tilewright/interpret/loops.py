@@ -12,7 +12,7 @@ def accumulates_only(op: Op) -> bool:
     """Whether any tile size gives the same result: every carried value is only an accumulator over the axis.
 
     An accumulator enters mma, sum, max, min or prod over the axis, and its result is all that leaves. Nothing else
-    in the body may combine elements along the axis.
+    in the body may combine elements along the axis, nor read memory that the body also writes.
     """
     axis: Expr = op.attrs["axis"]
     (body,) = op.blocks
@@ -22,7 +22,14 @@ def accumulates_only(op: Op) -> bool:
         if chain is None:
             return False
         chained |= chain
-    return not any(_combines_along(inner, axis) for inner in walk_block(body) if inner not in chained)
+    inside = list(walk_block(body))
+    read = {inner.operands[0] for inner in inside if inner.name == "read"}
+    if any(inner.operands[1] in read for inner in inside if inner.name in _STORES):
+        return False
+    return not any(_combines_along(inner, axis) for inner in inside if inner not in chained)
+
+
+_STORES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:

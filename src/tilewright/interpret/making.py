@@ -23,8 +23,8 @@ def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
     value = op.attrs["value"]
     starts, shape = run.starts_and_shape(kind.dims)
     number = run.number(value, op) if isinstance(value, Expr) else value
-    array = np.broadcast_to(round_to(np.asarray(number), kind.dtype), shape)
-    return (TileValue(kind.dtype, kind.dims, starts, array),)
+    filled = round_to(np.asarray(number), kind.dtype)
+    return (TileValue(kind.dtype, kind.dims, starts, np.broadcast_to(filled, shape), number=filled),)
 
 
 def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:

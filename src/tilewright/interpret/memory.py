@@ -38,6 +38,8 @@ def read(run: Run, op: Op) -> tuple[TileValue, ...]:
     parts = {d: run.part(d) for d in kind.dims}
     shape = tuple(max(0, parts[d][1] - parts[d][0]) for d in kind.dims)
     if "at" not in op.attrs:
+        for d, n in zip(source.type.dims, array.shape, strict=True):  # there is nothing past the end
+            parts[d] = tuple(min(c, n) for c in parts[d])
         place = [slice(*parts[d]) for d in source.type.dims]
         found = array[tuple(place)].transpose([source.type.dims.index(d) for d in kind.dims])
         found = found.copy()
@@ -60,7 +62,10 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
     parts = {d: tile.part(d) for d in tile.dims}
     for d in tile.dims:  # inside a loop or a workgroup only the current part is written
         first, last = run.part(d)
-        parts[d] = (max(first, parts[d][0]), min(last, parts[d][1]))
+        parts[d] = (first, last) if tile.number is not None else (max(first, parts[d][0]), min(last, parts[d][1]))
+    if "at" not in op.attrs:
+        for d, n in zip(target.type.dims, array.shape, strict=True):  # there is nothing past the end
+            parts[d] = (min(parts[d][0], n), min(parts[d][1], n))
     if any(last <= first for first, last in parts.values()):
         return (tile,) if op.results else ()
     data = round_to(spread(tile, tile.dims, parts, tile.array), target.type.dtype)

@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol
-from tilewright.algebra.expr_use import evaluate
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ExecutionError, ExpressionError, OutOfRange, ProgramError, UnboundSymbol
 from tilewright.interpret.tiles import Array, TileValue, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
+from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 
 Handler: TypeAlias = "Callable[[Run, Op], tuple[TileValue, ...]]"
@@ -41,6 +42,10 @@ class Run:
     """The axes of the while loops around."""
     masks: list[TileValue] = field(default_factory=list)
     """The conditions of the conditionals around."""
+    given: dict[Symbol, TileValue] = field(default_factory=dict)
+    """What scalar arguments make symbols stand for, in every workgroup."""
+    lenient: bool = False
+    """Whether symbols that set_symbol sets may have values outside their range, as in Wave."""
 
     def number(self, e: Expr, at: Op | None = None) -> int:
         """An expression that has one value now."""
@@ -49,9 +54,16 @@ class Run:
             for s, tile in self.bound.items():
                 if s in e.symbols:
                     known[s] = self.uniform(tile, str(s), at)
-            return int(evaluate(e, known))
+            return int(self.evaluate(e, known))
         except ExpressionError as fault:
             raise _run_time_fault(e, fault, at) from None
+
+    def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
+        """The value of an expression; of symbols that were set, ranges are looked after only where that is wanted."""
+        if self.lenient:
+            loose = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
+            return evaluate(Substitution(loose)(e), {**values, **{loose[s]: values[s] for s in loose}})
+        return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
         """The one value of a tile whose elements are all alike."""
@@ -91,6 +103,7 @@ class Run:
     def workgroup(self, ids: tuple[int, ...] | None) -> None:
         """Makes one workgroup current: its ids, and its part of every constrained dimension."""
         self.parts.clear()
+        self.bound = dict(self.given)
         if ids is None:
             return
         for i, s in enumerate(WORKGROUPS):
@@ -111,8 +124,11 @@ class Run:
             if any(r.name == "grid" for r in self.program.records):
                 own = 0  # the kernel itself adds where each of its tiles starts
             first = self.number(attrs["start"]) if "start" in attrs else own * tile
+            if not attrs["dim"].symbols <= self.symbols.keys() | self.bound.keys():
+                self.parts[attrs["dim"]] = (first, first + tile)  # set_symbol will say where it ends
+                continue
             size = self.number(attrs["dim"])
-            if attrs.get("primary", True) or size % tile:
+            if attrs.get("primary", True) or size % tile or not is_mapped(self.program, attrs["dim"]):
                 self.parts[attrs["dim"]] = (min(first, size), min(first + tile, size))
             else:  # it goes along with another dimension, and mappings bring it into range
                 self.parts[attrs["dim"]] = (first, first + tile)
@@ -193,7 +209,7 @@ class Run:
             else:
                 values[s] = self.uniform(tile, str(s), at)
         try:
-            return np.asarray(evaluate(e, values))
+            return np.asarray(self.evaluate(e, values))
         except ExpressionError as fault:
             raise _run_time_fault(e, fault, at) from None
 

@@ -25,6 +25,8 @@ class TileValue:
     starts: tuple[int, ...]
     data: Array
     wide: Array | None = None
+    number: Array | None = None
+    """What every element is, where the tile was filled: it then has elements wherever others have."""
 
     @property
     def array(self) -> Array:
@@ -70,15 +72,25 @@ def common_parts(tiles: list[TileValue]) -> dict[Expr, tuple[int, int]]:
     """By dimension, the coordinates that all tiles hold: inside a loop, the current tile of the dimension."""
     parts: dict[Expr, tuple[int, int]] = {}
     for tile in tiles:
-        for dim in tile.dims:
-            first, last = tile.part(dim)
-            known = parts.get(dim)
-            parts[dim] = (first, last) if known is None else (max(first, known[0]), min(last, known[1]))
+        if tile.number is None:
+            for dim in tile.dims:
+                first, last = tile.part(dim)
+                known = parts.get(dim)
+                first, last = (first, last) if known is None else (max(first, known[0]), min(last, known[1]))
+                parts[dim] = first, max(first, last)
+    for tile in tiles:
+        if tile.number is not None:
+            for dim in tile.dims:
+                parts.setdefault(dim, tile.part(dim))
     return parts
 
 
 def spread(tile: TileValue, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], array: Array) -> Array:
     """An array of this tile, cut to `parts` and shaped to broadcast over `dims`."""
+    if tile.number is not None:
+        cut = {d: parts.get(d, tile.part(d)) for d in tile.dims}
+        widths = [cut[d][1] - cut[d][0] if d in cut else 1 for d in dims]
+        return np.broadcast_to(tile.number.astype(array.dtype), widths)
     slices = []
     for place, dim in enumerate(tile.dims):
         first, last = parts.get(dim, tile.part(dim))

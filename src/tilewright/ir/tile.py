@@ -143,6 +143,17 @@ def _bitcast(op: Op) -> tuple[Any, ...]:
     raise ProgramError(f"bitcast of {found} to {to}: neither width divides the other")
 
 
+def _repeat(op: Op) -> tuple[Any, ...]:
+    (found,) = _unary(op)
+    dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
+    if dim not in found.dims or to in found.dims or times < 1 or dim * times is not to:
+        raise DimensionMismatch(
+            f"repeat of {dim} in {dims_text(found.dims)}, {times} times, to {to}: the new dimension must be {times} "
+            "times one of the tile's"
+        )
+    return (TileType(found.dtype, tuple(to if d is dim else d for d in found.dims)),)
+
+
 def _mma(op: Op) -> tuple[Any, ...]:
     _count(op, 3)
     a, b, acc = (tile_type(op, i) for i in range(3))
@@ -370,6 +381,16 @@ def loose(op: Op) -> tuple[set[Expr], str] | None:
     return None
 
 
+def is_mapped(program: Program, dim: Expr) -> bool:
+    """Whether an access has a dimension and a mapping, which may bring coordinates past its end into range."""
+    for op in program.walk():
+        if "at" in op.attrs and op.name != "debug_log":
+            tile = op.results[0].type if op.name == "read" else op.operands[0].type
+            if dim in tile.dims:
+                return True
+    return False
+
+
 _ACCESS = {"over": "exprs?", "lookups": "lookups?", "at": "exprs?", "bounds": "table?"}
 _SPECS: list[OpSpec] = [
     OpSpec("fill", {"value": "numexpr"}, check=_check_fill),
@@ -392,6 +413,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("broadcast", {"to": "exprs"}, result_types=_to_dims),
     OpSpec("permute", {"to": "exprs"}, result_types=_to_dims),
     OpSpec("reshape", {"to": "exprs"}, result_types=_to_dims),
+    OpSpec("repeat", {"dim": "expr", "to": "expr", "times": "int"}, result_types=_repeat),
     OpSpec("select", result_types=_select),
     OpSpec("not_", result_types=_not),
     OpSpec("cumsum", {"dim": "expr"}, result_types=_cumsum),

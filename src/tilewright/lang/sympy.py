@@ -27,23 +27,32 @@ class _SymbolMeta(type):
     """Lets `Symbol("X")` make a symbol and `isinstance(x, Symbol)` recognise one."""
 
     def __call__(cls, name: str, **assumptions: Any) -> Any:
-        return symbol(name, 0)
+        return _symbol(name, assumptions)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _expr.Symbol)
 
 
 class Symbol(metaclass=_SymbolMeta):
-    """`Symbol("X")` is the symbol X: never negative, whatever sympy is told to assume."""
+    """`Symbol("X")` is the symbol X, of either sign; with `nonnegative=True` it is `tkl.sym.X`, never negative."""
+
+
+def _symbol(name: str, assumptions: dict[str, Any]) -> Any:
+    known = assumptions.get("nonnegative") or assumptions.get("positive")
+    return symbol(name, 0) if known else symbol(name)
 
 
 def ceiling(x: ExprLike) -> Expr:
-    """The smallest integer that is not below x; closes a division by `/`."""
+    """The smallest integer that is not below x, an expression or a number; closes a division by `/`."""
+    if isinstance(x, float):
+        return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
 
 def floor(x: ExprLike) -> Expr:
-    """The largest integer that is not above x; closes a division by `/`."""
+    """The largest integer that is not above x, an expression or a number; closes a division by `/`."""
+    if isinstance(x, float):
+        return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
 
@@ -100,8 +109,8 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
 
 
 def symbols(names: str, **assumptions: Any) -> Any:
-    """The symbols of these names, separated by blanks or commas: never negative, whatever is assumed."""
-    found = tuple(symbol(name, 0) for name in names.replace(",", " ").split())
+    """The symbols of these names, separated by blanks or commas: of either sign unless nonnegative=True is given."""
+    found = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
     return found[0] if len(found) == 1 else found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine
@@ -34,6 +35,8 @@ class Job:
     general_only: bool = False
     workgroups: Mapping[Symbol, Expr] | None = None
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
+    lenient: bool = False
+    """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
@@ -45,6 +48,15 @@ class Job:
     packing: Packing | None = None
     draft: Draft | None = None
     lowered: Lowered | None = None
+
+    def longer(self) -> str | None:
+        """The name of an argument that is longer than its dimensions say."""
+        images = Substitution(dict(self.sizes))
+        for a in self.program.args if self.lenient and self.program is not None else ():
+            sizes = zip(getattr(a.type, "sizes", ()), self.shapes[a], strict=True)
+            if any(d is not None and images(d) is not as_expr(n) for d, n in sizes):
+                return a.name
+        return None
 
     def text(self) -> tuple[str, str]:
         """(kind, text) of what the job is now: the last thing that a pass made."""

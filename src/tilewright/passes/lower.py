@@ -17,7 +17,7 @@ from tilewright.check.distribution import placement
 from tilewright.check.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
-from tilewright.ir.binding import open_parameters
+from tilewright.ir.binding import open_parameters, parameters
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
@@ -61,6 +61,7 @@ class Lowering:
         self.meaning: dict[Symbol, Expr] = {}
         self.blocks: list[Block] = []
         self.count = 0
+        self.parameters = {s.name for s in parameters(program)}
         self.slow: dict[str, str] = {}
         self.tiles = 0  # tile registers in use
         self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
@@ -145,6 +146,8 @@ class Lowering:
     def fresh(self, name: str) -> str:
         """A name that no symbol has."""
         self.count += 1
+        while f"{name}_{self.count}" in self.parameters:  # the only names that stay as they were
+            self.count += 1
         return f"{name}_{self.count}"
 
     def axis(self, name: str, extent: Size) -> Symbol:

@@ -24,7 +24,7 @@ from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.job import Job
 from tilewright.passes.tile.general import to_block
-from tilewright.plan.contraction import recognise
+from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice
 
@@ -40,7 +40,12 @@ def normalise(job: Job) -> None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
     asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
-    found = "it was asked for" if asked else recognise(job.program, job.sizes)
+    if asked:
+        found: Contraction | str = "it was asked for"
+    elif (longer := job.longer()) is not None:
+        found = f"the argument {longer} is longer than its dimensions say"
+    else:
+        found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
@@ -92,6 +97,7 @@ def general(job: Job) -> None:
         workgroups=job.workgroups,
         widths=job.choice.widths,
         tiles=job.choice.tiles,
+        lenient=job.lenient,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 

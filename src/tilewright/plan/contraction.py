@@ -10,6 +10,7 @@ loop over c).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,16 @@ class Operand:
     otherwise: float | None = None
     inside: frozenset[Expr] = frozenset()
     """Conditions that hold however large an open size is."""
+
+    @property
+    def value(self) -> str:
+        """What it is called in a block program, where names that end in `_`, perhaps with a number, are the compiler's.
+
+        >>> from tilewright.ir.dtypes import f32
+        >>> [Operand(name, f32, (), ()).value for name in ("x", "sums_", "sums_2", "sums_arg")]
+        ['x', 'sums__arg', 'sums_2_arg', 'sums_arg_arg']
+        """
+        return f"{self.name}_arg" if re.search(r"_(\d*|arg)$", self.name) else self.name
 
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
@@ -252,8 +263,8 @@ class _Recogniser:
         """The contraction."""
         found = self.structure()
         loop, write = found.loop, found.write
-        dims = (*found.batch, *found.rows, *found.columns, *found.summed)
-        indices = {d: index(f"{_name(d)}", self.number(d)) for d in dims}
+        dims = [*found.batch, *found.rows, *found.columns, *found.summed]
+        indices = {d: index(name, self.number(d)) for d, name in _names(dims).items()}
         accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
         digits = self.digits(indices, list(accesses.values()))
 
@@ -460,6 +471,19 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
     return alone, min(places, default=-1)
 
 
-def _name(dim: Expr) -> str:
-    name = dim.name if isinstance(dim, Symbol) else "dim"
-    return name.lower()
+def _names(dims: list[Expr]) -> dict[Expr, str]:
+    """A name of its own for each dimension: its symbol's, in small letters; `dim` where it is an expression.
+
+    Digits are a name and a number, m_0, and nothing else in a block program's text is; `rows` and `taps` are those
+    of digits that are joined.
+
+    >>> from tilewright.lang import sym
+    >>> list(_names([sym.M, sym.m, sym.H * sym.W, sym.C * sym.R, sym.dim]).values())
+    ['m', 'm2', 'dim2', 'dim3', 'dim']
+    """
+    taken, found = {"rows", "taps"}, {}
+    for d in sorted(dims, key=lambda d: not isinstance(d, Symbol)):  # expressions take what authors left
+        base = re.sub(r"\W", "_", d.name.lower(), flags=re.ASCII) if isinstance(d, Symbol) else "dim"
+        found[d] = next(name for name in (base, *(f"{base}{n}" for n in range(2, len(dims) + 4))) if name not in taken)
+        taken.add(found[d])
+    return {d: found[d] for d in dims}

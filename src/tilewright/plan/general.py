@@ -8,7 +8,8 @@ tasks M
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -104,13 +105,14 @@ def plan_general(
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
     def made() -> Plan:
-        axes = [Axis(_word(d), _digit(d, size), (Cut("task", widths[d]),)) for d in dims]
+        words = _words(map(str, [*dims, *whole]))
+        axes = [_axis(words[str(d)], size(d), (Cut("task", widths[d]),)) for d in dims]
         looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
             tile = looped.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
-            axes.append(Axis(_word(d), _digit(d, size), cuts))
-        return Plan(tuple(axes), tuple(_word(d) for d in dims))
+            axes.append(_axis(words[str(d)], size(d), cuts))
+        return Plan(tuple(axes), tuple(words[str(d)] for d in dims))
 
     plan = made()
     if given is not None:
@@ -132,12 +134,13 @@ def plan_of_grid(
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning."""
     tasks, loops = tiles_of(program, sizes)
+    words = _words([*tasks, *loops])
     axes = []
     for role, tiles in (("task", tasks), ("loop", loops)):
         for name, tile in tiles.items():
             extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(Axis(name, (Digit(name, extent, extent),), (Cut(role, tile),)))
-    plan = Plan(tuple(axes), tuple(a.name for a in axes if a.name in tasks))
+            axes.append(_axis(words[name], extent, (Cut(role, tile),)))
+    plan = Plan(tuple(axes), tuple(words[name] for name in tasks))
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
@@ -186,13 +189,28 @@ def _dims(program: Program) -> list[Expr]:
     return list(found)
 
 
-def _word(d: Expr) -> str:
-    return str(d) if str(d).isidentifier() else "dim_" + "".join(c if c.isalnum() else "_" for c in str(d))
+def _words(dims: Iterable[str]) -> dict[str, str]:
+    """What a plan calls dimensions: names of their own, also for those that are expressions.
+
+    >>> _words(["M", "2*M", "dim_2_M", "2 + M"])
+    {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
+    """
+    found: dict[str, str] = {}
+    for text in (every := list(dims)):
+        if text.isidentifier():
+            found[text] = text
+    for text in every:
+        base, count = "dim_" + re.sub(r"\W+", "_", text).strip("_"), 1
+        word = base
+        while text not in found and word in found.values():
+            count += 1
+            word = f"{base}{count}"
+        found.setdefault(text, word)
+    return {text: found[text] for text in every}
 
 
-def _digit(d: Expr, size: Callable[[Expr], int]) -> tuple[Digit, ...]:
-    extent = max(1, size(d))
-    return (Digit(_word(d), extent, extent),)
+def _axis(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+    return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
 
 
 def _predict(

@@ -36,7 +36,7 @@ def opened(
         usual = other_usual
     if not _structure(first) == _structure(second) == _structure(usual):
         return f"its form depends on {', '.join(s.name for s in names)}"
-    parameters = {s: symbol(s.name, 1, MOST - 1) for s in names}
+    parameters = {s: symbol(name, 1, MOST - 1) for s, name in _parameter_names(names).items()}
     candidates = [e for e in {*known.values(), *names} if e.symbols and e.symbols <= set(names)]
 
     def meaning(a: int, b: int) -> Expr | None:
@@ -81,6 +81,21 @@ def opened(
         typical=replace(usual, apart=True),
         apart=True,
     )
+
+
+def _parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
+    """What open sizes are called in a block program, whose other names are in small letters.
+
+    >>> list(_parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
+    ['N', 'OPEN_m', 'M']
+    """
+    found: dict[Symbol, str] = {}
+    for s in sorted(sizes, key=lambda s: s.name.islower()):
+        name = s.name if s.name != s.name.lower() else f"OPEN_{s.name}"
+        while name in found.values():
+            name = f"OPEN_{name}"
+        found[s] = name
+    return {s: found[s] for s in sizes}
 
 
 def _sizes(known: Mapping[Symbol, Expr], numbers: Mapping[Symbol, int]) -> dict[Symbol, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,14 @@ class Arguments:
     """Arrays and numbers for a program's arguments, and the symbols that follow from shapes."""
 
     def __init__(
-        self, program: Program, outputs: tuple[Value, ...], known: Mapping[Symbol, Expr], given: tuple[Any, ...]
+        self,
+        program: Program,
+        outputs: tuple[Value, ...],
+        known: Mapping[Symbol, Expr],
+        given: tuple[Any, ...],
+        lenient: bool = False,
     ):
-        self.program, self.outputs = program, outputs
+        self.program, self.outputs, self.lenient = program, outputs, lenient
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.form = Form(given)
@@ -85,6 +91,10 @@ class Arguments:
         if not isinstance(value.type, MemoryType):
             return self._number(argument, value.type.dtype, where)
         array = as_array(argument, where)
+        if self.lenient and {array.dtype, value.type.dtype.numpy} == {np.dtype(np.int8), np.dtype(np.uint8)}:
+            array = array.view(value.type.dtype.numpy)
+        if self.lenient:
+            array = _laid_out(array, value.type)
         self._check_dtype(array, value.type.dtype, where)
         if array.ndim != len(value.type.dims):
             dims = ", ".join(map(str, value.type.dims))
@@ -122,6 +132,8 @@ class Arguments:
             for d, n in zip(value.type.sizes, array.shape, strict=True)
             if d is not None
         ]
+        if any(isinstance(v.type, MemoryType) and v.type.extents is not None for v in self.values):
+            pending += self._free_sizes({s for d, _, _ in pending for s in d.symbols} | known.keys())
         changed = True
         while changed:
             changed = False
@@ -142,6 +154,16 @@ class Arguments:
             if not s.lo <= number <= s.hi:
                 raise ArgumentError(f"{self.program.name}: {s.name} comes out as {number}; it must be at least {s.lo}")
         return numbers
+
+    def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
+        """Dimensions whose extent is free and whose size nothing else tells: the first argument along one tells it."""
+        return [
+            (d, n, value)
+            for value, array in self.values.items()
+            if isinstance(value.type, MemoryType)
+            for d, free, n in zip(value.type.dims, value.type.sizes, array.shape, strict=True)
+            if free is None and isinstance(d, Symbol) and d not in told
+        ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
         if d is None:
@@ -165,11 +187,11 @@ class Arguments:
                 if d is None:
                     continue
                 wanted = self._extent(d, value)
-                if wanted != n:
+                if wanted != n and not (self.lenient and n > wanted):
                     equation = f"{d} = {wanted}" if str(d) != str(wanted) else str(d)
                     raise ArgumentError(
                         f"{self.program.name}: argument {value.name} has shape {array.shape}; its dimension {place} "
-                        f"must be {equation}, not {n}"
+                        f"must be {'at least ' if self.lenient else ''}{equation}, not {n}"
                     )
 
     def _check_assumptions(self) -> None:
@@ -192,6 +214,14 @@ class Arguments:
                         f"{self.program.name}: the output {output.name} shares memory with {value.name}; give them "
                         "memory of their own"
                     )
+
+
+def _laid_out(array: Any, kind: MemoryType) -> Any:
+    """An array in the shape that a MemoryLayout of numbers states, where it only has another number of dimensions."""
+    extents = [e.value for e in kind.sizes if isinstance(e, Const)]
+    if array.ndim == len(kind.dims) or len(extents) != len(kind.dims) or prod(extents) != array.size:
+        return array
+    return array.reshape(extents) if array.flags.c_contiguous else array
 
 
 def solve(e: Expr, number: int) -> tuple[Symbol, int] | None:

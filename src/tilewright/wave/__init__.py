@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir import dtypes
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
-from tilewright.wave import memory_ops, ops
+from tilewright.wave import memory_ops, ops, wave_schedule
 from tilewright.wave.constraints import (
     Assumption,
     Constraint,
@@ -87,8 +87,10 @@ __all__ = [
     "permute",
     "prod",
     "read",
+    "register",
     "reshape",
     "scalar",
+    "scatter_add",
     "select",
     "self_index",
     "set_symbol",
@@ -98,6 +100,7 @@ __all__ = [
     "tanh_approx",
     "topk",
     "wave",
+    "wave_schedule",
     "wave_trace_only",
     "workgroup_barrier",
     "write",

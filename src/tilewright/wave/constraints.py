@@ -82,10 +82,11 @@ class WorkgroupConstraint(Constraint):
 
 @dataclass(eq=False)
 class WaveConstraint(Constraint):
-    """Waves of a workgroup take tiles of `dim`."""
+    """Waves of a workgroup take tiles of `dim`; which wave takes which, `wave_id`, is left to the compiler."""
 
     dim: Expr
     tile_size: ExprLike
+    wave_id: Any = None
 
     def records(self) -> list[Op]:
         return [_record("wave", dim=as_expr(self.dim), tile=as_expr(self.tile_size))]
@@ -169,14 +170,33 @@ class Assumption(Constraint):
 
 @dataclass(eq=False)
 class SymbolicAlias(Constraint):
-    """A dimension whose size follows from another's: target == apply_fn(source)."""
+    """A dimension whose size follows from another's: source == source_to_target(target), as in Wave.
+
+    Where `target` is cut into workgroups, and these into waves, a wave has a tile of it and, of `source`, what follows
+    from the tile: a reduction along `target` is then each wave's own.
+    """
 
     source: Symbol
     target: Symbol
-    apply_fn: Callable[[Any], ExprLike]
+    source_to_target: Callable[[Any], ExprLike]
+
+    def divided(self, records: list[Op]) -> list[Op]:
+        """The records of all constraints, with waves along the target as workgroups of their own."""
+        waves = {r.attrs["dim"]: r.attrs["tile"] for r in records if r.name == "wave"}
+        found = []
+        for r in records:
+            if r.name == "workgroup" and r.attrs["dim"] is self.target:
+                tile = waves.get(self.target, r.attrs["tile"])
+                along = _record("workgroup", **{**r.attrs, "dim": self.source, "primary": False})
+                along.attrs["tile"] = as_expr(self.source_to_target(tile))
+                found += [_record("workgroup", **{**r.attrs, "tile": tile}), along]
+            else:
+                found.append(r)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "apply_fn": Applied(self.source, as_expr(self.apply_fn(self.source)))}
+        applied = Applied(self.target, as_expr(self.source_to_target(self.target)))
+        return {**self.__dict__, "source_to_target": applied}
 
 
 def DeviceConstraint(*args: Any, **options: Any) -> Constraint:  # noqa: N802 - Wave's name

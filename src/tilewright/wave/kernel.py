@@ -44,14 +44,18 @@ class Kernel(FoundByName):
         made.symbols = {**self.symbols, **{as_expr(s): as_expr(e) for s, e in symbols.items()}}
         return made
 
-    def trace(self) -> Program:
-        """The tile program, traced anew: verified, and the same each time."""
+    def trace(self, *, as_wave: bool = False) -> Program:
+        """The tile program, traced anew: verified, and the same each time.
+
+        With `as_wave` two things mean what they mean in Wave: % on tiles takes the dividend's sign (otherwise the
+        divisor's, as in Python), and what a read with a mapping finds outside memory is 0 (otherwise an error).
+        """
         location = of_function(self.function)
         iterators: dict[Symbol, Expr] = {}
         for constraint in self.constraints:
             if isinstance(constraint, IteratorBindings):
                 iterators |= {s: as_expr(d) for s, d in constraint.bindings.items()}
-        trace = Tracer(iterators)
+        trace = Tracer(iterators, as_wave)
         with trace, building():
             values, arguments = self._arguments(trace)
             self.function(*arguments)
@@ -59,7 +63,8 @@ class Kernel(FoundByName):
         bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
-                bindings[constraint.target] = as_expr(constraint.apply_fn(constraint.source))
+                bindings[constraint.source] = as_expr(constraint.source_to_target(constraint.target))
+                records = constraint.divided(records)
         (body,) = trace.builder.blocks
         program = Program(TILE, self.__name__, tuple(values), body, records, bindings, location, trace.hooks)
         if not any(op.name in WRITES for op in program.walk()):

@@ -38,6 +38,8 @@ def read(
     value = memory_of(memory, "read")
     kind: MemoryType = value.type
     attrs, extra, dims = _access("read", kind, mapping, mapping_dynamic_vals, bounds, source, target, reading=True)
+    if otherwise is None and "at" in attrs and tracer("read").as_wave:
+        otherwise = 0
     if otherwise is not None:
         number = otherwise.item() if isinstance(otherwise, np.generic) else otherwise
         if not isinstance(number, int | float):
@@ -87,6 +89,35 @@ def atomic_min(
 ) -> Tile:
     """Lowers each place of memory to the smallest element that meets it. Gives what was there before."""
     return _atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds)
+
+
+def scatter_add(
+    register_src: Any,
+    register_idx: Any,
+    dim: Any,
+    memory: Any,
+    mapping: IndexMapping | None = None,
+    elements_per_thread: Any = 1,
+    bounds: dict[Any, ExprLike] | None = None,
+    tag: str | None = None,
+) -> None:
+    """Adds each element of a tile to memory where `dim`'s coordinate is the element of `register_idx` beside it.
+
+    The other coordinates are the element's own, or what a mapping (turned as for a write) says.
+    """
+    value, places = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
+    kind, along = memory_of(memory, "scatter_add").type, as_expr(dim)
+    if along not in kind.dims:
+        raise BadMapping(f"scatter_add: the memory {dims_text(kind.dims)} has no dimension {along}", author_location())
+    dims = value.type.dims
+    iterators = {d: IndexMapping.iterator(n) for n, d in enumerate(dims)}
+    if mapping is not None:
+        inputs, outputs = mapping.inputs, dict(mapping.outputs)
+    else:
+        inputs, outputs = dict(iterators), {d: iterators[d] for d in kind.dims if d in iterators}
+    by_dim = {d: inputs[d] for d in places.type.dims if d in inputs}
+    index = IndexMapping(len(dims), inputs, {**outputs, along: IndexMapping.dynamic_val(0)}, by_dim)
+    _store("atomic_add", register_src, memory, index, (register_idx,), bounds)
 
 
 def _atomic(
@@ -166,7 +197,8 @@ def _access(
     dims, iterators = mapping.tile_side(tile_side, what)
     attrs["over"] = iterators
     attrs["at"] = mapping.memory_side(memory_side, memory.dims, what)
-    dims = _iterated(dims, iterators, attrs["at"])
+    looked_up = tuple(e for row in mapping.dynamic for e in row.values()) if dynamic else ()
+    dims = _iterated(dims, iterators, (*attrs["at"], *looked_up))
     extra = [operand(v, dtypes.i32, what) for v in dynamic]
     lookups = []
     for number, value in enumerate(extra):
@@ -198,7 +230,8 @@ def _by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dict[Expr, Exp
 def _iterated(dims: tuple[Expr, ...], iterators: tuple[Expr, ...], at: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The tile's dimensions; one that is a symbol set from a tile goes along a dimension of that tile.
 
-    That is so where no coordinate uses the dimension's iterator: the symbol itself says which element is meant.
+    That is so where no coordinate, of memory or of a dynamic value, uses the dimension's iterator: the symbol itself
+    says which element is meant.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
@@ -284,6 +317,7 @@ __all__ = [
     "atomic_add",
     "atomic_min",
     "read",
+    "scatter_add",
     "shared_memory_barrier",
     "workgroup_barrier",
     "write",

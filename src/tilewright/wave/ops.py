@@ -15,8 +15,9 @@ from tilewright.ir import dtypes
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.ir.location import author_location
-from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
 from tilewright.lang.mapping import IndexMapping
+from tilewright.lang.types import Register
 from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
@@ -132,6 +133,37 @@ def mma(
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
     attrs = {} if precision is None else {"precision": precision}
     return Tile(tracer("mma").emit("mma", [tile_of(x, "mma") for x in (lhs, rhs, acc)], attrs).result)
+
+
+GROUP = 32
+"""How many neighbours along the summed dimension share a scale."""
+
+
+def scaled_mma(
+    lhs: Any, lhs_scale: Any, rhs: Any, rhs_scale: Any, acc: Any, mma_type: Any = None, tag: str | None = None
+) -> Tile:
+    """acc + the sum of products of microscaled factors: 32 neighbours along the summed dimension K share a scale.
+
+    A scale is a tile over K/32 in place of K, of any float type (f8e8m0fnu for MXFP4 and MXFP8). Products are those of
+    the scaled numbers, in f32.
+    """
+    total = tile_of(acc, "scaled_mma").type.dims
+    factors = []
+    for name, factor, scale in (("lhs", lhs, lhs_scale), ("rhs", rhs, rhs_scale)):
+        tile, by = tile_of(factor, "scaled_mma"), tile_of(scale, "scaled_mma")
+        pairs = [(d, g) for d in tile.type.dims if d not in total for g in by.type.dims if g * GROUP is d]
+        if len(pairs) != 1:
+            raise DimensionMismatch(
+                f"scaled_mma: {name} has the dimensions {dims_text(tile.type.dims)} and its scale "
+                f"{dims_text(by.type.dims)}; the scale must have K/{GROUP} where {name} has the summed dimension K",
+                author_location(),
+            )
+        ((dim, group),) = pairs
+        attrs = {"dim": group, "to": dim, "times": GROUP}
+        spread = Tile(tracer("scaled_mma").emit("repeat", [cast(scale, dtypes.f32).value], attrs).result)
+        factors.append(cast(factor, dtypes.f32) * spread)
+    left, right = factors
+    return mma(left, right, acc)
 
 
 def _reduction(name: str) -> Any:
@@ -262,6 +294,12 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
     return _to_dims("reshape", src, target_shape)
 
 
+def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
+    """A tile over these dimensions, every element `value`: `Register[*shape, dtype](value)` as a function."""
+    filled: Tile = Register(dims_of(shape), element_type(dtype))(value)
+    return filled
+
+
 # -- indices and scalars ----------------------------------------------------------------------------------
 
 
@@ -365,8 +403,10 @@ __all__ = [
     "mma",
     "permute",
     "prod",
+    "register",
     "reshape",
     "scalar",
+    "scaled_mma",
     "select",
     "self_index",
     "set_symbol",

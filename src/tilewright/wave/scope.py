@@ -36,15 +36,14 @@ _REASONS = {
                 "insert_at_end",
                 "unroll",
                 "filter_nodes",
-                "wave_schedule.wave_schedule",
                 "interleave_operations",
             ),
             *("SetWavePrio", "SchedulingBarrier", "SchedulingGroupBarrier", "SharedMemoryBarrier", "WorkgroupBarrier"),
-            *("MMA", "Iterate", "GatherToLDS", "Read", "Write", "IndexSequence", "get_proxy", "get_result", "register"),
+            *("MMA", "Iterate", "GatherToLDS", "Read", "Write", "IndexSequence", "get_proxy", "get_result"),
         ),
         _SCHEDULES,
     ),
-    **dict.fromkeys(("shuffle", "extract_slice", "scatter_add", "THREAD_0"), _THREADS),
+    **dict.fromkeys(("shuffle", "extract_slice", "THREAD_0"), _THREADS),
     **dict.fromkeys(
         (
             *("set_wave_prio", "scheduling_barrier", "scheduling_group_barrier", "memory_counter_wait"),
@@ -53,7 +52,6 @@ _REASONS = {
         ),
         _HARDWARE,
     ),
-    "scaled_mma": "scaled multiplication is out of scope: multiply the scales in, or cast first",
 }
 
 

@@ -34,9 +34,11 @@ _current: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 class Tracer:
     """One kernel being traced: the blocks that are open, and the iterators' dimensions."""
 
-    def __init__(self, iterators: dict[Symbol, Expr]):
+    def __init__(self, iterators: dict[Symbol, Expr], as_wave: bool = False):
         self.builder = Builder(TILE)
         self.iterators = iterators
+        self.as_wave = as_wave
+        """Whether % on tiles takes the dividend's sign, and reads outside memory give 0."""
         self.assigned: dict[Symbol, tuple[Expr, ...]] = {}
         self.hooks: dict[str, tuple[Any, Any]] = {}
 
@@ -164,8 +166,28 @@ def _binary(name: str, *, reflected: bool = False) -> Any:
     return operate
 
 
+def _modulo(*, reflected: bool = False) -> Any:
+    """The operator %: -7 % 3 is 2, as Python has it; -1 where the tracer is to follow Wave."""
+    floored = _binary("mod", reflected=reflected)
+
+    def operate(self: Tile, other: Any) -> Any:
+        other = operand(other, self.type.dtype, "mod")
+        if other is NotImplemented or not tracer("mod").as_wave:
+            return floored(self, other if other is NotImplemented else Tile(other))
+        a, b = (Tile(other), self) if reflected else (self, Tile(other))
+        if self.type.dtype.is_float:
+            return Tile(tracer("mod").emit("remf", (a.value, b.value)).result)
+        return a - a / b * b  # / on integers goes towards zero
+
+    return operate
+
+
 class Tile:
-    """A register tile inside a kernel. Operators work element by element; dimensions broadcast by name."""
+    """A register tile inside a kernel. Operators work element by element; dimensions broadcast by name.
+
+    **% differs from Wave's**: -7 % 3 is 2 here, as in Python, where Wave takes the dividend's sign and gives -1.
+    Kernels compiled by `compat.wave.wave_compile` get Wave's meaning.
+    """
 
     __slots__ = ("value",)
     __hash__ = object.__hash__
@@ -204,7 +226,7 @@ class Tile:
     __mul__, __rmul__ = _binary("mul"), _binary("mul", reflected=True)
     __truediv__, __rtruediv__ = _binary("div"), _binary("div", reflected=True)
     __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
-    __mod__, __rmod__ = _binary("mod"), _binary("mod", reflected=True)
+    __mod__, __rmod__ = _modulo(), _modulo(reflected=True)
     __pow__, __rpow__ = _binary("powf"), _binary("powf", reflected=True)
     __and__, __rand__ = _binary("and_"), _binary("and_", reflected=True)
     __or__, __ror__ = _binary("or_"), _binary("or_", reflected=True)

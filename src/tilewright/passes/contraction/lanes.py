@@ -47,7 +47,7 @@ def packed_for_lanes(c: Contraction, width: int) -> Packing:
         f"block pack({argument('in', c.b)}, %packed_: out global {c.sum_dtype} ({', '.join(map(str, shape))}))",
         "{",
         f"  tasks {', '.join(tasks)} {{",
-        f"    %whole_ = view %{c.b.name} {_over([*c.columns, *depth.values(), inner])} -> {whole}",
+        f"    %whole_ = view %{c.b.value} {_over([*c.columns, *depth.values(), inner])} -> {whole}",
         f"    %from_ = view %whole_ {over} -> [{names}{lane}{' ?' if _past(c, lane) else ''}]",
         f"    %to_ = view %packed_ {over} -> [{at}f, {flat_index(c.columns, {})}, {flat_index(c.depth, depth)}, j]",
     ]
@@ -180,7 +180,7 @@ def _tap(d: Draft, g: Group, settled: frozenset[Expr]) -> list[str]:
     before = "".join(f"{x.name}, " for x in _others(c))
     filters = f"{before}{g.group}, {flat_index(c.columns, {})}, {flat_index(c.depth, depth)}, j"
     lines = [
-        f"%taps_ = view %{c.a.name} {shape} -> {taps}",
+        f"%taps_ = view %{c.a.value} {shape} -> {taps}",
         f"%filters_ = view %packed_ {shape} -> [{filters}]",
     ]
     read = "%taps_"

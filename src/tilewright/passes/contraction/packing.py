@@ -35,7 +35,7 @@ def packed_for_vectors(c: Contraction, width: int, group: int) -> Packing:
         f"block pack({argument('in', c.b)}, %packed_: out global {c.b.dtype} ({', '.join(map(str, shape))}))",
         "{",
         f"  tasks {', '.join([*batch_tasks(c), f'b in 0..{blocks}'])} {{",
-        f"    %from_ = view %{c.b.name} {over} -> {places(c.b, meanings)}",
+        f"    %from_ = view %{c.b.value} {over} -> {places(c.b, meanings)}",
         f"    %to_ = view %packed_ {over} -> [{batch_at(c)}b, {index}, j, g]",
         "    copy %from_ -> %to_ else 0",
         "  }",

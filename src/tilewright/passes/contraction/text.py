@@ -17,7 +17,7 @@ def named(name: str, extent: int) -> Symbol:
 
 def argument(role: str, operand: Operand) -> str:
     """An argument of a program."""
-    return f"%{operand.name}: {role} global {operand.dtype} ({', '.join(map(str, operand.shape))})"
+    return f"%{operand.value}: {role} global {operand.dtype} ({', '.join(map(str, operand.shape))})"
 
 
 def extent(c: Contraction, digit: Symbol) -> str:
@@ -95,11 +95,11 @@ def ending(c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping
     if padded:  # what lies past the last column may be another group's: a view of the columns alone comes first
         whole = places(c.out, {**meanings, column: named("j", size(column))})
         lines = [
-            f"%whole_ = view %{c.out.name} (i {rows}, j {size(column)}) -> {whole}",
+            f"%whole_ = view %{c.out.value} (i {rows}, j {size(column)}) -> {whole}",
             f"%goal_ = view %whole_ {shape} -> [i, {meanings[column]} ?]",
         ]
     else:
-        lines = [f"%goal_ = view %{c.out.name} {shape} -> {places(c.out, meanings)}"]
+        lines = [f"%goal_ = view %{c.out.value} {shape} -> {places(c.out, meanings)}"]
     return [*lines, *finished(c, sums, rows, columns, meanings)]
 
 
@@ -109,7 +109,7 @@ def finished(c: Contraction, sums: str, rows: int, columns: int, meanings: Mappi
     for n, extra in enumerate(c.extras):
         unseen = by_rows(c, extra) and not any(r in meanings for r in c.rows)  # it is seen by strips already
         if not unseen:
-            lines.append(f"%extra{n}_ = view %{extra.name} (i {rows}, j {columns}) -> {places(extra, meanings)}")
+            lines.append(f"%extra{n}_ = view %{extra.value} (i {rows}, j {columns}) -> {places(extra, meanings)}")
         if unseen or may_leave(extra, meanings):
             lines.append(f"%held{n}_ = alloc shared {extra.dtype} ({rows}, {columns})")
             lines.append(f"copy %extra{n}_ -> %held{n}_ else 0")
@@ -132,5 +132,5 @@ def strip_view(c: Contraction, operand: Operand, rows: Mapping[Any, Any], name: 
     extents = {s.name: size(s) for e in rows.values() for s in e.symbols if s.name in ("l", "q")}
     at = places(operand, {**rows, column: named("j", size(column))})
     return (
-        f"%{name} = view %{operand.name} (l {extents.get('l', 1)}, q {extents.get('q', 1)}, j {size(column)}) -> {at}"
+        f"%{name} = view %{operand.value} (l {extents.get('l', 1)}, q {extents.get('q', 1)}, j {size(column)}) -> {at}"
     )

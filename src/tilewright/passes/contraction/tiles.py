@@ -55,7 +55,7 @@ def packed_for_tiles(c: Contraction, form: TileForm) -> Packing:
         f"block pack({argument('in', c.b)}, %packed_: out global {c.b.dtype} ({', '.join(map(str, shape))}))",
         "{",
         f"  tasks {', '.join([*batch_tasks(c), f'f in 0..{blocks}'])} {{",
-        f"    %from_ = view %{c.b.name} {over} -> {places(c.b, meanings)}",
+        f"    %from_ = view %{c.b.value} {over} -> {places(c.b, meanings)}",
         f"    %to_ = view %packed_ {over} -> [{batch_at(c)}f, {to}]",
         "    copy %from_ -> %to_ else 0",
         "  }",
@@ -147,7 +147,7 @@ def _in_place(d: Draft) -> None:
 
     def view(chunk: Expr, r: Round) -> str:
         at = {row: r.start + i, last: form.depth * chunk + k}
-        return f"%{c.a.name} (i {form.rows}, c {form.depth}) -> {places(c.a, at)}"
+        return f"%{c.a.value} (i {form.rows}, c {form.depth}) -> {places(c.a, at)}"
 
     d.rows_view = view
 
@@ -228,11 +228,11 @@ def _taken(d: Draft, staged: dict[Any, Any], over: str, names: str, axes: str) -
     last = c.depth[-1]
     chunk = form.depth * named("b", _chunks(d)) + named("c", form.depth)
     if any(e is last for e in c.a.coordinates):
-        return [f"%lines_ = view %{c.a.name} {axes} -> {places(c.a, {**staged, last: chunk})}"]
+        return [f"%lines_ = view %{c.a.value} {axes} -> {places(c.a, {**staged, last: chunk})}"]
     whole = places(c.a, {**staged, last: named("t", size(last))})
     past = " ?" if size(last) % form.depth else ""
     return [
-        f"%taps_ = view %{c.a.name} ({over}, t {size(last)}) -> {whole}",
+        f"%taps_ = view %{c.a.value} ({over}, t {size(last)}) -> {whole}",
         f"%lines_ = view %taps_ {axes} -> [{names}, {chunk}{past}]",
     ]
 
@@ -333,7 +333,7 @@ def _ragged(d: Draft, r: Round) -> list[str]:
     return [
         f"%tail_ = alloc shared {c.a.dtype} ({form.rows}, {form.depth})",
         f"for {', '.join(ranges)} {{",
-        f"  %part_ = view %{c.a.name} {axes} -> {places(c.a, at)}",
+        f"  %part_ = view %{c.a.value} {axes} -> {places(c.a, at)}",
         "  copy %part_ -> %tail_ else 0",
         *("  " + line for line in _step(d, f"%tail_ {axes} -> [i, c]", b)),
         "}",

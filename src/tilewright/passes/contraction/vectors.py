@@ -142,7 +142,7 @@ def _products(d: Draft, r: Round) -> list[str]:
     group = [f"{whole // form.group}", "j", f"{(step * e + k) % form.group}"]
     skip = " skip" if "?" in taps else ""
     lines = [
-        f"%taps_ = view %{c.a.name} (i {r.rows}, k {step}) -> {taps}",
+        f"%taps_ = view %{c.a.value} (i {r.rows}, k {step}) -> {taps}",
         f"%columns_ = view %packed_ (k {step}, j {form.columns}) -> [{batch_at(c)}f, {', '.join(group)}]",
         f"mma %sums_ += %taps_ * %columns_ using {form.atom.name}{skip}",
     ]

@@ -10,5 +10,6 @@
 | forming  | element by element; other dimensions, other types, choices                                 |
 | combining| products, reductions, running sums, the largest few                                        |
 | loops    | `iterate`, while loops and `conditional`                                                   |
+| moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |
 """

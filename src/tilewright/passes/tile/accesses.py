@@ -16,6 +16,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
+from tilewright.passes.tile.moving import coordinate, squeezed
 from tilewright.passes.tile.values import Load, Parts, load
 
 if TYPE_CHECKING:
@@ -41,26 +42,25 @@ class Access:
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
     """The access of a read or a write over these dimensions."""
-    walked = [d for d in (*dims, *(() if "at" in op.attrs else target.type.dims)) if d in low.walking]
-    if walked:
-        raise ProgramError(
-            f"{op_text(op)}: an access along {walked[0]}, which a while loop walks, has no native form yet"
-        )
     tensor = low.argument(target)
     shape = low.shapes[target]
     data: dict[Symbol, Load] = {}
     if "at" not in op.attrs:
-        at: tuple[Expr, ...] = tuple(low.coordinate(d) for d in target.type.dims)
+        at: tuple[Expr, ...] = tuple(coordinate(low, d, data) for d in target.type.dims)
         if target in low.origins:
             at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
         return Access(tensor, shape, at, data)
-    known: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    known: dict[Symbol, Expr] = {i: coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
+    beside: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
     for (name, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
         tile, found = low.load_of(low.env[value])
         places = {}
         for d, e in zip(tile.dims, at, strict=True):
-            where = images(with_data(low, low.expr(e), data, dims, op))
+            if isinstance(e, Symbol) and e in beside and d in low.bases:  # the tile is relative to the base too
+                where = beside[e]
+            else:
+                where = images(with_data(low, low.expr(e), data, dims, op))
             first, width = tile.parts[d]
             if where.symbols & data.keys() or not _inside(low, where - first, width, dims):
                 raise ProgramError(
@@ -84,10 +84,8 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
         tile = low.bound.get(s)
         if tile is None:
             continue
-        if not all(d in dims for d in tile.dims):
-            raise ProgramError(f"{op_text(op)}: {s} differs along {tile.dims}, where this does not go", op.loc)
         low.require_range(s, op)
-        _, found = low.load_of(tile)
+        _, found = low.load_of(squeezed(low, tile, dims, str(s), op))
         images[s] = symbol(low.w.fresh("d"))
         data[images[s]] = found  # type: ignore[index]
     return Substitution(images)(e) if images else e

@@ -15,6 +15,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import linear_step
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
     for tile in tiles:
-        cut = tile.over(tile.dims, parts)
+        cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
         if parts[dim][1] == 0:
             if op.name in ("max", "min"):
                 continue
@@ -252,7 +253,8 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         assert total is not None
     last = acc.dims[-1] if acc.dims else None
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
-    left, right = (_factor(low, t.over(t.dims, parts), wide, last, tf32) for t in (a, b))
+    a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
+    left, right = (_factor(low, t, wide, last, tf32) for t in (a, b))
     low.going_on[op.results[0]] = total.tensor
     _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)

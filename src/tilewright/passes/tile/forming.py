@@ -17,6 +17,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[value]
     if to.bits == tile.dtype.bits:
         return (_as_bits(low, tile, to),)
+    if to is dtypes.f4e2m1fn and tile.dtype.bits in _WORDS:
+        bytes_ = Tile(dtypes.i8, tile.dims, tile.parts, tile.formula)
+        if tile.dtype.bits != 8:
+            raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet; go by i8", op.loc)
+        return (_halves(low, bytes_ if tile.dtype is dtypes.i8 else _as_bits(low, tile, dtypes.i8), op),)
     if to.bits not in _WORDS or tile.dtype.bits not in _WORDS:
         raise ProgramError(f"bitcast of {tile.dtype} to {to} has no native form yet", op.loc)
     return (_other_width(low, _as_bits(low, tile, _WORDS[tile.dtype.bits]), op.results[0].type),)
@@ -115,6 +121,39 @@ def _other_width(low: Lowering, tile: Tile, kind: TileType) -> Tile:
             pieces.append(call("shl", clean, formulas.number(bits * n, word)) if n else clean)
         formula = reduce(lambda a, b: Formula("or_", (a, b)), pieces)
     return _as_bits(low, Tile(word, kind.dims, parts, formula), kind.dtype)
+
+
+def _halves(low: Lowering, tile: Tile, op: Op) -> Tile:
+    """Bytes as two floats of four bits each, the lower half first: a sign, then 0, 0.5, 1, 1.5, 2, 3, 4 or 6."""
+    kind: TileType = op.results[0].type
+    last, before = kind.dims[-1], tile.dims[-1]
+    start, width = tile.parts[before]
+    parts = {**{d: tile.parts[d] for d in kind.dims[:-1]}, last: (start * 2, width * 2)}
+    c = low.coordinate(last)
+    whole = Formula.cast(dtypes.i32, rewritten(tile.formula, Substitution({low.coordinate(before): c // 2})))
+
+    def number(n: float) -> Formula:
+        return formulas.number(n, dtypes.i32)
+
+    code = call("and_", call("shr", whole, formulas.index(c % 2 * 4, dtypes.i32)), number(15))
+    code = low.stored(Tile(dtypes.i32, kind.dims, parts, code), name="codes").formula
+    size = call("and_", code, number(7))
+    power = call("maximum", call("sub", call("shr", size, number(1)), number(1)), number(0))
+    large = call("shl", call("add", call("and_", code, number(1)), number(2)), power)
+    twice = Formula.cast(dtypes.f32, call("select", call("lt", size, number(4)), size, large))
+    half = call("select", call("lt", code, number(8)), *(formulas.number(x, dtypes.f32) for x in (0.5, -0.5)))
+    return Tile(dtypes.f4e2m1fn, kind.dims, parts, Formula.cast(dtypes.f4e2m1fn, call("mul", twice, half)))
+
+
+def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """Each element of a dimension several times in a row."""
+    tile = low.env[op.operands[0]]
+    kind: TileType = op.results[0].type
+    dim, to, times = op.attrs["dim"], op.attrs["to"], op.attrs["times"]
+    start, width = tile.parts[dim]
+    parts = {d: (start * times, width * times) if d is to else tile.parts[d] for d in kind.dims}
+    images = Substitution({low.coordinate(dim): low.coordinate(to) // times})
+    return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, images)),)
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -194,8 +233,10 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The coordinates along a dimension."""
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
-    if dim in low.walking and dim not in low.symbols:
+    if dim in low.walking:
         found = converted(low.bound[dim].formula, low.bound[dim].dtype, kind.dtype)
+    elif dim in low.bases:
+        found = converted(moving.place(low, dim), dtypes.i64, kind.dtype)
     else:
         found = formulas.index(low.coordinate(dim), kind.dtype)
     return (Tile(kind.dtype, kind.dims, {dim: low.part(dim)}, found),)
@@ -221,7 +262,7 @@ def _computed(
     tiles: dict[Symbol, Tile] = {s: low.simple(v) for s, v in values.items() if s in e.symbols}
     for s in e.symbols:
         if s in low.bound and s not in values:
-            tiles[s] = low.bound[s]
+            tiles[s] = low.bound[s] if dims is None else moving.squeezed(low, low.bound[s], dims, str(s), op)
             low.require_range(s, op)
     found = list(tiles.values())
     if dims is None:
@@ -237,12 +278,18 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Makes a symbol stand for the elements of a tile."""
     s = op.attrs["symbol"]
-    if s not in low.walking and any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
-        raise ProgramError(f"set_symbol of {s}, which is a dimension, has no native form yet", op.loc)
+    if op.operands[0] in low.program.args and s in low.symbols:  # a scalar argument that is known already
+        return ()
     if low.masks:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
     if s in low.walking:
         low.bound[s] = low.single(op.operands[0], op)
+    elif any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
+        if low.workgroups is None:
+            raise ProgramError(
+                f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
+            )
+        low.bound[s] = low.ends[s] = low.single(op.operands[0], op)
     else:
         low.bound[s] = low.simple(op.operands[0])
     return ()

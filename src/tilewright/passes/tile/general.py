@@ -31,7 +31,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile import accesses, combining, forming, grid, loops, memory
+from tilewright.passes.tile import accesses, combining, forming, grid, loops, memory, moving
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
@@ -82,12 +82,14 @@ def to_block(
     widths: Mapping[Expr, int] | None = None,
     tiles: Mapping[Op, int] | None = None,
     workgroups: Mapping[Symbol, Expr] | None = None,
+    lenient: bool = False,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     A plan's `widths` are those of tasks along the dimensions they cut, its `tiles` those of free loops.
-    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how.
+    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
+    symbols that set_symbol sets may have values outside their range.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -110,7 +112,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles, lenient).run()
 
 
 class Lowering:
@@ -126,7 +128,9 @@ class Lowering:
         workgroups: Mapping[Symbol, Expr] | None = None,
         widths: Mapping[Expr, int] | None = None,
         tiles: Mapping[Op, int] | None = None,
+        lenient: bool = False,
     ):
+        self.lenient = lenient
         self.widths, self.tiles = widths, tiles or {}
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
@@ -145,6 +149,10 @@ class Lowering:
         self.faults: list[Fault] = []
         self.walking: set[Symbol] = set()
         """The axes of the while loops around."""
+        self.ends: dict[Expr, Tile] = {}
+        """Dimensions that end where data say: a number of i64."""
+        self.bases: dict[Expr, Tile] = {}
+        """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
         """How many tiles of each loop around have been done before."""
         self.reach: dict[Expr, int] = {}
@@ -153,7 +161,8 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[Expr, Symbol] = {}
+        self._coordinates: dict[tuple[Expr, int], Symbol] = {}
+        """By dimension, and how wide its tiles are in a loop that data move."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -162,12 +171,10 @@ class Lowering:
     def run(self) -> Lowered:
         """The block program."""
         tasks: dict[Expr, int] = {}
-        if self.workgroups is None:
-            memory.refuse_aliases(self.program)
-            if not memory.is_ordered(self.program):
-                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
-                if self.widths is not None:
-                    tasks = dict(self.widths)
+        if self.workgroups is None and not memory.is_ordered(self.program):
+            tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
+            if self.widths is not None:
+                tasks = dict(self.widths)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         for d, width in tasks.items():
             if width == self.number(d):  # whole: nothing to count
@@ -212,6 +219,7 @@ class Lowering:
             if rule is None:
                 raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
             try:
+                moving.refuse(self, op)
                 found = rule(self, op)
             except ProgramError as fault:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
@@ -234,11 +242,11 @@ class Lowering:
     def scope(self) -> Iterator[None]:
         """Within it, what is defined stays inside; the open block of the writer is another one."""
         before, self.env = self.env, self.env.new_child()
-        bound = dict(self.bound)
+        bound, ends = dict(self.bound), dict(self.ends)
         try:
             yield
         finally:
-            self.env, self.bound = before, bound
+            self.env, self.bound, self.ends = before, bound, ends
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
@@ -300,24 +308,25 @@ class Lowering:
 
     def coordinate(self, dim: Expr) -> Symbol:
         """The symbol of a dimension's coordinate."""
-        found = self._coordinates.get(dim)
+        walked = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
+        found = self._coordinates.get((dim, walked))
         if found is None:
-            if dim in self.walking and dim not in self.symbols:
-                found = self._coordinates[dim] = symbol(f"at_{len(self._coordinates)}", 0, 0)
+            if walked:
+                found = self._coordinates[dim, walked] = symbol(f"at_{len(self._coordinates)}", 0, walked - 1)
                 return found
-            if isinstance(dim, Symbol) and dim in self.bound:
+            if isinstance(dim, Symbol) and dim in self.bound and dim not in self.reach:
                 raise ProgramError(f"set_symbol gives the dimension {dim} a size at run time, which is not native yet")
             name = f"at_{len(self._coordinates)}"
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
                 found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
                 found = symbol(name, 0, max(1, self.number(dim)) - 1)
-            self._coordinates[dim] = found
+            self._coordinates[dim, walked] = found
         return found
 
     def part(self, dim: Expr) -> Part:
         """The current part of a dimension."""
-        if dim in self.walking and dim not in self.symbols:  # one coordinate; which one, only data tell
+        if dim in self.walking:  # one coordinate; which one, only data tell
             return as_expr(0), 1
         found = self.parts.get(dim)
         if found is not None:
@@ -346,7 +355,9 @@ class Lowering:
         if found is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], memory.role_of(self.program, arg)
-                if role == "out" and self.workgroups is not None:  # their parts need not be all of it
+                exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
+                whole = self.workgroups is None and exact
+                if role == "out" and not whole:  # what is written need not be all of it
                     role = "inout"
             else:
                 shape, role = (), "in"
@@ -382,7 +393,7 @@ class Lowering:
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""
         tile = self.bound[s]
-        if (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
+        if self.lenient or (s, tile) in self.required or (s.lo == -inf and s.hi == inf):
             return
         self.required.add((s, tile))
         value = formulas.converted(tile.formula, tile.dtype, dtypes.i64)
@@ -431,13 +442,12 @@ class Lowering:
         return tile
 
     def single(self, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-        """The one element of a tile, as i64 without dimensions."""
+        """The one value of a tile whose elements are all alike, as i64 without dimensions."""
         tile = self.env[value] if tile is None else tile
-        if prod(tile.sizes) != 1:
-            raise ProgramError(f"{op_text(op)}: natively {value.type} must have one element here", op.loc)
-        images = Substitution({self.coordinate(d): tile.parts[d][0] for d in tile.dims})
-        formula = formulas.converted(rewritten(tile.formula, images), tile.dtype, dtypes.i64)
-        return self.stored(Tile(dtypes.i64, (), {}, formula))
+        if prod(tile.sizes) > 1 and any(loads(tile.formula)):
+            tile = self.stored(tile)
+        found = moving.squeezed(self, tile, (), value.name or "a value", op)
+        return self.stored(Tile(dtypes.i64, (), {}, formulas.converted(found.formula, tile.dtype, dtypes.i64)))
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
         """The tile as it lies in memory, put there if it is not; perhaps as another type."""
@@ -484,6 +494,7 @@ RULES: dict[str, Rule] = {
     "cast": forming.cast,
     "bitcast": forming.bitcast,
     "reshape": forming.reshape,
+    "repeat": forming.repeat,
     "select": forming.select,
     "extract": forming.extract,
     "read": memory.read,

@@ -28,9 +28,11 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.attrs import Range, attr_symbols
 from tilewright.ir.core import MemoryType, Op
+from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.values import Part, Tile
@@ -83,8 +85,10 @@ class Workgroups:
         for record in self.constraints:
             attrs = record.attrs
             if attrs.get("primary", True):
-                rounds = -(-number(attrs["dim"]) // number(attrs["tile"]))
-                sizes[attrs["grid"]] = number(attrs["iters"]) if "iters" in attrs else rounds
+                if "iters" in attrs:
+                    sizes[attrs["grid"]] = number(attrs["iters"])
+                else:
+                    sizes[attrs["grid"]] = -(-number(attrs["dim"]) // number(attrs["tile"]))
         return tuple(max(0, sizes.get(i, 1)) for i in range(max(sizes, default=0) + 1))
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
@@ -110,11 +114,15 @@ class Workgroups:
     def _width(self, record: Op) -> Any:
         """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
         attrs, number = record.attrs, self.low.number
-        tile, size = number(attrs["tile"]), number(attrs["dim"])
+        tile = number(attrs["tile"])
         first = np.asarray(self._first(record, self.numbers, _evaluated))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
-        if attrs.get("primary", True) or size % tile:
+        if attrs["dim"] in _set_symbols(self.low):  # as wide as it may be: what is past its end does not count
+            self.low.reach[attrs["dim"]] = int(first.max()) + tile
+            return np.full_like(first, tile)
+        size = number(attrs["dim"])
+        if attrs.get("primary", True) or size % tile or not is_mapped(self.low.program, attrs["dim"]):
             return np.minimum(first + tile, size) - np.minimum(first, size)
         if int(first.max()) + tile > size:  # it goes along with another dimension, and mappings bring it into range
             self.low.reach[attrs["dim"]] = int(first.max()) + tile
@@ -193,6 +201,8 @@ class Workgroups:
         known = self._meanings(ids, _substituted)
         low.means(known)
         low.parts.clear()
+        for d in low.reach.keys() & low.symbols.keys() & _set_symbols(low):
+            low.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(low.number(d), dtypes.i64))
         for width, record in zip(self.forms[kind], self.constraints, strict=True):
             low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
         with low.scope():
@@ -225,19 +235,29 @@ def _runs(kinds: Array) -> int:
 
 
 def _set_symbols(low: Lowering) -> set[Symbol]:
-    return {op.attrs["symbol"] for op in low.program.walk() if op.name == "set_symbol"}
+    """The symbols that get their value while the program runs."""
+    found = [op for op in low.program.walk() if op.name == "set_symbol"]
+    return {op.attrs["symbol"] for op in found if not is_given(low, op)}
+
+
+def is_given(low: Lowering, op: Op) -> bool:
+    """Whether a set_symbol only says what a scalar argument told before."""
+    return op.operands[0] in low.program.args and op.attrs["symbol"] in low.symbols
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
     """Raises where a constraint depends on a value that is only known when the program runs."""
     set_here = _set_symbols(low)
+    walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
     for record in low.program.records:
         if record.name in ("workgroup", "reordering", "grid", "tiling"):
             kinds = record.spec.attrs
             used = {s for name, value in record.attrs.items() for s in attr_symbols(kinds[name], value)}
             for s in sorted(used & set_here, key=lambda s: s.name):
-                if record.attrs.get("dim") is s and s not in low.symbols:
-                    continue  # the axis of a while loop
+                if record.attrs.get("dim") is s and (s in walked or record.name in ("workgroup", "tiling")):
+                    continue
+                if record.name == "tiling" and s not in record.attrs["tile"].symbols:
+                    continue
                 raise ProgramError(f"a constraint depends on {s}, which set_symbol gives a value: no native form yet")
 
 

@@ -21,6 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.values import Tile, common_parts, loads
 from tilewright.plan.general import CHOSEN, WHOLE
 
@@ -33,6 +34,8 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     axis: Expr = op.attrs["axis"]
     if op.attrs.get("start"):
         return _while(low, op)
+    if moving.is_moved(low, op, _limits(low, op)):
+        return _moved(low, op)
     first, length = low.part(axis)
     tile = _tile(low, op, axis, length)
     starts = [low.env[v] for v in op.operands]
@@ -102,21 +105,22 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
-    stated = next(
-        (
-            r.attrs["tile"]
-            for r in low.program.records
-            if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs
-        ),
-        None,
-    )
     if op in low.free:
         return max(1, low.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
+    stated = _stated(low, axis)
     if stated is not None:
-        return low.number(stated)
+        return stated
     if op.attrs.get("any_tile"):
         return max(1, length)
     raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+
+
+def _stated(low: Lowering, axis: Expr) -> int | None:
+    """The tile size of a loop that its constraint states."""
+    for r in low.program.records:
+        if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs:
+            return low.number(r.attrs["tile"])
+    return None
 
 
 Carried = tuple[Value | None, Tile]
@@ -171,14 +175,58 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
     _store(low, carried, tuple(low.conform(t, a.type.dims, op) for t, a in zip(found, body.args, strict=True)))
 
 
+def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
+    """The body as long as there are tiles, where data say how many, or where the first one is."""
+    axis: Expr = op.attrs["axis"]
+    (body,) = op.blocks
+    if low.masks or axis in low.parts or axis in low.bases:
+        raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
+    limits, tile = _limits(low, op), _stated(low, axis)
+    if tile is None:
+        raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+    zero = formulas.number(0, dtypes.i64)
+    step = formulas.number(tile, dtypes.i64)
+    end = low.ends[axis].formula if axis in low.ends else formulas.number(low.number(axis), dtypes.i64)
+    place = low.stored(Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero))
+    last = end
+    if "iters" in limits:
+        span = call("mul", moving.value(low, limits["iters"], op), step)
+        last = call("minimum", end, call("add", place.formula, span))
+    stop = low.stored(Tile(dtypes.i64, (), {}, last), name="stop")
+    starts = [low.env[v] for v in op.operands]
+    carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
+    going = low.w.register(dtypes.i32, "going")
+    (now,) = loads(place.formula)
+
+    def look() -> None:
+        low.put(going, (), {}, Formula.cast(dtypes.i32, call("lt", place.formula, stop.formula)))
+
+    look()
+    inner, required = Block(()), set(low.required)
+    with low.w.inside(inner):
+        with low.scope():
+            low.bases[axis], low.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
+            low.parts[axis] = as_expr(0), tile
+            _body(low, op, carried)
+            del low.bases[axis], low.parts[axis]
+        low.put(now.tensor, (), {}, call("add", place.formula, step))
+        look()
+    low.required = required
+    low.w.emit("while", (going,), (inner,))
+    return _results(low, op, carried)
+
+
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The body as long as a condition holds; it moves the axis itself, by set_symbol."""
     axis = op.attrs["axis"]
     (body,) = op.blocks
     if not any(inner.name == "set_symbol" and inner.attrs["symbol"] is axis for inner in body.ops):
         raise ProgramError(f"while loop over {axis}: the body never sets it by tkw.set_symbol", op.loc)
-    if low.masks or axis in low.bound:
-        raise ProgramError(f"a while loop over {axis} inside another or a conditional has no native form yet", op.loc)
+    if low.masks or axis in low.walking:
+        raise ProgramError(
+            f"a while loop over {axis} inside another over it or a conditional has no native form yet", op.loc
+        )
+    outside = low.bound.get(axis)
     first = low.single(op.operands[0], op)
     place = low.stored(first, name=f"{axis}_now")
     starts = [low.env[v] for v in op.operands[1:]]
@@ -210,7 +258,10 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         look()
     low.w.emit("while", (going,), (inner,))
     low.walking.discard(axis)
-    del low.bound[axis]
+    if outside is None:
+        del low.bound[axis]
+    else:
+        low.bound[axis] = outside
     return _results(low, op, carried)
 
 

@@ -17,6 +17,7 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.tile import moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
@@ -51,27 +52,21 @@ def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...]) -> bool:
     return False
 
 
-def refuse_aliases(program: Program) -> None:
-    """Raises where an argument is read and written through different accesses: tasks have no order."""
+def is_aliased(program: Program) -> bool:
+    """Whether an argument is read, and written through another access: what is read then depends on the order."""
     for arg in program.args:
-        touching = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
+        writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         reads = [op for op in program.walk() if op.name == "read" and op.operands[0] is arg]
-        for a in touching:
-            for b in reads:
-                if a.name != "write" or _form(a) != _form(b):
-                    lines = "".join(f"\n{op.loc.pointing()}" for op in (b, a) if op.loc)
-                    raise ProgramError(
-                        f"the argument {arg.name} is read, and written by {a.name} through another access; natively "
-                        f"both must be the same{lines}",
-                        a.loc,
-                    )
+        if any(w.name != "write" or _form(w) != _form(r) for w in writes for r in reads):
+            return True
+    return False
 
 
 def _form(op: Op) -> Any:
     """An access in a form that two operations with the same access share."""
     kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
     if "at" not in op.attrs:
-        return frozenset(kind.dims)
+        return op.operands[0 if op.name == "read" else 1].type.dims, ()
     extra = op.operands[1:] if op.name == "read" else op.operands[2:]
     by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
     return tuple(by_dim(e) for e in op.attrs["at"]), extra
@@ -151,12 +146,14 @@ def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts
     """Notes at run time that a read leaves its memory."""
     wrong = is_outside(access)
     for mask in low.masks:
-        if not all(d in dims for d in mask.dims):
-            raise ProgramError("a read under a condition that has dimensions the read has not: no native form yet")
-        wrong = Formula("and_", (wrong, mask.formula))
+        wrong = Formula("and_", (wrong, moving.squeezed(low, mask, dims, "the condition", op).formula))
+    ended = [d for d in dims if d in low.ends]
+    for d in ended:
+        wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
     used = [d for d in dims if any(low.coordinate(d) in e.symbols for e in _expressions(access))] or []
     for mask in low.masks:
         used += [d for d in mask.dims if d not in used]
+    used += ended
     used = [d for d in dims if d in used]
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
@@ -193,7 +190,7 @@ def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Exp
             continue
         data: dict[Symbol, Load] = {}
         limit = with_data(low, low.expr(bound), data, dims, op)
-        condition = low.coordinate(dim) < limit
+        condition = moving.coordinate(low, dim, data) < limit
         if data:
             values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
             found.append((None, Formula("ne", (formulas.of_expr(condition, values), Formula.number(0)))))
@@ -214,7 +211,7 @@ class _Write:
         if "at" not in op.attrs:
             tile = low.conform(tile, target.type.dims, op)
         self.low, self.op, self.dims = low, op, tile.dims
-        self.parts = {d: inner_part(d, tile.parts[d], low.part(d)) for d in tile.dims}
+        self.parts = {d: self._part(tile, d) for d in tile.dims}
         self.sizes = tuple(self.parts[d][1] for d in tile.dims)
         self.empty = 0 in self.sizes or 0 in low.shapes[target]
         if self.empty:
@@ -229,6 +226,11 @@ class _Write:
         self.where = dict(self.access.data)
         self._restrict()
 
+    def _part(self, tile: Tile, dim: Expr) -> tuple[Expr, int]:
+        """What is written of a dimension: inside a loop or a workgroup only the current part."""
+        current = self.low.part(dim)
+        return current if tile.filled else inner_part(dim, tile.parts[dim], current)
+
     def _restrict(self) -> None:
         """Conditions send what is not to be written outside memory."""
         low = self.low
@@ -240,11 +242,8 @@ class _Write:
             elif formula is not None:
                 chosen.append(formula)
         for mask in low.masks:
-            if not all(d in self.dims for d in mask.dims):
-                raise ProgramError(
-                    f"{self.op.name} under a condition over dimensions that it has not: no native form yet"
-                )
-            chosen.append(mask.formula)
+            chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
+        chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
         for formula in chosen:
             whole = Tile(dtypes.i32, self.dims, self.parts, Formula.cast(dtypes.i32, _truth(formula)))
             _, found = low.load_of(whole)
@@ -295,9 +294,13 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def is_ordered(program: Program) -> bool:
-    """Whether the program is to be one task: an atomic's old values are used, or machines have no such atomic."""
+    """Whether the program is to be one task, whose operations follow each other in the program's order.
+
+    So it is where an atomic's old values are used, where machines have no such atomic, and where an argument is read
+    and written through different accesses.
+    """
     uses = used(program)
-    return any(op.name in _STEPS and _one_by_one(uses, op) for op in program.walk())
+    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(uses, op) for op in program.walk())
 
 
 def _one_by_one(uses: Mapping[Value, int], op: Op) -> bool:

@@ -58,6 +58,11 @@ class Tile:
         """Type and formula as a running sum sees them."""
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
+    @property
+    def filled(self) -> bool:
+        """Whether every element is the same number: it then has elements wherever others have."""
+        return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
+
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
         """The same elements over dimensions in another order, more of them, or other parts."""
         known = {**self.parts, **(parts or {})}
@@ -104,9 +109,12 @@ def common_parts(tiles: list[Tile]) -> Parts:
     """By dimension, the part that all tiles have: inside a loop, its current tile."""
     found: Parts = {}
     for tile in tiles:
-        for d, part in tile.parts.items():
+        for d, part in tile.parts.items() if not tile.filled else ():
             known = found.get(d)
             found[d] = part if known is None else inner_part(d, known, part)
+    for tile in tiles:
+        for d, part in tile.parts.items():
+            found.setdefault(d, part)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,9 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType
 from tilewright.passes.tile.values import Load, loads
 
+_AXIS = re.compile(r"i\d+")
+"""The coordinates of an operation are called so: `axes`."""
+
 
 class Writer:
     """Appends operations of the block level to the innermost open block."""
@@ -28,10 +32,20 @@ class Writer:
         self._names: dict[str, int] = {}
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has yet."""
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        return name if count == 0 else f"{name}_{count}"
+        """A name that nothing has yet; what cannot stand in a name becomes `_`.
+
+        >>> w = Writer()
+        >>> [w.fresh(name) for name in ("v", "v", "v_1", "v", "t_2*M + 1")]
+        ['v', 'v_1', 'v_1_1', 'v_2', 't_2_M_1']
+        """
+        name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "v"
+        found, count = name, self._names.get(name, 0)
+        while found in self._names or _AXIS.fullmatch(found):
+            count += 1
+            found = f"{name}_{count}"
+        self._names[name] = count
+        self._names.setdefault(found, 0)
+        return found
 
     def emit(
         self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any

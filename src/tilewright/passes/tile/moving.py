@@ -1,0 +1,128 @@
+"""Parts that data decide: dimensions that end where set_symbol says, and loops that start there.
+
+Along such a dimension a tile is always as wide as its constraint says. Elements past the end are there, but do not
+count: reductions take a neutral element for them, products 0, writes leave them out, reads may find anything.
+
+A loop whose start, count or end is data walks by a number in memory, its *base*: within it, coordinates of the axis
+are relative to the base, and accesses add it.
+
+    %K_now = alloc shared i64 ()             where the loop is
+    while %going {                           as long as it is before the last tile
+      ... gathers at K_now + i0 ...
+      map %K_now = %K_now + 16
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir import tile_formulas as formulas
+from tilewright.ir.core import Op
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
+from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.tile.values import Load, Tile, rewritten
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+_WHOLE = ("cumsum", "topk")
+_LINES = ("reshape", "extract", "debug_log")
+
+
+def refuse(low: Lowering, op: Op) -> None:
+    """Raises for operations along a dimension that data end, which would see elements that do not count."""
+    moved = {*low.ends, *low.bases}
+    if not moved:
+        return
+    dims = {d for v in op.operands for d in getattr(v.type, "dims", ())}
+    along = {op.attrs["dim"]} if op.name in _WHOLE else dims if op.name in _LINES else set()
+    for d in along & moved:
+        raise ProgramError(f"{op_text(op)}: along {d}, which ends where data say, this has no native form yet", op.loc)
+
+
+def coordinate(low: Lowering, dim: Expr, data: dict[Symbol, Load]) -> Expr:
+    """A dimension's coordinate in memory; where a loop walks by data, from the loop's base on, which is added."""
+    walked = dim in low.walking
+    base = low.bound[dim] if walked and isinstance(dim, Symbol) else low.bases.get(dim)
+    if base is None:
+        return low.coordinate(dim)
+    now = symbol(low.w.fresh("d"))
+    _, data[now] = low.load_of(base)
+    return now if walked else low.coordinate(dim) + now
+
+
+def place(low: Lowering, dim: Expr) -> Formula:
+    """A dimension's coordinate as a formula of i64."""
+    relative = formulas.index(low.coordinate(dim), dtypes.i64)
+    base = low.bases.get(dim)
+    return relative if base is None else call("add", relative, base.formula)
+
+
+def counts(low: Lowering, dim: Expr) -> Formula | None:
+    """The formula that tells whether an element along a dimension counts; None: all do."""
+    end = low.ends.get(dim)
+    return None if end is None else call("lt", place(low, dim), end.formula)
+
+
+def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
+    """The tile with a number for elements that do not count along these dimensions."""
+    for d in dims:
+        inside = counts(low, d)
+        if inside is not None:
+            other = formulas.number(number, tile.dtype)
+            tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
+    return tile
+
+
+def identity(how: str, dtype: DType) -> float:
+    """What changes nothing when it is combined."""
+    if how in ("sum", "prod"):
+        return 0 if how == "sum" else 1
+    if dtype is dtypes.bool_:
+        return 0 if how == "max" else 1
+    if dtype.is_float:
+        return -inf if how == "max" else inf
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min if how == "max" else limits.max)
+
+
+def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
+    """A tile without the dimensions that others have not: its first element there, which all must be like."""
+    gone = [d for d in tile.dims if d not in dims]
+    if any(tile.parts[d][1] == 0 for d in gone):
+        raise ProgramError(f"{op_text(op)}: {what} must have one value here, but has none", op.loc)
+    images = Substitution({low.coordinate(d): tile.parts[d][0] for d in gone})
+    kept = tuple(d for d in tile.dims if d in dims)
+    first = rewritten(tile.formula, images)
+    if any(tile.parts[d][1] != 1 for d in gone) and not tile.filled:
+        differs = Tile(dtypes.bool_, tile.dims, tile.parts, call("ne", tile.formula, first))
+        low.report(differs, f"{what} must have one value here, but differs from element to element", op)
+    return Tile(tile.dtype, kept, {d: tile.parts[d] for d in kept}, first)
+
+
+def value(low: Lowering, e: Expr, op: Op) -> Formula:
+    """An expression of sizes and of symbols that set_symbol bound, as one number of i64."""
+    found = low.expr(e)
+    data: dict[Symbol, Formula] = {}
+    for s in sorted(found.symbols, key=lambda s: s.name):
+        if s in low.bound:
+            low.require_range(s, op)
+            tile = squeezed(low, low.bound[s], (), str(s), op)
+            data[s] = converted(tile.formula, tile.dtype, dtypes.i64)
+    return formulas.of_expr(found, data)
+
+
+def is_moved(low: Lowering, op: Op, limits: dict[str, Expr]) -> bool:
+    """Whether data say where a loop starts, how often it goes or where it ends."""
+    return op.attrs["axis"] in low.ends or any(not e.symbols.isdisjoint(low.bound) for e in limits.values())
