@@ -151,7 +151,8 @@ def test_sums_stay_in_registers_over_all_taps(dt, size):
     loops = re.findall(r"for k_1\S* in[^\n]*\{\n(.*?)\n\s*\}", text, re.DOTALL)
     assert loops
     assert all("store" not in loop for loop in loops)
-    assert not re.findall(r".*mm\d.*rsp.*|.*rsp.*mm\d.*", kernel.main.text("asm"))
+    if dt != "bf16" or host.host_machine().rounds_bf16:  # rounding by integers takes registers, after the sums
+        assert not re.findall(r".*mm\d.*rsp.*|.*rsp.*mm\d.*", kernel.main.text("asm"))
 
 
 # -- the choice -----------------------------------------------------------------------------------------------

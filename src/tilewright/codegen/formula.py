@@ -297,6 +297,8 @@ class FormulaWriter:
                 return self.cast(self._to_odd(value), dtypes.f32, to)
             if kind is dtypes.f64 and to.bits == 16:  # the executor rounds twice here
                 return self.cast(self.cast(value, kind, dtypes.f32), dtypes.f32, to)
+            if (kind, to) == (dtypes.f32, dtypes.bf16) and not self.w.rounds_bf16:
+                return self._upper_half(value)
             return self.w.value(f"{'fpext' if kind.bits < to.bits else 'fptrunc'} {a} {value} to {b}")
         if kind.is_float:
             if kind.bits == 16:
@@ -313,6 +315,24 @@ class FormulaWriter:
             return value
         word = "trunc" if bits_a > bits_b else ("zext" if _unsigned(kind) else "sext")
         return self.w.value(f"{word} {a} {value} to {b}")
+
+    def _upper_half(self, value: str) -> str:
+        """An f32 rounded to bf16, ties to even, by integers: without an instruction LLVM would call a function."""
+        form, word = self.kind("float"), self.kind("i32")
+
+        def number(n: int) -> str:
+            return self.number(n, dtypes.i32)
+
+        bits = self.w.value(f"bitcast {form} {value} to {word}")
+        high = self.w.value(f"lshr {word} {bits}, {number(16)}")
+        odd = self.w.value(f"and {word} {high}, {number(1)}")
+        half = self.w.value(f"add {word} {bits}, {number(0x7FFF)}")
+        rounded = self.w.value(f"lshr {word} {self.w.value(f'add {word} {half}, {odd}')}, {number(16)}")
+        quiet = self.w.value(f"or {word} {high}, {number(64)}")
+        none = self.w.value(f"fcmp uno {form} {value}, {value}")
+        found = self.w.value(f"select {self.kind('i1')} {none}, {word} {quiet}, {word} {rounded}")
+        short = self.w.value(f"trunc {word} {found} to {self.kind('i16')}")
+        return self.w.value(f"bitcast {self.kind('i16')} {short} to {self.kind('bfloat')}")
 
     def _to_odd(self, value: str) -> str:
         """An f64 as an f32 whose last bit remembers whether anything was cut off: a second rounding sees it."""

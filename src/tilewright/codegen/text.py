@@ -70,12 +70,19 @@ class Writer:
     """Lines of a function, in nested scopes, with names for what was computed.
 
     `fused` says whether the machine multiplies and adds with one rounding: where it does not, LLVM would call a library
-    for that. `nan_maximum` says whether it has an instruction for the larger of two numbers that keeps NaN. `defined`
-    are the names of functions and tables that the module holds already.
+    for that. `nan_maximum` says whether it has an instruction for the larger of two numbers that keeps NaN,
+    `rounds_bf16` one that rounds f32 to bf16. `defined` are the names of functions and tables that the module holds
+    already.
     """
 
-    def __init__(self, fused: bool = True, nan_maximum: bool = False, defined: Iterable[str] = ()) -> None:
-        self.fused, self.nan_maximum = fused, nan_maximum
+    def __init__(
+        self,
+        fused: bool = True,
+        nan_maximum: bool = False,
+        defined: Iterable[str] = (),
+        rounds_bf16: bool = False,
+    ) -> None:
+        self.fused, self.nan_maximum, self.rounds_bf16 = fused, nan_maximum, rounds_bf16
         self.defined: set[str] = set(defined)
         self.scopes = [Scope(0)]
         self.count = 0

@@ -80,7 +80,8 @@ class Machine:
     `OpaqueOperand`. `features` are all that the atoms ask for. `masked` holds the sizes of elements, in bytes, of which
     a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
     vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once,
-    `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none.
+    `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
+    whether one rounds f32 to bf16.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Machine:
     predicated: bool = False
     fused: bool = True
     nan_maximum: bool = False
+    rounds_bf16: bool = False
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

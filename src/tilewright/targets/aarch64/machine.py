@@ -32,4 +32,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
             load_cycles=0.5,
         ),
         nan_maximum=True,
+        rounds_bf16="bf16" in features,
     )

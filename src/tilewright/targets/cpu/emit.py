@@ -60,7 +60,7 @@ class Emitter:
         self.program = program
         self.machine, self.family = machine, family_of(machine)
         self.open = open_parameters(program)
-        self.w = Writer(machine.fused, machine.nan_maximum)
+        self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16)
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
         self.tiles: dict[Value, int] = {}

@@ -41,4 +41,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
         # masks of AVX2 are those of maskload and maskstore: elements of 4 and 8 bytes only
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
         predicated=wide,
+        rounds_bf16="avx512bf16" in features,
     )
