@@ -126,8 +126,9 @@ def smaller(p):
 LAYERS = {str(smaller(p)): smaller(p) for problems in shape_lists().values() for p in problems}
 
 
-@pytest.mark.parametrize("layer", LAYERS.values(), ids=str)
-def test_every_layer_of_the_lists_is_exact(layer):
+@pytest.mark.parametrize("layer", list(LAYERS.values())[::2], ids=str)
+def test_layers_of_the_lists_are_exact(layer):
+    """Every second one; `benchmarks/all_shapes.py` runs all of them, in their full size."""
     work = Workload(layer, read_types("bf16"))
     arrays = work.arrays(np.random.default_rng(0), exact=True)
     *_, out = arrays.values()

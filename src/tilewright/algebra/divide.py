@@ -110,6 +110,7 @@ def _unzip(
 
     `alone` splits the modes for which the tiler is None.
     """
+    layout = as_layout(layout)
     if tiler is None:
         return alone(layout)
     if not isinstance(tiler, tuple):

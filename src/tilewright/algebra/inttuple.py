@@ -144,6 +144,8 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
     >>> transform_leaf(lambda s, d: s * d, ((2, 3), 4), ((1, 2), 6))
     ((2, 6), 24)
     """
+    if not tuples:
+        raise LayoutError("transform_leaf needs at least one tuple besides the function")
     first = tuples[0]
     if isinstance(first, tuple):
         for other in tuples[1:]:

@@ -28,7 +28,8 @@ from tilewright.algebra.layout import Layout, make_layout, size
 from tilewright.algebra.modes import as_layout
 from tilewright.algebra.quasi_inverse import quasi_inverse
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, LimitExceeded
+from tilewright.limits import TABLE
 
 Row: TypeAlias = "tuple[int, int, int]"
 """A mode of more than one element that moves: its extent, its stride, and how far the index goes at each step."""
@@ -292,7 +293,12 @@ def _right_inverse_of_composed(layout: ComposedLayout) -> Any:
     if layout.outer is None:
         return inner
     # an offset that the swizzle sends past the inverse's end has no answer: the result ends before it
-    known = next((k for k in range(size(inner)) if layout.outer(k) >= size(inner)), size(inner))
+    count, swizzle = size(inner), layout.outer
+    whole = count >> swizzle.base + swizzle.bits + abs(swizzle.shift)  # it moves offsets within such blocks only
+    start = whole << swizzle.base + swizzle.bits + abs(swizzle.shift)
+    if TABLE.refuses(count - start):
+        raise LimitExceeded(f"right_inverse of {layout}: a swizzle that moves {count - start} offsets is not searched")
+    known = next((k for k in range(start, count) if swizzle(k) >= count), count)
     return ComposedLayout(inner, 0, ComposedLayout(layout.outer, 0, Layout(known)))
 
 
