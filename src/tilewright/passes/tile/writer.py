@@ -12,6 +12,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -23,10 +24,11 @@ _AXIS = re.compile(r"i\d+")
 
 
 class Writer:
-    """Appends operations of the block level to the innermost open block."""
+    """What the general path writes, through the builder that all levels share."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self._builder = Builder(BLOCK)
+        self.blocks = self._builder.blocks
         self.loc: Any = None
         """The author's line that the operations come from."""
         self._names: dict[str, int] = {}
@@ -51,12 +53,8 @@ class Writer:
         self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any
     ) -> Op:
         """An operation at the end of the open block."""
-        spec = BLOCK.ops[spec_name]
-        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks, self.loc)
-        types = () if spec.result_types is None else spec.result_types(op)
-        op.results = tuple(Value(t) for t in types)
-        self.blocks[-1].ops.append(op)
-        return op
+        given = {name: value for name, value in attrs.items() if value is not None}
+        return self._builder.emit(spec_name, operands, given, blocks=blocks, loc=self.loc)
 
     def alloc(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
         """Memory of the worker's own."""
