@@ -30,10 +30,15 @@ from tilewright.targets.cpu import host
 
 bench_command = importlib.import_module("tilewright.cli.bench")  # the package's name `bench` is the command itself
 SMALL = "mb1ic8ih6iw5oc12kh3kw2ph1pw0"
+# the narrowest vectors of f32 that this CPU has
+_ATOM = min((a for a in host.host_machine().multiply.values() if a.name.endswith(".f32")), key=lambda a: a.shape[1])
+_LANES = _ATOM.shape[1]
+_WALKED = -(-12 // _LANES) * _LANES
 PLAN = (
-    "axis rows = (m_1 6, m_0 4): task m_1 3, loop m_1 1, loop 2, unit 1; axis columns = (f_0 16 of 12): task 16, "
-    "loop 8, unit 8; axis depth = (k_2 3, k_1 2, k_0 8): loop k_2 1, loop k_1 1, loop k_0 2, unit k_0 1; "
-    "tasks columns, rows; order columns, rows, depth; x in place, keep; w packed at bind, keep; atom avx2.f32"
+    "axis rows = (m_1 6, m_0 4): task m_1 3, loop m_1 1, loop 2, unit 1; "
+    f"axis columns = (f_0 {_WALKED}{' of 12' if _WALKED > 12 else ''}): task {_WALKED}, loop {_LANES}, unit {_LANES}; "
+    "axis depth = (k_2 3, k_1 2, k_0 8): loop k_2 1, loop k_1 1, loop k_0 2, unit k_0 1; "
+    f"tasks columns, rows; order columns, rows, depth; x in place, keep; w packed at bind, keep; atom {_ATOM.name}"
 )
 
 

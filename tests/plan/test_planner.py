@@ -323,7 +323,8 @@ def test_the_plans_above_are_fine_as_they_are():
 
 
 def test_where_no_plan_fits_every_reason_is_given(monkeypatch):
-    here = replace(host.host_machine(), multiply={"avx2.i32": machine("x86.avx2").multiply_atom("avx2.i32")})
+    integers = {name: atom for name, atom in host.host_machine().multiply.items() if name.endswith(".i32")}
+    here = replace(host.host_machine(), multiply=integers)
     monkeypatch.setattr("tilewright.targets.cpu.target.host_machine", lambda: here)
-    with pytest.raises(ArgumentError, match=r"no plan fits: .*avx2\.i32: it multiplies i32 by i32"):
+    with pytest.raises(ArgumentError, match=r"no plan fits: .*\.i32: it multiplies i32 by i32"):
         ContractionKernel(workload("mb1ic8ih5oc8kh3", "f32").contraction)
