@@ -3,15 +3,17 @@
     python tests/runtime/stress.py            # sixteen processes, forty seconds of killing, forty of damage as well
     python tests/runtime/stress.py 4 5 0      # four processes, five seconds, no damage
 
-In the first part processes get SIGKILL at random times; after it every entry must be whole. In the second part entries
-are damaged as well: cut off, changed, emptied. In both every result must be exact, no process may fail on its own, and
-no helper may stay behind.
+In the first part processes get SIGKILL at random times, at the earliest when they have compiled something: killed while
+Python still starts, as on a busy machine, they would never touch the cache. After it every entry must be whole. In the
+second part entries are damaged as well: cut off, changed, emptied. In both every result must be exact, no process may
+fail on its own, and no helper may stay behind.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -41,6 +43,11 @@ def work(seed: int) -> None:
                 os._exit(3)
         sys.stdout.write(".")
         sys.stdout.flush()
+
+
+def has_written(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has given a result that nobody has read yet."""
+    return bool(select.select([process.stdout], [], [], 0)[0])
 
 
 class Stress:
@@ -81,13 +88,14 @@ class Stress:
             self.faults.append(f"exit code {ended}: {err.decode()[-2000:]}")
 
     def run(self, seconds: float, damage: bool) -> None:
-        """Kills, starts again, and damages, for a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        """Kills, starts again, and damages, for a while, and until three processes that worked have been killed."""
+        end, killed = time.monotonic() + seconds, self.killed
+        while time.monotonic() < end or self.killed < killed + 3:
             time.sleep(self.random.uniform(0.02, 0.4))
             place = self.random.randrange(len(self.running))
-            if self.running[place].poll() is not None or self.random.random() < 0.4:
-                self.finish(self.running[place])
+            process = self.running[place]
+            if process.poll() is not None or (self.random.random() < 0.4 and has_written(process)):
+                self.finish(process)
                 self.killed += 1
                 self.running[place] = self.start()
             if damage:

@@ -8,7 +8,7 @@ from stress import stress
 
 
 def test_processes_share_a_cache_while_some_are_killed(tmp_path: Path) -> None:
-    found = stress(4, 5, 3, tmp_path / "cache")
+    found = stress(4, 2, 2, tmp_path / "cache")
     assert not found.faults
-    assert found.killed >= 3
-    assert found.results >= 10
+    assert found.killed >= 6
+    assert found.results >= found.killed
