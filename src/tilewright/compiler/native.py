@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
-from tilewright.compiler.fast_path import report_loss, why_never_fast
+from tilewright.compiler.fast_path import report_loss
 from tilewright.compiler.host import host_of_one
 from tilewright.compiler.kernels import Executable, restored
 from tilewright.compiler.symbols import refuse_unknown
@@ -60,17 +60,13 @@ class NativeExecutable(Executable):
         self._kernels: dict[Any, Compiled | CompiledContraction] = {}
         self._last: Compiled | CompiledContraction | None = None
         self._require_atoms, self._reported = require_atoms, False
-        why = why_never_fast(program)
-        if why is not None:
-            self._report_loss(why)
 
-    def _report_loss(self, why: str) -> None:
-        """Says, once, that products run without atoms; not where a plan or a test asked for that."""
-        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+    def _report_loss(self, lost: Mapping[Op, str]) -> None:
+        """Says, once, that products run without atoms; not where a plan asked for that."""
+        asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
-            self._reported = True
-            here = native(self.target)
-            report_loss(self.program, why, here.machine, required=self._require_atoms)
+            self._reported = self._reported or bool(lost)
+            report_loss(self.program, lost, native(self.target).machine, required=self._require_atoms)
 
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -121,7 +117,7 @@ class NativeExecutable(Executable):
             job = run(self._job(symbols, shapes, logs=logs), dump.write)
             self.why = job.why
             if job.lowered is not None and not logs:
-                self._report_loss(job.why)
+                self._report_loss(job.lowered.lost)
             found = (
                 Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
             )
