@@ -247,8 +247,8 @@ def _widths_of_products(
     """Widths where there are products: the widest for which there are enough tasks and values fit the second cache.
 
     Dimensions that some product lacks stay whole, if the others give enough tasks: it would be done twice. Those that
-    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small. A width need not divide its dimension, but keeps the digits of flat
-    indices whole where it can.
+    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small. A width need not
+    divide its dimension, but keeps the digits of flat indices whole where it can.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _space(op) for op in products)]

@@ -34,6 +34,7 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_A
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.tile import accesses, combining, forming, grid, loops, memory, moving
+from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
@@ -74,11 +75,13 @@ class Lowered:
     program: Program
     arguments: tuple[Value, ...]
     logs: tuple[Log, ...]
-    """The arguments that follow, to be filled with NaN, or with 0 where they hold integers."""
+    """The arguments that follow those and `packs`, to be filled with NaN, or with 0 where they hold integers."""
     faults: tuple[Fault, ...]
     """Its last argument, if there are any: one number for each, which is not 0 after it happened."""
     lost: Mapping[Op, str]
     """Products that are done by loops, without an atom, and why."""
+    packs: tuple[Pack, ...] = ()
+    """What is packed before each run: the arguments that follow those of the tile program."""
 
 
 def to_block(
@@ -181,6 +184,8 @@ class Lowering:
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, int], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
+        self.packs: dict[tuple[Load, Order], Pack] = {}
+        """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -221,7 +226,8 @@ class Lowering:
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
         used = {v for op in _walk(inner) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
-        args = [self._arguments[a] for a in taken]
+        packs = tuple(self.packs.values())
+        args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
         logs = tuple((self.logs or {}).values())
         args += [value for _, value in logs]
         if self._faults is not None:
@@ -230,7 +236,7 @@ class Lowering:
             args.append(self._faults)
         made = Program(BLOCK, self.program.name, tuple(args), body)
         verify(made)
-        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost)
+        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs)
 
     def _task(self, chosen: list[Cut]) -> None:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
@@ -407,6 +413,10 @@ class Lowering:
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
             found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
+
+    def argument_of(self, tensor: Value) -> Value | None:
+        """The tile program's argument that a tensor is; None if it is memory of the program's own."""
+        return next((a for a in self.program.args if self._arguments.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
         """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""

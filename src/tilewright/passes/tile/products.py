@@ -25,6 +25,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.places import linear_step
+from tilewright.passes.tile.packing import Order, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, only_load
 from tilewright.plan.microkernel import Axes, Microkernel
 
@@ -128,43 +129,18 @@ class Product:
         return held
 
     def right(self, b: Tile) -> Operand:
-        """B, where it lies, or packed in blocks of N: [outer][block][K / depth][tiles][rows][N of a tile][group]."""
+        """B, where it lies, or packed: before the program where others read it as well, otherwise here."""
         how, axes = self.how, self.axes
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         if how.group == 1 and found is not None and self.width(axes.n) % n == 0 and self.step(found, axes.n) == 1:
             return InPlace(self, found)
-        tile, there = self.low.load_of(b, how.atom.b.dtype)
-        outer = [d for d in (*axes.around, *axes.deep) if d in tile.dims]
-        return Packed(self, self.packed(tile, there, outer), outer)
-
-    def packed(self, b: Tile, there: Load, outer: list[Expr]) -> Value:
-        """B copied in the order in which it is read, with zeros past its ends."""
-        how, axes, w = self.how, self.axes, self.w
-        _, n, k = how.atom.shape
-        group, columns = how.group, how.columns
-        wide, deep = self.width(axes.n), self.width(axes.k)
-        blocks, chunks = -(-wide // columns), -(-deep // k)
-        shape = [*(self.width(d) for d in outer), blocks, chunks, columns // n, k // group, n, group]
-        held = w.alloc(how.atom.b.dtype, shape, "packed")
-        over = w.axes(shape)
-        f, e, t, r, j, g = over[len(outer) :]
-        first = {self.low.coordinate(d): self.parts[d][0] + s for d, s in zip(outer, over, strict=False)}
-        column, depth = columns * f + n * t + j, k * e + group * r + g
-        if blocks * columns == wide and chunks * k == deep:
-            starts = {axes.n: column, axes.k: depth}
-            images = Substitution(first | {self.low.coordinate(d): self.parts[d][0] + at for d, at in starts.items()})
-            view = w.viewed(there, over, images)
-        else:  # a view of the part alone comes first: what lies past its ends may be others' elements
-            dims = (*outer, axes.k, axes.n)
-            exact = w.axes([self.width(d) for d in dims])
-            whole = w.viewed(there, exact, self.low.images(dims, self.parts, exact))
-            at: list[tuple[Expr, bool]] = [(s, False) for s in over[: len(outer)]]
-            at += [(depth, chunks * k > deep), (column, blocks * columns > wide)]
-            view = w.view(whole, over, at)
-        ends = blocks * columns > wide or chunks * k > deep
-        w.emit("copy", (view, held), otherwise=0 if ends else None)
-        return held
+        outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
+        before = pack_before(self.low, b, self.parts, axes, outer, how)
+        if before is not None:
+            return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
+        held, order = pack_here(self.low, b, self.parts, axes, outer, how)
+        return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
     def step(self, found: Load, dim: Expr) -> int | None:
         """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
@@ -263,39 +239,36 @@ class InPlace(Operand):
 
 
 @dataclass
-class Held(Operand):
-    """A factor in memory of the worker's own, made for this product; `outer` are its first dimensions."""
+class Panel(Operand):
+    """A, copied: [outer][rows][K]."""
 
     tensor: Value
     outer: list[Expr]
 
-    def view(self, over: tuple[Symbol, ...], *at: Expr) -> Value:
-        """A part of it."""
-        first = [self.product.at[d] for d in self.outer]
-        return self.product.w.view(self.tensor, over, [(e, False) for e in (*first, *at)])
-
-
-class Panel(Held):
-    """A, copied: rows with K side by side."""
-
     def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
         """A's block."""
-        i, e = self.product.w.axes((rows, deep))
-        return self.view((i, e), row + i, k + e)
+        p = self.product
+        i, e = p.w.axes((rows, deep))
+        return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
 
 
-class Packed(Held):
-    """B, copied in the order in which it is read."""
+@dataclass
+class Packed(Operand):
+    """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
+
+    tensor: Value
+    order: Order
+    outer: list[Expr]
+    starts: dict[Expr, Expr]
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """B's block."""
-        how = self.product.how
-        _, n, depth = how.atom.shape
-        e, j = self.product.w.axes((deep, columns))
-        block, place = column // how.columns, column % how.columns + j
-        along = (k + e) % depth
-        at = (block, (k + e) // depth, place // n, along // how.group, place % n, along % how.group)
-        return self.view((e, j), *at)
+        p = self.product
+        e, j = p.w.axes((deep, columns))
+        k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
+        first = [self.starts[d] + p.at[d] for d in self.outer]
+        at = (*first, *self.order.places(k + e, column, j))
+        return p.w.view(self.tensor, (e, j), [(x, False) for x in at])
 
 
 def _word(dim: Expr) -> str:
