@@ -155,6 +155,9 @@ class Product:
         """One block of C: its sums in registers while K is gone over."""
         w, how = self.w, self.how
         c, kind = how.atom.c.dtype, how.atom.name
+        if self.total in self.low.sums:  # all of C is there
+            self.summed(left, right, down, across, row, column, self.total)
+            return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
@@ -167,11 +170,17 @@ class Product:
             w.emit("fill", (sums,), value=0)
         else:
             w.emit("copy", (goal, sums), otherwise=0 if ragged else None)
+        self.summed(left, right, down, across, row, column, sums)
+        w.emit("copy", (sums, goal))
+
+    def summed(
+        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+    ) -> None:
+        """All that is summed: the dimensions beside K, then K."""
         with ExitStack() as loops:
             for d in self.axes.deep:
-                self.at[d] = loops.enter_context(w.loop(f"k_{_word(d)}", self.width(d)))
+                self.at[d] = loops.enter_context(self.w.loop(f"k_{_word(d)}", self.width(d)))
             self.steps(left, right, down, across, row, column, sums)
-        w.emit("copy", (sums, goal))
 
     def steps(
         self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
