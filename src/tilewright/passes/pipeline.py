@@ -23,6 +23,7 @@ from tilewright.passes.contraction import lanes, tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.job import Job
+from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import to_block
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
@@ -48,6 +49,8 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
+        if not job.logs:
+            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:
