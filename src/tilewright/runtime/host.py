@@ -374,9 +374,10 @@ class HostExecutor:
         if known is None and script.once:
             self._keep(script, memory)
         calls = [step.on(memory) for step in script.each]
-        if len(calls) == 1 and not copies:
-            return calls[0]
-        return Bound(calls, copies)
+        if copies:
+            calls = [partial(_copied, given, copy) for given, copy, _ in copies] + calls
+            calls += [partial(_copied, copy, given) for given, copy, written in copies if written]
+        return calls[0] if len(calls) == 1 else Bound(calls)
 
     def _staged(self, arrays: Sequence[Array]) -> tuple[list[Array], list[tuple[Array, Array, bool]]]:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
@@ -402,20 +403,19 @@ class HostExecutor:
 
 
 class Bound:
-    """Ready calls, one after the other, between copies of arguments that lie elsewhere."""
+    """Ready calls, one after the other."""
 
-    __slots__ = ("_calls", "_copies", "_lock")
+    __slots__ = ("_calls", "_lock")
 
-    def __init__(self, calls: list[Call], copies: list[tuple[Array, Array, bool]]):
-        self._calls, self._copies, self._lock = tuple(calls), copies, Lock()
+    def __init__(self, calls: list[Call]):
+        self._calls, self._lock = tuple(calls), Lock()
 
     def __call__(self) -> None:
         """Does them; workspaces are one caller's at a time."""
         with self._lock:
-            for given, copy, _ in self._copies:
-                copy[...] = given
             for call in self._calls:
                 call()
-            for given, copy, written in self._copies:
-                if written:
-                    given[...] = copy
+
+
+def _copied(source: Array, goal: Array) -> None:
+    goal[...] = source
