@@ -24,14 +24,15 @@ class Compiled:
     """A kernel for one set of sizes, or for all values of those that stay open: what passes made of it, ready to run.
 
     `module` is its host program with the block programs; `main` is the block program that does the work, which others
-    prepare. `contraction` and `form` say what it was planned as, where it is a single contraction.
+    prepare. `contraction` and `form` say what it was planned as, where it is a single contraction. `again` is the
+    executable that it is a member of, and which.
     """
 
-    def __init__(self, job: Job, target: str):
+    def __init__(self, job: Job, target: str, again: tuple[Any, ...]):
         assert job.module is not None
         assert job.plan is not None
         assert job.choice is not None
-        self.target, self.machine = target, job.machine
+        self.target, self.machine, self._again = target, job.machine, again
         self.plan, self.choice, self.why = job.plan, job.choice, job.why
         self.contraction, self.form = job.contraction, job.form
         self.module = job.module
@@ -88,6 +89,9 @@ class Compiled:
         by = "" if self.plan.atom is None else f" by {self.plan.atom}"
         return f"<kernel {self.name}({given}){by} on {self.target}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, self._again
+
     # -- running it ---------------------------------------------------------------------------------------
 
     def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
@@ -119,6 +123,12 @@ class Compiled:
             logs[log.label] = {"value": array}
             if log.names:
                 logs[log.label]["iteration_dimensions"] = list(log.names)
+
+
+def _remade(executable: Any, *member: Any) -> Compiled:
+    """A member of an executable, made again; its machine code is found in the cache, or compiled."""
+    found: Compiled = executable.again(*member)
+    return found
 
 
 def _shaped(array: Array, form: tuple[int, ...] | None) -> Array:

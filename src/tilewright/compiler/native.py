@@ -11,14 +11,15 @@ from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.device import INTERPRETER
-from tilewright.compiler.fast_path import report_loss, why_never_fast
-from tilewright.compiler.kernels import Executable, resolve, restored
+from tilewright.compiler.fast_path import report_loss
+from tilewright.compiler.kernels import Executable, resolve
 from tilewright.compiler.symbols import refuse_unknown
 from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.ir.printer import program_symbols
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
@@ -61,16 +62,13 @@ class NativeExecutable(Executable):
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
         self._require_atoms, self._reported = require_atoms, False
-        why = why_never_fast(program)
-        if why is not None:
-            self._report_loss(why)
 
-    def _report_loss(self, why: str) -> None:
-        """Says, once, that products run without atoms; not where a plan or a test asked for that."""
-        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+    def _report_loss(self, lost: Mapping[Op, str]) -> None:
+        """Says, once, that products run without atoms; not where a plan asked for that."""
+        asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
-            self._reported = True
-            report_loss(self.program, why, self.machine, required=self._require_atoms)
+            self._reported = self._reported or bool(lost)
+            report_loss(self.program, lost, self.machine, required=self._require_atoms)
 
     @property
     def machine(self) -> Machine:
@@ -120,10 +118,24 @@ class NativeExecutable(Executable):
         if found is None:
             job = run(self._job(symbols, shapes, logs=logs), Dump.of(self.name).write)
             if job.lowered is not None and not logs:
-                self._report_loss(job.why)
-            found = self._kernels[key] = Compiled(job, self.target)
+                self._report_loss(job.lowered.lost)
+            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, shapes, logs))
         self._last = found
         return found
+
+    def _again(
+        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
+    ) -> tuple[Any, ...]:
+        """What makes a member again, in another process too: its sizes go by name, its arguments by place."""
+        named = {s.name: n for s, n in symbols.items()}
+        return self, named, None if shapes is None else [shapes[a] for a in self.program.args], logs
+
+    def again(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
+        """The member for these sizes; `shapes` are those of the arguments, None where a call tells them."""
+        symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
+        if shapes is None:
+            return self._open(symbols)
+        return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
 
     def _open(self, symbols: Mapping[Symbol, int]) -> Compiled:
         """The machine code for all values of the dynamic sizes: made once for the others, planned for the first."""
@@ -146,7 +158,8 @@ class NativeExecutable(Executable):
             arguments = self._arguments(shapes)
             job = Job(self.machine, given=self.plan, contraction=contraction, arguments=arguments)
             job.constant = self._constant
-            found = self._kernels[key] = Compiled(run(job, Dump.of(self.name).write), self.target)
+            again = self._again(symbols, None, False)
+            found = self._kernels[key] = Compiled(run(job, Dump.of(self.name).write), self.target, again)
         self._last = found
         return found
 
@@ -266,7 +279,7 @@ class NativeExecutable(Executable):
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)
         made_of = (self.program, self.target, self.plan, dynamic, self._require_atoms, self.lenient)
-        return restored, made_of, {"path": self.path}
+        return _restored, (*made_of, self._constant, self._machine), {"path": self.path}
 
     def __repr__(self) -> str:
         return self._shown(self.target)
@@ -292,12 +305,26 @@ def kernel_for(
     >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
     <kernel gemm(a: f32[3, 5], b: f32[5, 4], c: f32[3, 4]) by ... on interpreter>
     """
-    program = kernel.trace()
+    return _restored(kernel.trace(), target, plan, tuple(dynamic), False, False, constant, machine).of_sizes(sizes)
+
+
+def _restored(
+    program: Program,
+    target: str,
+    plan: str | Plan | None,
+    dynamic: tuple[str, ...],
+    require_atoms: bool,
+    lenient: bool,
+    constant: Collection[str],
+    machine: Machine | None,
+) -> NativeExecutable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
     known = resolve(program.bindings)
     named = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
     opened = [named[name] for name in dynamic]
-    made = NativeExecutable(program, known, target, plan, opened, constant=constant, machine=machine)
-    return made.of_sizes(sizes)
+    return NativeExecutable(
+        program, known, target, plan, opened, require_atoms, lenient, constant=constant, machine=machine
+    )
 
 
 def _measured(arg: Value) -> list[Expr]:

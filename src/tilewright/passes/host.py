@@ -102,6 +102,11 @@ def _of_one(job: Job) -> Module:
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
     host = _Host(job, block, roles)
     operands = [host.args[a.name or ""] for a in lowered.arguments]
+    for pack in lowered.packs:
+        source, kind = host.args[pack.source.name or ""], pack.packed.type
+        with host.once(pack.source.name in job.constant):
+            operands.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
+            host.launch(pack.program, (source, operands[-1]), min(_tasks(pack.program), host.cores))
     rest = block.args[len(operands) :]
     for log, own in zip(lowered.logs, rest, strict=False):
         value = host.b.argument(own.name or "", replace(own.type, role="inout"))
@@ -112,12 +117,16 @@ def _of_one(job: Job) -> Module:
         faults = host.workspace(i32, (len(lowered.faults),), rest[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
-    (tasks,) = (op for op in block.body.ops if op.name == "tasks")
-    host.launch(block, operands, min(prod(int(r.hi) for r in tasks.attrs["ranges"]), host.cores))
+    host.launch(block, operands, min(_tasks(block), host.cores))
     for place, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
     return host.module()
+
+
+def _tasks(program: Program) -> int:
+    (tasks,) = (op for op in program.body.ops if op.name == "tasks")
+    return prod(int(r.hi) for r in tasks.attrs["ranges"])
 
 
 class _Contracting:
