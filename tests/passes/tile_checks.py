@@ -1,5 +1,6 @@
 """Running a tile kernel natively: poisoned outputs between guards, against the executor, and on the interpreter."""
 
+import re
 import warnings
 
 import numpy as np
@@ -8,9 +9,8 @@ from kernel_checks import GUARD, poisoned
 
 import tilewright
 from tilewright.check.block import check
-from tilewright.compiler.native import Staged
+from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import AliasingWarning
-from tilewright.interpret.block.run import interpret
 from tilewright.ir.block import parse_block
 from tilewright.runtime.arguments import Arguments
 from tilewright.targets.cpu import host
@@ -56,7 +56,7 @@ def parses_back(executable):
         program = parse_block(executable.text("block"))
         assert str(program) == executable.text("block")
         return
-    program = executable._last.lowered.program
+    program = executable._last.main
     assert parse_block(str(program)) == program
     check(program, host.host_machine())
     assert executable.text("block") == str(program)
@@ -85,12 +85,11 @@ def interpreted(executable, args, workers=2, seed=0):
     """What the block program gives on its interpreter: outputs that are left out, made and returned."""
     bound = Arguments(executable.program, executable.outputs, executable.known, args)
     shapes = {a: np.shape(bound.values[a]) for a in executable.program.args}
-    lowered = executable.block(bound.symbols, shapes)
-    program = lowered.program
-
-    staged = Staged(lowered, bound.values, executable.outputs)
-    named = {a.name: array for a, array in zip(program.args, staged.arrays, strict=True)}
-    staged.run(lambda: interpret(program, named, host.host_machine(), workers=workers, seed=seed))
+    made = NativeExecutable(executable.program, executable.known, "interpreter", lenient=executable.lenient)
+    made.path = "general"
+    text = re.sub(r" workers \d+", f" workers {workers}", made.compiled(bound.symbols, shapes).text("host"))
+    arrays = [np.asarray(bound.values[a], a.type.dtype.numpy) for a in executable.program.args]
+    tilewright.compile_text(text, "interpreter", seed=seed).bind(*arrays)()
     return bound.finish()
 
 

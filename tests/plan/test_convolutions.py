@@ -44,12 +44,12 @@ def test_random_convolutions_under_the_default_and_a_random_plan(first):
 @pytest.fixture
 def spoilt_results(monkeypatch):
     """The last element of every result is wrong."""
-    from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.compiler.compiled import Compiled
 
-    bind = ContractionKernel.bind
+    bind = Compiled.bind
 
-    def wrong(self, arrays, packed=None):
-        run = bind(self, arrays, packed)
+    def wrong(self, arrays, kept=None):
+        run = bind(self, arrays, kept)
 
         def spoilt():
             run()
@@ -58,7 +58,7 @@ def spoilt_results(monkeypatch):
 
         return spoilt
 
-    monkeypatch.setattr(ContractionKernel, "bind", wrong)
+    monkeypatch.setattr(Compiled, "bind", wrong)
 
 
 @pytest.mark.usefixtures("spoilt_results")

@@ -9,6 +9,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
+from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
@@ -37,6 +38,10 @@ class Job:
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
     """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    arguments: tuple[Value, ...] | None = None
+    """The arguments of the host program, tensors as a caller passes them; without them there is none."""
+    constant: Collection[str] = ()
+    """Arguments that never change once they are bound: what depends on them alone is done then."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
@@ -48,6 +53,8 @@ class Job:
     packing: Packing | None = None
     draft: Draft | None = None
     lowered: Lowered | None = None
+    module: Module | None = None
+    """The host program with its block programs: what the job comes to."""
 
     def longer(self) -> str | None:
         """The name of an argument that is longer than its dimensions say."""
@@ -60,6 +67,8 @@ class Job:
 
     def text(self) -> tuple[str, str]:
         """(kind, text) of what the job is now: the last thing that a pass made."""
+        if self.module is not None:
+            return "host", str(self.module)
         if self.lowered is not None:
             return "block", str(self.lowered.program)
         if self.draft is not None:

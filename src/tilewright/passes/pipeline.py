@@ -10,6 +10,7 @@
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
 | general    | everything else: a program that is no single contraction, operation by operation      |
+| host       | the module: a host program that launches the block programs                           |
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tilewright.passes.choosing import choose_plan
 from tilewright.passes.contraction import lanes, tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
+from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import to_block
@@ -114,6 +116,7 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("multiply", _part("multiply")),
     ("finish", _part("finish")),
     ("general", general),
+    ("host", write_host),
 )
 
 
@@ -127,10 +130,10 @@ def run(job: Job, dumped: Dumped | None = None) -> Job:
     if dumped is not None and job.program is not None:
         dump("start", "tile")
     for name, step in PASSES:
-        before = (job.contraction, job.plan, job.packing, job.draft, job.lowered)
+        before = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
         step(job)
-        after = (job.contraction, job.plan, job.packing, job.draft, job.lowered)
-        filled = job.draft is not None and name != "general"
+        after = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
+        filled = job.draft is not None and name not in ("general", "host")
         if filled or any(x is not y for x, y in zip(before, after, strict=True)):
             dump(name, job.text()[0])
     return job
