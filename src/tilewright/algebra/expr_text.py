@@ -158,6 +158,9 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
     if not isinstance(symbols, Mapping):
         symbols = {s.name: s for s in symbols}
     body = text.strip()
+    known = symbols.get(body)
+    if isinstance(known, Expr):  # most of a program's expressions are one name
+        return known
     _require_limits(body)
     try:
         tree = ast.parse(body, mode="eval").body
