@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,23 @@ def on_interpreter(text: str, workers: int, seed: int, params: dict[str, int] | 
     program = _read(text, tuple((params or {}).items()))
     program.workers, program.seed = workers, seed
     return program
+
+
+def calls(run: Callable[[], object]) -> int:
+    """How many calls of Python functions something takes: work as a number that is the same on every machine."""
+    count = 0
+
+    def seen(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 def small(seed: int, *shape: int, form: Any = BF16, most: int = 1) -> Array:
