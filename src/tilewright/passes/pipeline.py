@@ -98,6 +98,8 @@ def general(job: Job) -> None:
         widths=job.choice.widths,
         tiles=job.choice.tiles,
         lenient=job.lenient,
+        machine=job.machine,
+        products=job.choice.products,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 
