@@ -123,17 +123,17 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
 def run(job: Job, dumped: Dumped | None = None) -> Job:
     """All passes in order; `dumped` gets the job's text before the first and after each that changed it."""
 
-    def dump(name: str, kind: str) -> None:
+    def dump(name: str) -> None:
         if dumped is not None:
-            dumped(name, kind, lambda: job.text()[1])
+            dumped(name, *job.shown())
 
-    if dumped is not None and job.program is not None:
-        dump("start", "tile")
+    if job.program is not None:
+        dump("start")
     for name, step in PASSES:
         before = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
         step(job)
         after = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
         filled = job.draft is not None and name not in ("general", "host")
         if filled or any(x is not y for x, y in zip(before, after, strict=True)):
-            dump(name, job.text()[0])
+            dump(name)
     return job
