@@ -193,7 +193,7 @@ def test_every_cpu_multiplies_several_times(row, sizes):
     rng = np.random.default_rng(9)
     inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (b, n))]
     made = tilewright.compile(several(tkl.bf16), target=f"cpu:{row}")
-    text = made.text("block", {"M": m, "N": n, "K": k, "B": b})
+    text = made.text("host", {"M": m, "N": n, "K": k, "B": b})
     assert len(re.findall(r"\bmma %\w+ \+= ", text)) >= 2
     results = np.full((m, b), np.nan, np.float32), np.full(m, np.nan, np.float32)
     tilewright.compile_text(text, "interpreter")(*inputs, *results)
