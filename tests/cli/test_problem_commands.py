@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -419,11 +419,9 @@ def test_each_row_is_printed_when_it_is_there(tmp_path: Path, monkeypatch: pytes
 
 def test_patience_ends_and_says_what_it_waited_for() -> None:
     calls: list[str] = []
-    probes = iter([1.0, 1.0, 1.0] + [9.0] * 10000)
+    probes = chain([1.0, 1.0, 1.0], repeat(9.0))  # it ends by itself, or never
     gate = Gate(lambda: next(probes), pause=0.0, best=1.0)  # type: ignore[arg-type]
-    start = time.perf_counter()
     gate.take({"ours": lambda: 1e-6}, 5, 0.05, calls.append)
-    assert time.perf_counter() - start < 1.0
     assert calls[0] == "sample 1 of ours"
     assert "a free machine: a probe takes 9.0 times as long as the fastest did" in calls
     assert gate.shortest("ours") == 1e-6

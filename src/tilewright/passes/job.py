@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
@@ -65,18 +65,22 @@ class Job:
                 return a.name
         return None
 
-    def text(self) -> tuple[str, str]:
-        """(kind, text) of what the job is now: the last thing that a pass made."""
+    def shown(self) -> tuple[str, Callable[[], str]]:
+        """(kind, what writes it) of what the job is now: the last thing that a pass made.
+
+        The text is written only where it is asked for: a program's costs as much as some passes.
+        """
+        lowered, draft, packing, plan, choice = self.lowered, self.draft, self.packing, self.plan, self.choice
         if self.module is not None:
-            return "host", str(self.module)
-        if self.lowered is not None:
-            return "block", str(self.lowered.program)
-        if self.draft is not None:
-            return "block", str(self.draft)
-        if self.packing is not None:
-            return "pack", self.packing.text
-        if self.plan is not None and self.choice is not None:
-            return "plan", "\n".join([*self.plan.lines(), "", self.choice.explain(), ""])
+            return "host", self.module.__str__
+        if lowered is not None:
+            return "block", lambda: str(lowered.program)
+        if draft is not None:
+            return "block", lambda: str(draft)
+        if packing is not None:
+            return "pack", lambda: packing.text
+        if plan is not None and choice is not None:
+            return "plan", lambda: "\n".join([*plan.lines(), "", choice.explain(), ""])
         if self.contraction is not None:
-            return "contraction", self.contraction.text()
-        return "tile", f"{self.program}{self.why}\n"
+            return "contraction", self.contraction.text
+        return "tile", lambda: f"{self.program}{self.why}\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol
@@ -20,7 +20,7 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.microkernel import Microkernel, as_plan, products_of, taken
+from tilewright.plan.microkernel import Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, parse_plan
 from tilewright.plan.planner import Refusal
@@ -32,18 +32,27 @@ DEEPEST = 4096
 
 
 @dataclass(frozen=True)
+class Cuts:
+    """What a plan says of a program, as the lowering reads it."""
+
+    widths: dict[Expr, int] | None = None
+    """The width of a task along each dimension that tasks cut; None: to be chosen."""
+    blocks: dict[Expr, int] = field(default_factory=dict)
+    """How wide the pieces are by which a task goes over dimensions, the outermost first."""
+    tiles: dict[Op, int] = field(default_factory=dict)
+    """The tile of each loop that gives the same for all tiles."""
+    products: dict[Op, Microkernel | None] = field(default_factory=dict)
+    """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+
+
+@dataclass(frozen=True)
 class GeneralChoice:
     """The plan of a program on the general path, what it should take, and why it is no other."""
 
     machine: Machine
     name: str
     plan: Plan
-    widths: dict[Expr, int]
-    """The width of a task along each dimension that tasks cut."""
-    tiles: dict[Op, int]
-    """The tile of each loop that gives the same for all tiles."""
-    products: dict[Op, Microkernel | None]
-    """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+    cuts: Cuts
     cycles: float
     bound: float
     refused: tuple[Refusal, ...]
@@ -72,6 +81,21 @@ def room_of(machine: Machine) -> Room:
     least, most = (limits.l1_bytes or UNKNOWN_L1) // 24, (limits.l2_bytes or UNKNOWN_L2) // 128
     values = (limits.l2_bytes or UNKNOWN_L2) // 16
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
+
+
+def _blocks_of(
+    products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
+) -> dict[Expr, int]:
+    """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
+
+    Blocks of N come first: what a block reads of B is read again for the next rows.
+    """
+    ((op, how),) = products.items()
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, width)
+    if how is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
+        return {}
+    return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
 
 
 def _tile(op: Op, extent: int, tilings: Mapping[str, int]) -> int:
@@ -117,10 +141,18 @@ def plan_general(
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
     products = products_of(program, machine, width)
+    blocks: dict[Expr, int] = {}
+    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d))
+        blocks = _blocks_of(alone, dims, width)
+        products = alone if blocks else products
+    for d, n in blocks.items():
+        widths[d] = min(size(d), -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
 
     def made() -> Plan:
         words = _words(map(str, [*dims, *whole]))
-        axes = [_axis(words[str(d)], size(d), (Cut("task", widths[d]),)) for d in dims]
+        cut = {d: (Cut("task", widths[d]), *([Cut("loop", blocks[d])] if d in blocks else [])) for d in dims}
+        axes = [_axis(words[str(d)], size(d), cut[d]) for d in dims]
         now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
             tile = now.get(d)
@@ -132,7 +164,7 @@ def plan_general(
     if given is not None:
         wanted = parse_plan(given) if isinstance(given, str) else given
         for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
-            _take(axis, d, size, widths, tiles, dims, program)
+            _take(axis, d, widths, tiles, blocks, dims, program)
         products = taken(wanted.products, program, machine, products_of(program, machine, width))
         wanted = replace(wanted, products=as_plan(products, program))
         plan = made()
@@ -143,7 +175,14 @@ def plan_general(
             raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
     cycles, bound = _predict(program, sizes, size, machine, widths)
     return GeneralChoice(
-        machine, program.name, plan, widths, tiles, products, cycles, bound, tuple(refused), tuple(notes)
+        machine,
+        program.name,
+        plan,
+        Cuts(widths, blocks, tiles, products),
+        cycles,
+        bound,
+        tuple(refused),
+        tuple(notes),
     )
 
 
@@ -174,7 +213,7 @@ def plan_of_grid(
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
     note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, {}, {}, products, 0.0, 0.0, (), (note,))
+    return GeneralChoice(machine, program.name, plan, Cuts(products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
@@ -190,13 +229,17 @@ def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
 def _take(
     axis: Axis,
     d: Expr,
-    size: Callable[[Expr], int],
     widths: dict[Expr, int],
     tiles: dict[Op, int],
+    blocks: dict[Expr, int],
     dims: tuple[Expr, ...],
     program: Program,
 ) -> None:
     """What a plan's axis says, where it can be done."""
+    if d in dims:
+        blocks.pop(d, None)
+        for cut in (c for c in axis.cuts if c.role == "loop"):
+            blocks[d] = cut.size
     for cut in axis.cuts:
         if cut.role == "task" and d not in dims:
             raise ArgumentError(f"plan: axis {axis.name}: {cut}: tasks cannot cut it, because {why_whole(program, d)}")

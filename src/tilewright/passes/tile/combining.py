@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
@@ -18,7 +19,7 @@ from tilewright.passes.places import linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.products import Product
 from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
-from tilewright.plan.microkernel import Axes, Microkernel, axes_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -254,10 +255,10 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         a, b = (_as_tf32(low, t) for t in (a, b))
     found = _by_atom(low, op, a, b, acc.dims, wide)
     total = _place(low, op, acc, start, inner)
-    empty = total is None and found is not None and start == formulas.number(0, wide)
-    if total is None and empty:
-        sizes = [inner[d][1] for d in acc.dims]
-        total = only_load(low.held(low.w.alloc(wide, sizes, "acc"), acc.dims, inner).formula)
+    empty = False
+    if total is None and found is not None:
+        held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
+        total = only_load(low.held(held, acc.dims, inner).formula)
     elif total is None:
         total = only_load(low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc").formula)
     assert total is not None
@@ -272,6 +273,46 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
 
 
+def room_for_sums(
+    low: Lowering, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+) -> tuple[Value, bool]:
+    """A tensor for a product's sum, with what it starts from in it; or empty, where that is zero.
+
+    It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
+    """
+    m, n, _ = how.atom.shape
+    rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
+    single = all(parts[d][1] == 1 for d in axes.around) and rows <= how.rows and columns <= how.columns
+    zero = start == formulas.number(0, wide)
+    if axes.m is not None and single and rows % m == 0 and columns % n == 0:
+        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums")
+        low.sums[held] = axes.m, axes.n
+        if zero:
+            low.w.emit("fill", (held,), value=0)
+        else:
+            low.put(held, c, parts, start)
+        return held, False
+    held = low.w.alloc(wide, [parts[d][1] for d in c], "acc")
+    if not zero:
+        low.put(held, c, parts, start)
+    return held, zero
+
+
+def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
+    """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    if isinstance(axes, str):
+        return None
+    types = types_of(op, axes.swapped)
+    how = low.microkernel(op, types, _sizes(axes, lambda d: low.part(d)[1]))
+    return None if how is None else (how, axes, types[2])
+
+
+def _sizes(axes: Axes, width: Callable[[Expr], int]) -> tuple[int, int, int]:
+    return 1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k)
+
+
 def _by_atom(
     low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...], wide: DType
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
@@ -283,8 +324,7 @@ def _by_atom(
         return None
     if axes.swapped:
         a, b = b, a
-    sizes = (1 if axes.m is None else known[axes.m][1], known[axes.n][1], known[axes.k][1])
-    how = low.microkernel(op, (a.dtype, b.dtype, wide), sizes)
+    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: known[d][1]))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None
@@ -298,6 +338,8 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
+    if found.tensor in low.sums:
+        return found if found == same else None
     sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)
     return found if found == same and found.tensor.type.shape == sizes else None
 

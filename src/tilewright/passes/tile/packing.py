@@ -121,7 +121,8 @@ def pack_before(
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on."""
-    return any(d not in b.dims and not isinstance(first, Const) for d, (first, _) in low.parts.items())
+    moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
+    return any(d not in b.dims for d in (*low.shared, *moving))
 
 
 def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:

@@ -122,16 +122,25 @@ class Writer:
             self.blocks.pop()
 
     @contextmanager
-    def loop(self, name: str, count: Expr | int) -> Iterator[Expr]:
-        """A loop of that many rounds; gives its variable. One round is written without a loop."""
-        if as_expr(count) is as_expr(1):
+    def loop(
+        self,
+        name: str,
+        count: Expr | int,
+        first: Expr | int = 0,
+        *,
+        unroll: bool = False,
+        peel: tuple[int, int] | None = None,
+    ) -> Iterator[Expr]:
+        """A loop from `first` up to `count`; gives its variable. One round from 0 is written without a loop."""
+        if as_expr(count) is as_expr(1) and as_expr(first) is as_expr(0):
             yield as_expr(0)
             return
-        found = Range.of(self.fresh(name), 0, count)
+        found = Range.of(self.fresh(name), first, count)
         inner = Block(())
         with self.inside(inner):
             yield found.symbol
-        self.emit("for", ranges=(found,), blocks=(inner,))
+        ends = None if peel is None else tuple(map(as_expr, peel))
+        self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
 
     def combine(self, name: str, source: Value, target: Value, along: int, how: str) -> None:
         """A reduction or a scan."""
@@ -147,6 +156,10 @@ class Writer:
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):
             return tensor
+        if isinstance(tensor.type, RegisterType):  # a part of it is looked at in memory: registers stay registers
+            held = self.alloc(tensor.type.dtype, [int(n) for n in tensor.type.shape], f"{tensor.name}_held")
+            self.emit("copy", (tensor, held))
+            tensor = held
         value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
         value.name = self.fresh(f"{tensor.name}_view")
         return value
@@ -166,8 +179,16 @@ class Writer:
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
         """Target = formula, element by element."""
+        single = {s: as_expr(0) for s in over if s.hi == 0}
+        if single and len(single) < len(over) and isinstance(target.type, TensorType):
+            kept = [s for s in over if s not in single]  # which may be all axes of a tensor in registers
+            axes = self.axes([int(s.hi) + 1 for s in kept])
+            known = Substitution({**single, **dict(zip(kept, axes, strict=True))})
+            goal = self.view(target, axes, [(known(s), False) for s in over])
+            self.map(goal, axes, rewritten(formula, lambda e: known(images(e))), Substitution({}))
+            return
         axes, digits = split(over, [images(e) for each in loads(formula) for e in each.at])
-        if axes != over:
+        if axes != over and isinstance(target.type, TensorType):
             goal = self.view(target, axes, [(digits(s), False) for s in over])
             self.map(goal, axes, rewritten(formula, lambda e: digits(images(e))), Substitution({}))
             return
