@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
 from tilewright.check.arrangement import misarranged
-from tilewright.check.copies import check_atom, never_runs
+from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
@@ -259,8 +259,10 @@ class _Checker:
         idle, open_names = never_runs(self.program), {s.name for s in open_parameters(self.program)}
         for op in self.program.walk():
             if op.name == "copy" and "by" in op.attrs and op not in idle:
-                atom = self.machine.copy_atom(op.attrs["by"])
-                self.conditions += check_atom(op, atom, self.machine, self.places, open_names)
+                try:
+                    self.conditions += answer(op, self.machine, self.places, open_names).conditions
+                except ProgramError as fault:
+                    raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
         if self.machine is None or self.machine.spaces["shared"].bytes is None:

@@ -255,8 +255,6 @@ class TextExecutable:
                 launch = partial(self._launch, launches)
                 return _shown(HostRun(self.main, arrays, launch, self._roles, self._room).launch)
             if self._kernel is not None:
-                if self._conditions.get(self.main):
-                    sizes_of(self.main, arrays, params, self._conditions[self.main])
                 return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers, params)
             bound = self._settled(self.main, arrays, params)
         except ProgramError as fault:
@@ -279,7 +277,7 @@ class TextExecutable:
             return None
         dump = Dump.of(program.name)
         dump.write("bind", program.level.name, lambda: str(program))
-        return self._compiler.kernel(program, machine_of(program), dump)
+        return self._compiler.kernel(program, machine_of(program), dump, self._conditions.get(program, ()))
 
     @property
     def _room(self) -> Limit:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.check.copies import Answer, answer, never_runs
 from tilewright.check.distribution import placement
 from tilewright.check.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
@@ -66,6 +68,7 @@ class Lowering:
         self.tiles = 0  # tile registers in use
         self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
         self.straight = 0  # above zero: no loops, the operations are to be woven into others
+        self.guards: dict[Expr, None] = {}  # what copy atoms ask of open sizes
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
     def run(self) -> Lowered:
@@ -92,12 +95,28 @@ class Lowering:
             else:
                 self.op(op)
         records = [r for r in self.program.records if r.name in ("machine", "param")]
+        asked = [r.attrs["that"] for r in self.program.records if r.name == "require"]
+        for that in dict.fromkeys([*map(self.expr, asked), *self.guards]):
+            records.append(Op(LOOP.records["require"], (), {"that": that}))
         lowered = Program(LOOP, self.program.name, args, body, records)
         return Lowered(lowered, tuple(self.slow.values()))
 
     def available(self, atom: MultiplyAtom) -> bool:
         """Whether the machine that the program is to run on has an atom."""
         return atom.name in self.here.multiply
+
+    @cached_property
+    def _idle(self) -> set[Op]:
+        """The operations that never run, whatever the sizes."""
+        return never_runs(self.program)
+
+    def answer(self, op: Op) -> Answer | None:
+        """What the atom says that a copy names; None where it names none. What it asks of open sizes is kept."""
+        if "by" not in op.attrs or self.machine is None or op in self._idle:
+            return None
+        found = answer(op, self.machine, self.chain, {s.name for s in self.open})
+        self.guards |= dict.fromkeys(condition.that for condition in found.conditions)
+        return found
 
     # -- the walk -----------------------------------------------------------------------------------------
 

@@ -327,8 +327,8 @@ IM2COL = CopyAtom(
     _layout,
     _load,
     _rule,
+    _conditions,
     None,
     ("sm_90",),
     completes="mbarrier",
-    on_views=_conditions,
 )
