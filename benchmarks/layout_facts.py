@@ -309,8 +309,8 @@ def inverses(rng: random.Random) -> None:
         found = ta.right_inverse(x)
         if x.has_coordinates:
             for crd in natural_coordinates(found.shape):
-                there = at(x, found(crd))
-                need(same(there, crd), f"right_inverse of {x} is {found}: {crd} goes to {there}")
+                there, wanted = at(x, found(crd)), along_axes(crd, found.shape, x(0))
+                need(same(there, wanted), f"right_inverse of {x} is {found}: {wanted} goes to {there}")
             return
         for k in range(size(found)):
             need(at(x, at(found, k)) == k, f"right_inverse of {x} is {found}: {k} goes to {at(x, at(found, k))}")
@@ -324,6 +324,14 @@ def inverses(rng: random.Random) -> None:
         back = found(v) if isinstance(v, tuple) else at(found, v)
         need(where[back] == v, f"left_inverse of {x} is {found}: {v} goes to {back}")
         need(len(set(where)) < len(where) or back == i, f"left_inverse of {x} is {found}: {v} goes to {back}, not {i}")
+
+
+def along_axes(crd: Any, shape: Any, axes: Any) -> Any:
+    """A coordinate whose modes along one axis are several, as one number for each axis."""
+    if not isinstance(axes, tuple):
+        return index_of(crd, shape)
+    crd, shape = (x if isinstance(x, tuple) else (x,) for x in (crd, shape))
+    return tuple(along_axes(c, s, a) for c, s, a in zip(crd, shape, axes, strict=True))
 
 
 def divides(rng: random.Random) -> None:

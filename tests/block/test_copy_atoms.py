@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from block_checks import source
+from block_checks import conv_hopper, source
 
 from tilewright import errors
 from tilewright.check.block import check
@@ -518,10 +518,36 @@ def test_rows_that_run_through_packed_pixels_are_stored_as_one_dimension() -> No
         check(program, machine_of(program))
 
 
+@pytest.mark.parametrize("params", [{"N": 2, "H": 9, "W": 7}, {"N": 1, "H": 16, "W": 8}, {"N": 3, "H": 5, "W": 6}])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_columns_of_images_of_open_sizes_are_loaded(params: dict[str, int], stride: int) -> None:
+    """tma.load.im2col refused images whose sizes were open."""
+    case = conv_hopper(STRIDE=stride, **params)
+    text = source("conv_hopper")
+    for name, default in (("N", 2), ("H", 14), ("W", 14)):
+        text = text.replace(f"{name} = {default}", f"{name} in 1..99" if name == "N" else f"{name} in 3..99")
+    run = compile_text(text, params={"STRIDE": stride}, target="interpreter")
+    assert np.array_equal(run(*case.arguments), case.wanted)
+
+
+def test_corners_of_open_images_are_asked_at_the_call() -> None:
+    text = source("conv_hopper").replace("N = 2, H = 14, W = 14", "N = 1, H = 9, W in 1..999, Q in 1..999")
+    text = text.replace("  let Q = (W + 2*PAD - S)//STRIDE + 1\n", "")
+    run = compile_text(text, target="interpreter")
+    x, w = np.ones((1, 9, 150, 64)), np.ones((64, 3, 3, 64))
+    kind = run.main.args[0].type.dtype.numpy
+    with pytest.raises(errors.ArgumentError) as caught:
+        run(x.astype(kind), w.astype(kind), params={"Q": 3})
+    assert "tma.load.im2col: a corner of Q - W - 1 along dimension 2 of %x does not fit the 8 bits it has" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("; here Q = 3, W = 150")
+
+
 def test_the_pixels_of_another_filter_are_no_columns_of_an_image() -> None:
     text = source("conv_hopper").replace("(m + i)%Q*STRIDE + s - PAD ?", "(m + 2*i)%Q*STRIDE + s - PAD ?")
     program = bind(parse_block(text))
-    with pytest.raises(errors.ProgramError, match=r"copy: tma.load.im2col: axis 0 of the box does not count pixels"):
+    with pytest.raises(errors.ProgramError, match=r"copy: tma.load.im2col: the box does not count pixels of %x"):
         check(program, machine_of(program))
 
 

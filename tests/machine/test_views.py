@@ -230,3 +230,41 @@ def test_copies_of_matrices_on_views_answer_as_they_do_for_each_round(seed: int)
     numeric = rounds(atom, view, outer, axes, bf16, spread, loads)
     symbolic = asked(atom, view, axes, bf16, spread, loads)
     assert symbolic == all(numeric)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_columns_of_pixels_on_views_are_those_of_each_round(seed: int) -> None:
+    rng = random.Random(seed)
+    images, high, wide = rng.choice((1, 2, 3)), rng.choice((3, 7, 8, 16, 130)), rng.choice((3, 5, 8, 16))
+    taps, pad, step = rng.choice((1, 3)), rng.choice((0, 1)), rng.choice((1, 1, 2, 9))
+    p, q = (high + 2 * pad - taps) // step + 1, (wide + 2 * pad - taps) // step + 1
+    pixels = rng.choice((32, 64, 128))
+    axes = (index("i", pixels), index("k", 64))
+    t, r, s = index("t", -(-images * p * q // pixels)), index("r", taps), index("s", taps)
+    down = rng.random() < 0.15  # pixels are counted down columns first
+    skew = rng.choice((0, 0, 0, 200))
+
+    def at(x):
+        line, column = (x % p, x // p % q) if down else (x // q % p, x % q)
+        return x // (p * q), line * step + (skew + 1) * r - pad, column * step + s - pad, axes[1]
+
+    extents = tuple(map(as_expr, (images, high, wide, 64)))
+    strides = tuple(map(as_expr, (high * wide * 64, wide * 64, 64, 1)))
+    view = MemoryView("%x", "global", at(pixels * t + axes[0]), extents, strides, (True, True, True, False), 16)
+    flat = (index("x", images * p * q), axes[1])
+    whole = replace(view, coordinates=at(flat[0]))
+    tile = ComposedLayout(Swizzle(3, 3, 3), 0, Layout((pixels, 64), (64, 1)))
+    shared = tuple(map(as_expr, (pixels, 64))), tuple(map(as_expr, (64, 1)))
+    near = MemoryView("%s", "shared", axes, *shared, (False,) * 2, 1024, Swizzle(3, 3, 3))
+    atom = HOPPER.copies["tma.load.im2col"]
+    symbolic = all_hold(atom.conditions(ViewRequest(axes, bf16, view, near)))
+    numeric = []
+    for task, tap in ((0, 0), (int(t.hi), taps - 1)):
+        fixed = whole.substituted({r: tap, s: tap})
+        source = Place("global", Access.of(fixed.coordinates, flat, view.shape, view.strides), start=(task * pixels, 0))
+        request = CopyRequest((pixels, 64), bf16, source, Place("shared", tile, alignment=1024))
+        numeric.append(not isinstance(atom.answer(request), Refusal))
+    if symbolic and not all(numeric):  # a tap that reads nothing but padding
+        assert (p, q, pad) == (1, 1, 1)
+    elif not symbolic:  # taps that are too far apart for one map do for each round alone
+        assert not all(numeric) or skew
