@@ -284,7 +284,7 @@ def compositions(rng: random.Random) -> None:
 def complements(rng: random.Random) -> None:
     x = layout(rng)
     if x.has_coordinates:
-        box = tuple(rng.choice((4, 6, 8, 12)) for _ in range(3))
+        box = ta.transform_leaf(lambda extent: extent * rng.choice((1, 2, 3)), ta.cosize(x))
         found = ta.complement(x, box)
         moving = ta.filter_zeros(x)
         points = [trimmed(add(at(moving, i), at(found, j))) for j in range(size(found)) for i in range(size(moving))]
@@ -321,7 +321,7 @@ def inverses(rng: random.Random) -> None:
     found = ta.left_inverse(x)
     where = every(x)
     for i, v in enumerate(where):
-        back = found(v) if isinstance(v, tuple) else at(found, v)
+        back = found(x(i)) if x.has_coordinates else at(found, v)
         need(where[back] == v, f"left_inverse of {x} is {found}: {v} goes to {back}")
         need(len(set(where)) < len(where) or back == i, f"left_inverse of {x} is {found}: {v} goes to {back}, not {i}")
 

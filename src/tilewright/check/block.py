@@ -178,13 +178,14 @@ class _Checker:
             for value, name in ((c, "c"), (a, "a"), (b, "b"))
             if isinstance(value.type, RegisterType) and (found := self._placement(value)) is not None
         }
-        arranged = "c" in held and misarranged(atom, held) is None
+        why = misarranged(atom, held) if "c" in held else None
+        arranged = "c" in held and why is None
         waves = self._waves_of(c, atom)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             wanted = getattr(atom, name)
             if isinstance(value.type, RegisterType):
                 if not arranged:
-                    self._check_fragment(value, name, atom, waves)
+                    self._check_fragment(value, name, atom, waves, why)
             elif isinstance(wanted, MemoryOperand):
                 self._check_addressed(value, name, wanted, atom)
             elif self.machine.waves != 1:
@@ -196,7 +197,10 @@ class _Checker:
             return numbers(spread.waves, "waves")
         return (1, 1)
 
-    def _check_fragment(self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...]) -> None:
+    def _check_fragment(
+        self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
+    ) -> None:
+        """Raises where a factor or sum is not spread as the atom has it; `why` says what is wrong with all of them."""
         wanted: Any = getattr(atom, name)
         if not isinstance(wanted, RegisterOperand):
             raise ProgramError(f"mma: {atom.name} reads {name} from memory itself, not from registers")
@@ -204,6 +208,12 @@ class _Checker:
         if mine is None:
             return
         other = placed(operand_layout(atom, name, mine.shape, waves), mine.shape)
+        if (
+            mine.elements.shape != other.elements.shape
+            and why is not None
+            and value.type.distribution.layout is not None
+        ):
+            raise ProgramError(f"mma: {why}; convert_layout is the only way between two distributions")
         if mine.elements.shape != other.elements.shape or np.any(mine.elements != other.elements):
             _name_difference(mine, other, f"%{value.name}", f"{atom.name}.{name}")
 
