@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.contraction import ContractionKernel
-from tilewright.compiler.fast_path import report_loss, why_never_fast
+from tilewright.compiler.fast_path import report_loss
 from tilewright.compiler.host import host_of_one
 from tilewright.compiler.kernels import Executable, restored
 from tilewright.compiler.symbols import refuse_unknown
@@ -60,17 +60,13 @@ class NativeExecutable(Executable):
         self._kernels: dict[Any, Compiled | CompiledContraction] = {}
         self._last: Compiled | CompiledContraction | None = None
         self._require_atoms, self._reported = require_atoms, False
-        why = why_never_fast(program)
-        if why is not None:
-            self._report_loss(why)
 
-    def _report_loss(self, why: str) -> None:
-        """Says, once, that products run without atoms; not where a plan or a test asked for that."""
-        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+    def _report_loss(self, lost: Mapping[Op, str]) -> None:
+        """Says, once, that products run without atoms; not where a plan asked for that."""
+        asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
-            self._reported = True
-            here = native(self.target)
-            report_loss(self.program, why, here.machine, required=self._require_atoms)
+            self._reported = self._reported or bool(lost)
+            report_loss(self.program, lost, native(self.target).machine, required=self._require_atoms)
 
     def block(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
@@ -121,7 +117,7 @@ class NativeExecutable(Executable):
             job = run(self._job(symbols, shapes, logs=logs), dump.write)
             self.why = job.why
             if job.lowered is not None and not logs:
-                self._report_loss(job.why)
+                self._report_loss(job.lowered.lost)
             found = (
                 Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
             )
@@ -271,8 +267,8 @@ class Compiled:
         self.lowered, self.choice = job.lowered, job.choice
         lowered = job.lowered
         self.kernel = native(target).kernel(lowered.program, job.machine, dump)
-        (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
-        self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
+        self.tasks = _tasks(lowered.program)
+        self.packers = [(native(target).kernel(p.program, job.machine, dump), _tasks(p.program)) for p in lowered.packs]
 
     def text(self, level: str) -> str:
         """The program on a level."""
@@ -293,7 +289,17 @@ class Compiled:
     def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Bound:
         """The program bound to arrays and numbers; call it as often as wanted."""
         staged = Staged(self.lowered, values, outputs)
-        return Bound(staged, self.kernel.launch(staged.arrays, self.tasks))
+        packing = [
+            kernel.launch(arrays, tasks) for (kernel, tasks), arrays in zip(self.packers, staged.packed, strict=True)
+        ]
+        main = self.kernel.launch(staged.arrays, self.tasks)
+
+        def launch() -> None:
+            for pack in packing:
+                pack()
+            main()
+
+        return Bound(staged, launch if packing else main)
 
 
 class CompiledContraction:
@@ -354,13 +360,19 @@ class Staged:
         self.lowered = lowered
         self._copies: list[tuple[Array, Array, bool]] = []
         self.arrays: list[Array] = []
-        for arg in lowered.arguments:
+        held: dict[Value, Array] = {}
+        for arg in dict.fromkeys((*lowered.arguments, *(p.source for p in lowered.packs))):
             given = np.asarray(values[arg]).astype(arg.type.dtype.numpy, copy=False)
-            array = given
+            held[arg] = given
             if not (given.flags.c_contiguous and given.flags.aligned):
-                array = np.empty(given.shape, given.dtype)
-                self._copies.append((given, array, arg in outputs))
-            self.arrays.append(array)
+                held[arg] = np.empty(given.shape, given.dtype)
+                self._copies.append((given, held[arg], arg in outputs))
+        self.arrays += [held[arg] for arg in lowered.arguments]
+        self.packed = [
+            [held[p.source], empty(tuple(map(int, p.packed.type.shape)), p.packed.type.dtype.numpy)]
+            for p in lowered.packs
+        ]
+        self.arrays += [packed for _, packed in self.packed]
         self._logs = [np.empty(log.shape, log.dtype.numpy) for log in lowered.logs]
         self._faults = np.zeros(len(lowered.faults), np.int32)
         self.arrays += [*self._logs, *([self._faults] if lowered.faults else [])]
@@ -384,6 +396,11 @@ class Staged:
                 logs[log.label] = {"value": kept.copy()}
                 if log.names:
                     logs[log.label]["iteration_dimensions"] = list(log.names)
+
+
+def _tasks(program: Program) -> int:
+    (tasks,) = (op for op in program.body.ops if op.name == "tasks")
+    return prod(int(r.hi) for r in tasks.attrs["ranges"])
 
 
 def _is_free(program: Program, op: Op) -> bool:

@@ -95,9 +95,9 @@ def general(job: Job) -> None:
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
-        widths=job.choice.widths,
-        tiles=job.choice.tiles,
         lenient=job.lenient,
+        machine=job.machine,
+        cuts=job.choice.cuts,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 

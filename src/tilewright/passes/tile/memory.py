@@ -106,8 +106,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         tile = _gathered(low, op, access, kind, parts, marks, other)
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
-        view = low.w.view(access.tensor, over, [(images(e), m) for e, m in zip(access.at, marks, strict=True)])
-        low.w.emit("copy", (view, tensor), otherwise=other)
+        at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
+        low.w.copy(access.tensor, over, at, tensor, other)
         tile = low.held(tensor, kind.dims, parts)
     else:
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
