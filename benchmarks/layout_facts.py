@@ -263,6 +263,36 @@ def append_and_prepend(rng: random.Random) -> None:
         need([every(found[first + m]) for m in range(len(modes))] == [every(m) for m in modes], f"{name}: {found}")
 
 
+def other_modes(rng: random.Random) -> None:
+    x = any_layout(rng)
+    modes = [x[m] for m in range(len(x))] if isinstance(x.shape, tuple) else [x]
+    begin = rng.randrange(len(modes))
+    end = rng.randint(begin + 1, len(modes))
+    found = ta.take(x, begin, end)
+    need([every(m) for m in found] == [every(m) for m in modes[begin:end]], f"take of {begin} to {end} of {x}: {found}")
+    found = ta.reverse(x)
+    if isinstance(x.shape, tuple):
+        need([every(m) for m in found] == [every(m) for m in modes[::-1]], f"reverse of {x} is {found}")
+        found = ta.replace(x, begin, Layout(3, 0))
+        need(count(found[begin].shape) == 3, f"replace of mode {begin} of {x} is {found}")
+        rest = [every(found[m]) == every(modes[m]) for m in range(len(modes)) if m != begin]
+        need(all(rest), f"replace of mode {begin} of {x} is {found}")
+    plain = layout(rng)
+    found = ta.nullspace(plain)
+    got = values(found)
+    need(len(set(got)) == len(got), f"nullspace of {plain} is {found}")
+    need(all(same(at(plain, i), at(plain, 0)) for i in got), f"nullspace of {plain} is {found}")
+    need(len(got) * size(ta.filter_zeros(plain)) == size(plain), f"nullspace of {plain} is {found}: its size")
+    plain = layout(rng, ("packed", "ordered", "padded", "chained", "broadcast", "arbitrary"))
+    found = ta.make_layout_like(plain)
+    moving = ta.filter_zeros(found)
+    need(found.shape == plain.shape, f"make_layout_like({plain}) is {found}")
+    need(sorted(values(moving)) == list(range(size(moving))), f"make_layout_like({plain}) is {found}: not packed")
+    pairs = [(d, e) for s, d, e in zip(*(flat_leaves(part) for part in (plain.shape, plain.stride, found.stride)),
+                                       strict=True) if s > 1 and d]  # fmt: skip
+    need(all(e < f for d, e in pairs for g, f in pairs if d < g), f"make_layout_like({plain}) is {found}: the order")
+
+
 def compositions(rng: random.Random) -> None:
     a = any_layout(rng)
     b = tiler(rng, a, whole=True)
@@ -479,8 +509,8 @@ def tiles(rng: random.Random) -> None:
 
 
 FACTS: tuple[Callable[[random.Random], None], ...] = (
-    evaluation, same_function, same_values, append_and_prepend, compositions, complements, inverses, divides, products,
-    shapes_filled, slices, recasts, swizzles, common, tiles,
+    evaluation, same_function, other_modes, same_values, append_and_prepend, compositions, complements, inverses,
+    divides, products, shapes_filled, slices, recasts, swizzles, common, tiles,
 )  # fmt: skip
 
 

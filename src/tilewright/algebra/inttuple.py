@@ -434,6 +434,22 @@ def compatible(a: Any, b: Any) -> bool:
     return bool(a == product(b))
 
 
+def weakly_compatible(a: Any, b: Any) -> bool:
+    """Whether b is made of whole copies of a: nested like a or deeper, each size a multiple.
+
+    >>> weakly_compatible(4, (2, 6)), weakly_compatible((4, 3), (8, (3, 5))), weakly_compatible((4, 3), (6, 3))
+    (True, True, False)
+    """
+    a, b = shape_of(a), shape_of(b)
+    if isinstance(a, tuple):
+        if not isinstance(b, tuple) or len(a) != len(b):
+            return False
+        return all(weakly_compatible(x, y) for x, y in zip(a, b, strict=True))
+    if a == 0:
+        raise LayoutError("weakly_compatible with 0: nothing is made of copies of it")
+    return bool(product(b) % a == 0)
+
+
 def shape_of(x: Any) -> Any:
     """The shape of a layout; an int tuple is its own shape."""
     return x if isinstance(x, tuple) or is_int(x) else getattr(x, "shape", x)

@@ -116,6 +116,7 @@ KINDS: dict[str, Kind] = {
             *("local_tile.layout", "local_partition.layout", "blocked_product.block", "raked_product.block"),
             *("logical_product.block", "zipped_product.block", "tiled_product.block", "flat_product.block"),
             *("complement.layout", "left_inverse.layout", "right_inverse.layout", "slice_and_offset.layout"),
+            *("nullspace.layout", "make_layout_like.layout"),
             *("max_common_layout.a", "max_common_layout.b", "max_common_vector.a", "max_common_vector.b"),
             *("upcast.layout", "downcast.layout", "recast.layout", "tile_to_shape.block"),
         ),
