@@ -1,11 +1,11 @@
-"""Random tile programs with one to three products: exact natively, and on the interpreter for machines that are described.
+"""Random tile programs with one to three products: exact natively, and on the interpreter for described machines.
 
     python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,aarch64.neon]
 
 Products stand one after another or in a loop, some with arithmetic on a factor, with maps, reductions and broadcasts
-between them; factors are f32, bf16, f16, i8, or u8 and i8; sizes are ragged. Data are small integers, and what goes into a
-product is clamped, so every result must be equal to the executor's. Number I of seed S is the same program in every run;
-the exit code is 1 if a result differs or a product runs without an atom that the machine has.
+between them; factors are f32, bf16, f16, i8, or u8 and i8; sizes are ragged. Data are small integers, and what goes
+into a product is clamped, so every result must be equal to the executor's. Number I of seed S is the same program in
+every run; the exit code is 1 if a result differs or a product runs without an atom that the machine has.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def made(number: int, seed: int = 0) -> Made:
         tkw.write(tkw.max(found, dim=deep[count]), sums)
 
     rng_start = [rng.choice((0, 0, 2)) for _ in range(count)]
-    X = tkl.Memory[(*batch, M, K, GLOBAL, a_type)]  # noqa: N806
-    Y = tkl.Memory[(*batch, M, deep[count], GLOBAL, wide)]  # noqa: N806
-    S = tkl.Memory[(*batch, M, GLOBAL, wide)]  # noqa: N806
+    X = tkl.Memory[(*batch, M, K, GLOBAL, a_type)]
+    Y = tkl.Memory[(*batch, M, deep[count], GLOBAL, wide)]
+    S = tkl.Memory[(*batch, M, GLOBAL, wide)]
     constraints = [tkw.TilingConstraint(K, tkl.sym.BLOCK_K)] if looped else []
-    W = [weights(n) for n in range(count)]  # noqa: N806
+    W = [weights(n) for n in range(count)]
     kernel = _kernel(constraints, count, X, W, Y, S, body)
     if looped:
         kernel = kernel.bound({tkl.sym.BLOCK_K: tile})
@@ -119,9 +119,9 @@ _BETWEEN: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-def _kernel(constraints: list[Any], count: int, X: Any, W: list[Any], Y: Any, S: Any, body: Any) -> Any:  # noqa: N803
+def _kernel(constraints: list[Any], count: int, X: Any, W: list[Any], Y: Any, S: Any, body: Any) -> Any:
     """The kernel of so many products: their number of arguments is fixed."""
-    W = [*W, *W][:3]  # noqa: N806
+    W = [*W, *W][:3]
     W0, W1, W2 = W if len(W) == 3 else [*W, W[0]]  # noqa: N806
     if count == 1:
 

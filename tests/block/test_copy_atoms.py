@@ -8,7 +8,8 @@ from block_checks import conv_hopper, source
 
 from tilewright import errors
 from tilewright.check.block import check
-from tilewright.compiler.text import compile_text, machine_of
+from tilewright.compiler.device import machine_of
+from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.lower import lower

@@ -14,13 +14,12 @@ from tile_checks import own_cache  # noqa: F401
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
+from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError, FastPathLost, NoAtoms
 from tilewright.ir.tile import parse_tile
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.plan.contraction import recognise
 from tilewright.targets.cpu.host import host_machine
 from tilewright.targets.registry import machine
 
@@ -194,7 +193,7 @@ def test_every_cpu_multiplies_several_times(row, sizes):
     rng = np.random.default_rng(9)
     inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (b, n))]
     made = tilewright.compile(several(tkl.bf16), target=f"cpu:{row}")
-    text = made.text("block", {"M": m, "N": n, "K": k, "B": b})
+    text = made.text("host", {"M": m, "N": n, "K": k, "B": b})
     assert len(re.findall(r"\bmma %\w+ \+= ", text)) >= 2
     results = np.full((m, b), np.nan, np.float32), np.full(m, np.nan, np.float32)
     tilewright.compile_text(text, "interpreter")(*inputs, *results)
@@ -320,14 +319,11 @@ def test_the_executor_has_no_atoms_to_require():
 
 def interpreted_on(row, program, sizes, arrays):
     """The result of a contraction as a machine would do it, on the interpreter; its block program has products."""
-    known = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
-    bound = resolve({**program.bindings, **{known[name]: n for name, n in sizes.items()}})
-    kernel = ContractionKernel(recognise(program, {s: int(e) for s, e in bound.items()}), machine=machine(row))
-    text = kernel.text("host")
+    made = NativeExecutable(program, resolve(program.bindings), "interpreter", machine=machine(row))
+    text = made.of_sizes(sizes).text("host")
     assert re.search(r"\bmma %\w+ \+= ", text)
     run = tilewright.compile_text(text, "interpreter")
-    shapes = {a.name: tuple(map(int, a.type.shape)) for a in run.main.args}
-    run.bind(*(arrays[name].reshape(shape) for name, shape in shapes.items()))()
+    run.bind(*(arrays[a.name] for a in run.main.args))()
 
 
 @pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])

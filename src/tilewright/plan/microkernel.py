@@ -7,7 +7,7 @@ least is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -79,10 +79,15 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | s
     summed = tuple(d for d in a if d in b and d not in c)
     if not summed or c[-1] not in b:
         return "nothing is summed"
-    m = max((d for d in c if d in a and d not in b), key=width, default=None)
-    k = max(summed, key=width)
+    rows = [d for d in c if d in a and d not in b]
+    m, k = _along(rows, width) if rows else None, _along(summed, width)
     around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in summed if d is not k)
     return Axes(m, c[-1], k, around, deep, swapped)
+
+
+def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
+    """The dimension that blocks cut: the last one, whose neighbours lie side by side, unless it is but one wide."""
+    return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
 def types_of(op: Op, swapped: bool) -> tuple[DType, DType, DType]:

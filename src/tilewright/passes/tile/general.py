@@ -34,7 +34,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
-from tilewright.passes.tile import accesses, combining, forming, grid, loops, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
@@ -149,6 +149,8 @@ class Lowering:
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.loose: dict[Load, tuple[bool, ...]] = {}
+        """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
         """Products that are done by loops, and why."""
         self.program, self.free = program, set(free)
@@ -261,7 +263,8 @@ class Lowering:
         first, length = self.part(dim)
         full, tail = divmod(length, width)
         if full:
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full) as n:
+            ends = (1, 1) if full > 1 and width > 1 and inplace.slides(self, dim) else None
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
                 self.parts[dim] = first + width * n, width
                 self._pieces(rest)
         if tail:

@@ -25,6 +25,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.places import linear_step
+from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import Order, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, only_load
 from tilewright.plan.microkernel import Axes, Microkernel
@@ -179,7 +180,9 @@ class Product:
         """All that is summed: the dimensions beside K, then K."""
         with ExitStack() as loops:
             for d in self.axes.deep:
-                self.at[d] = loops.enter_context(self.w.loop(f"k_{_word(d)}", self.width(d)))
+                first, end, unroll = left.limits(d)
+                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=unroll)
+                self.at[d] = loops.enter_context(found)
             self.steps(left, right, down, across, row, column, sums)
 
     def steps(
@@ -205,7 +208,7 @@ class Product:
             with w.loop("e", count) as e:
                 k = first * depth + wide * e
                 factors = left.rows(down.size, wide, row, k), right.columns(wide, across.size, k, column)
-                w.emit("mma", (sums, *factors), atom=how.atom.name)
+                w.emit("mma", (sums, *factors), atom=how.atom.name, skip=left.skips or None)
 
 
 @dataclass
@@ -213,6 +216,15 @@ class Operand:
     """A factor as blocks read it."""
 
     product: Product
+
+    @property
+    def skips(self) -> bool:
+        """Whether some of it may be out of bounds, and is left out."""
+        return False
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
+        return as_expr(0), as_expr(self.product.width(dim)), False
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
         """A's (rows, deep) from a row and a place along K on."""
@@ -229,11 +241,38 @@ class InPlace(Operand):
 
     found: Load
 
+    def __post_init__(self) -> None:
+        self.marks = self.product.low.loose.get(self.found, (False,) * len(self.found.at))
+
+    @property
+    def skips(self) -> bool:
+        """Whether some of it may be out of bounds, and is left out."""
+        return any(self.marks)
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """A loop over taps runs where the tensor is; one that slides along the rows is written out."""
+        p, whole = self.product, super().limits(dim)
+        if not self.skips:
+            return whole
+        tap = p.low.coordinate(dim)
+        known = {d: p.parts[d][0] + e for d, e in p.at.items()}
+        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d is not None and d not in known}
+        source = p.low.argument_of(self.found.tensor)
+        if source is None or p.parts[dim][0] is not as_expr(0):
+            return whole
+        images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
+        shape = p.low.shapes[source]
+        first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
+        row = None if p.axes.m is None else p.low.coordinate(p.axes.m)
+        slides = any(m and {tap, row} <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
+        return first, end, slides
+
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         p = self.product
         known = {**p.at, **at}
-        images = {p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()}
-        return p.w.viewed(self.found, over, Substitution(images))
+        images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
+        places = [images(e) for e in self.found.at]
+        return p.w.view(self.found.tensor, over, list(zip(places, self.marks, strict=True)))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
         """A's block."""

@@ -122,16 +122,25 @@ class Writer:
             self.blocks.pop()
 
     @contextmanager
-    def loop(self, name: str, count: Expr | int) -> Iterator[Expr]:
-        """A loop of that many rounds; gives its variable. One round is written without a loop."""
-        if as_expr(count) is as_expr(1):
+    def loop(
+        self,
+        name: str,
+        count: Expr | int,
+        first: Expr | int = 0,
+        *,
+        unroll: bool = False,
+        peel: tuple[int, int] | None = None,
+    ) -> Iterator[Expr]:
+        """A loop from `first` up to `count`; gives its variable. One round from 0 is written without a loop."""
+        if as_expr(count) is as_expr(1) and as_expr(first) is as_expr(0):
             yield as_expr(0)
             return
-        found = Range.of(self.fresh(name), 0, count)
+        found = Range.of(self.fresh(name), first, count)
         inner = Block(())
         with self.inside(inner):
             yield found.symbol
-        self.emit("for", ranges=(found,), blocks=(inner,))
+        ends = None if peel is None else tuple(map(as_expr, peel))
+        self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
 
     def combine(self, name: str, source: Value, target: Value, along: int, how: str) -> None:
         """A reduction or a scan."""

@@ -16,7 +16,7 @@ from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
 from tilewright.ir.tensors import TensorType, numbers
-from tilewright.machine import Condition, Machine
+from tilewright.machine import Machine
 from tilewright.passes.lower import lower
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
@@ -38,18 +38,10 @@ class Kernel:
 
     `described` is the machine that the program was written for; where the target has not its atoms, their products run
     as loops of the same meaning. Code that does not run here is only made where its text or object is asked for.
-    `conditions` are what its copy atoms ask of open sizes: every launch is held to them.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        described: Machine | None,
-        target: CpuTarget,
-        dump: Dump,
-        conditions: tuple[Condition, ...] = (),
-    ):
-        self.program, self.conditions = program, conditions
+    def __init__(self, program: Program, described: Machine | None, target: CpuTarget, dump: Dump):
+        self.program = program
         self.open = open_parameters(program)
         self.machine, self.target = described, target
         self._loop: Program | None = None
@@ -151,7 +143,7 @@ class Kernel:
         kinds: list[TensorType] = [a.type for a in self.program.args]
         if self.open or params:
             names = [a.name or "" for a in self.program.args]
-            found = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params, self.conditions)
+            found = sizes_of(self.program, dict(zip(names, arrays, strict=True)), params)
             values = list(found.values())
             kinds = [k.mapped(Substitution(dict(zip(self.open, values, strict=True)))) for k in kinds]
         staged: list[tuple[Array, Array, Array, str]] = []
@@ -239,7 +231,7 @@ class StagedLaunch:
 
 def _places(kind: TensorType) -> Array:
     """Where each element of a tensor lies."""
-    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     places: Any = np.zeros(shape, np.int64)
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
         places = places + coordinate * step

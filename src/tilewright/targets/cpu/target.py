@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.errors import TargetError
 from tilewright.ir.core import Program
-from tilewright.machine import Condition, Machine
+from tilewright.machine import Machine
 from tilewright.runtime.dump import Dump
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.host import cpu_name, features, host_family, host_machine
@@ -37,16 +37,11 @@ class CpuTarget:
     options: CodeOptions
     why_not: str | None = None
 
-    def kernel(
-        self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
-    ) -> Any:
-        """Machine code of a block or loop program that was written for a machine, or for none.
-
-        A launch is refused where one of the conditions on open sizes does not hold.
-        """
+    def kernel(self, program: Program, described: Machine | None, dump: Dump) -> Any:
+        """Machine code of a block or loop program that was written for a machine, or for none."""
         from tilewright.targets.cpu.native import Kernel
 
-        return Kernel(program, described, self, dump, conditions)
+        return Kernel(program, described, self, dump)
 
     @cached_property
     def runs(self) -> bool:
