@@ -50,7 +50,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
-        return by_mode(logical_divide, layout, tiler, "logical_divide")
+        return by_mode(logical_divide, as_layout(layout), tiler, "logical_divide")
     layout, tiler = as_layout(layout), as_layout(tiler)
     if tiler.has_coordinates:
         return composition(layout, make_layout(tiler, complement(tiler, layout.shape)))
@@ -59,7 +59,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 def _without_last_ones(layout: Layout) -> Layout:
     """The same function of one integer, ending in a mode of more than one element where there is one."""
-    return coalesce(layout) if leaves(layout.shape)[-1] == 1 and size(layout) != 1 else layout
+    return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
 
 @inside_composed
@@ -144,7 +144,7 @@ def logical_product(block: Any, tiler: Any) -> Any:
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
-        return by_mode(logical_product, block, tiler, "logical_product")
+        return by_mode(logical_product, as_layout(block), tiler, "logical_product")
     block, tiler = as_layout(block), as_layout(tiler)
     if block.has_coordinates != tiler.has_coordinates:
         one, other = (block, tiler) if block.has_coordinates else (tiler, block)
