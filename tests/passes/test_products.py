@@ -59,6 +59,27 @@ def test_taps_are_read_where_they_lie(shape, stride, padding, dilation):
     assert re.search(r"mma %\w+ \+= %x_view", text)
 
 
+def test_every_block_of_a_convolution_inside_a_program_ends_where_the_image_does():
+    """Only the first block's loop over taps had limits: the others read what lies before the image."""
+    H, W, C, M, F, G, K = (getattr(tkl.sym, name) for name in ("H", "W", "C", "M", "F", "G", "K"))
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    image = tkw.IndexMapping(2, {H: i // W + j // C // 3 - 1, W: i % W + j // C % 3 - 1, C: j % C}, {M: i, K: j})
+    GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave()
+    def two(
+        x: tkl.Memory[H, W, C, GLOBAL, tkl.f32],
+        w1: tkl.Memory[F, K, GLOBAL, tkl.f32],
+        w2: tkl.Memory[G, F, GLOBAL, tkl.f32],
+        y: tkl.Memory[M, G, GLOBAL, tkl.f32],
+    ):
+        between = tkw.mma(tkw.read(x, mapping=image, otherwise=0), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        tkw.write(tkw.mma(between, tkw.read(w2), tkl.Register[M, G, tkl.f32](0.0)), y)
+
+    kernel = two.bound({H: 9, W: 30, C: 4, M: 270})
+    generally(kernel, integers(9, 30, 4), integers(40, 36), integers(50, 40))
+
+
 def test_a_flat_index_becomes_digits_and_its_loop_goes():
     kernel = kernels.conv((3, 3), "f32", padding=1)
     run = generally(kernel, integers(1, 6, 9, 4), integers(8, 3, 3, 4))
