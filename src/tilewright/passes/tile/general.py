@@ -156,7 +156,7 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.w = Writer()
+        self.w = Writer(None if machine is None else machine.lanes)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
