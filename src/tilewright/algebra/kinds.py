@@ -75,6 +75,10 @@ _ANY: Kind = (is_nested, "an integer, a layout, or nested tuples of them")
 _EXPR: Kind = (_is_expr, "an expression or an integer")
 _LAYOUT: Kind = (_is_layout, "a layout")
 _INTS: Kind = (_is_shape, "an integer or nested tuples of integers")
+_COORDINATE: Kind = (
+    lambda x: is_nested(x, lambda e: (_is_leaf(e) and not isinstance(e, _LEAVES)) or isinstance(e, Expr)),
+    "an integer, an array of integers, or nested tuples of them",
+)
 _SHAPED: Kind = (_is_layout_or_shape, "a layout or a shape")
 _OPERAND: Kind = (lambda x: _is_layout_or_shape(x) or isinstance(x, Swizzle), "a layout, a shape or a swizzle")
 _SYMBOLS: Kind = (_all(Symbol), "a list of symbols")
@@ -95,7 +99,7 @@ KINDS: dict[str, Kind] = {
     "Mapping[Any, Any]": (_values, "a dictionary of symbols (or names) and integers"),
     "Mapping[Any, ExprLike]": (_values, "a dictionary of symbols (or names) and expressions"),
     "Mapping[str, Any] | Iterable[Symbol]": (
-        lambda x: _SYMBOLS[0](x) or (isinstance(x, Mapping) and all(isinstance(k, str) for k in x)),
+        lambda x: all(isinstance(k, str) for k in x) if isinstance(x, Mapping) else _SYMBOLS[0](x),
         "a list of symbols, or a dictionary of names",
     ),
     "Iterable[Symbol]": _SYMBOLS,
@@ -109,6 +113,8 @@ KINDS: dict[str, Kind] = {
     "Literal['block', 'cyclic']": (lambda x: isinstance(x, str), "a text"),
     "as_expr.value": (lambda x: True, ""),
     "stride.x": _LAYOUT,
+    "size.x": (lambda x: is_nested(x, lambda e: _is_expr(e) or _is_layout(e)), "a layout or a shape"),
+    **dict.fromkeys(("idx2crd.idx", "crd2idx.crd", "crd2crd.crd"), _COORDINATE),
     "make_layout.parts": (lambda x: True, ""),
     **dict.fromkeys(
         (
@@ -138,4 +144,5 @@ KINDS: dict[str, Kind] = {
         ),
         _INTS,
     ),
+    **dict.fromkeys(("compatible.a", "compatible.b"), _SHAPED),
 }

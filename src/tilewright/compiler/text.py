@@ -136,6 +136,10 @@ class TextExecutable:
         launched = self.programs.get(op.attrs["program"])
         if launched is None:
             raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
+        if launched.level.name == "host":
+            raise ProgramError(
+                f"launch: {launched.name} is a host program; block and loop programs are launched", op.loc
+            )
         if len(op.operands) != len(launched.args):
             raise ProgramError(
                 f"launch: {launched.name} takes {len(launched.args)} arguments, not {len(op.operands)}", op.loc

@@ -84,7 +84,7 @@ class HostRun:
                 self.arrays[op.results[0]] = _poisoned(shape, kind.dtype.numpy)
                 self.unwritten.add(op.results[0])
             case "table":
-                target = self.arrays[op.operands[0]]
+                target = self._array(op.operands[0], op)
                 self.unwritten.discard(op.operands[0])
                 over = np.indices(target.shape)
                 names = dict(zip((s.name for s in op.attrs["over"]), over, strict=True))
@@ -103,7 +103,14 @@ class HostRun:
                         f"{at_line(op)}: workers {shown(workers)}: at least one is needed, and {WORKERS.rule}", op.loc
                     )
                 self._check_written(op)
-                self.launcher(op.attrs["program"], [self.arrays[v] for v in op.operands], workers, settings, op)
+                self.launcher(op.attrs["program"], [self._array(v, op) for v in op.operands], workers, settings, op)
+
+    def _array(self, value: Value, op: Op) -> Any:
+        """The memory of an argument or a workspace; `bind` is done before there are workspaces outside it."""
+        if value not in self.arrays:
+            which = f"operand {op.operands.index(value)} has no memory yet"
+            raise ExecutionError(f"{at_line(op)}: {which}: `bind` is done first; put its workspace there too", op.loc)
+        return self.arrays[value]
 
     def _check_written(self, op: Op) -> None:
         """That the program does not read a workspace that nothing wrote; what it writes is written then."""

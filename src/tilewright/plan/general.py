@@ -123,8 +123,11 @@ def plan_general(
         for said, done in zip(wanted.lines(), plan.lines(), strict=False):
             if said != done:
                 raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
-        if len(wanted.lines()) != len(plan.lines()):
-            raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
+        lines, mine = wanted.lines(), plan.lines()
+        if len(lines) < len(mine):
+            raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
+        if len(lines) > len(mine):
+            raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
     cycles, bound = _predict(program, sizes, size, machine, widths)
     return GeneralChoice(machine, program.name, plan, widths, tiles, cycles, bound, tuple(refused), tuple(notes))
 
@@ -151,9 +154,10 @@ def plan_of_grid(
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
     said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
     if said != here:
+        hint = "; a plan of products says its `atom`" if wanted.atom is None else ""
         raise ArgumentError(
             f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
-            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order"
+            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{hint}"
         )
     return wanted.axes
 

@@ -1,0 +1,141 @@
+"""Faults that mutated texts and wrong calls found: an error of Python's own, or a message without the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import algebra
+from tilewright.algebra import E, Layout, evaluate, extent, parse_expr, parse_layout, substitute
+from tilewright.compiler.text import compile_text
+from tilewright.errors import (
+    ArgumentError,
+    DimensionMismatch,
+    ExecutionError,
+    ExpressionError,
+    LayoutError,
+    NotExact,
+    ParseError,
+    ProgramError,
+)
+from tilewright.ir.block import parse_block
+from tilewright.ir.loop import parse_loop
+from tilewright.ir.tile import parse_tile
+
+DOUBLE = "block double(%x: in global f32 (N), %y: out global f32 (N))\n  param N = 4\n{\n  map %y = %x + %x\n}\n"
+
+
+@pytest.mark.parametrize("coordinate", [(None, "x"), ("x", 1), ("x",), (0.5,), (None, 1.5), (np.zeros(2),)])
+def test_a_layout_called_with_what_is_no_coordinate(coordinate: Any) -> None:
+    with pytest.raises(LayoutError, match=r"of \(4,8\):\(1,4\): integers are coordinates"):
+        Layout((4, 8))(*coordinate)
+
+
+def test_a_layout_larger_than_offsets_was_accepted() -> None:
+    with pytest.raises(LayoutError, match=r"shape \(4611686018427387904,4611686018427387904\): .* below 2\*\*63"):
+        Layout((1 << 62, 1 << 62))
+
+
+def test_strides_of_two_kinds_name_their_layout() -> None:
+    with pytest.raises(LayoutError, match=r"\(4,4\):\(1@0,11\): a coordinate and the offset 33"):
+        Layout((4, 4), (E(0), 11))(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        (lambda: algebra.size((None, 4)), "None, 4"),
+        (lambda: algebra.size(algebra.Swizzle(1, 0, 2)), r"Swizzle\(1, 0, 2\)"),
+        (lambda: algebra.idx2crd(Layout(4), 4), "Layout"),
+        (lambda: algebra.compatible(Layout(4), algebra.Swizzle(1, 0, 2)), "Swizzle"),
+        (lambda: algebra.make_layout("M + 1"), r"M \+ 1"),
+        (lambda: parse_expr("M + 1", {extent("M"): None}), "<M>"),
+    ],
+)
+def test_wrong_arguments_of_the_algebra_are_named(call: Any, value: str) -> None:
+    with pytest.raises((LayoutError, ArgumentError, ExpressionError), match=value):
+        call()
+
+
+def test_numpys_integers_overflowed_where_pythons_grow() -> None:
+    assert algebra.suffix_product(np.int64(4), start=1 << 70) == 1 << 70
+    assert algebra.signum(np.int64(-4)) == -1
+
+
+def test_operations_on_layouts_take_their_argument_by_name() -> None:
+    assert algebra.flatten(x=((2, 3), 4)) == (2, 3, 4)
+
+
+def test_a_division_that_is_not_exact_names_its_expression() -> None:
+    M = extent("M")
+    with pytest.raises(NotExact, match=r"M / 8: 3 / 8 was said to be exact"):
+        evaluate(M / 8, {M: 3})
+    with pytest.raises(ExpressionError, match=r"M / 8: 5 / 8 is not an integer"):
+        substitute(M / 8, {M: 5})
+
+
+def test_a_text_that_ends_too_early_says_so() -> None:
+    with pytest.raises(ParseError, match=r"line 4: expected an operation; the text ends here\n .* map %y = %x \+ %x"):
+        parse_block(DOUBLE.rsplit("}", 1)[0])
+    with pytest.raises(ParseError, match="the text ends here"):
+        parse_layout("(4,")
+
+
+def test_a_bracket_that_swallows_the_program_is_named() -> None:
+    with pytest.raises(ParseError, match=r"no '\)' closes this; '\{' in line 2 is not closed either"):
+        parse_block("block f(%x: in global f32 (4),\n  for i in 0..4 {\n  %y: out global f32 (4))\n{\n")
+
+
+def test_an_empty_range_in_a_fetch_points_at_its_line() -> None:
+    text = (
+        "loop table(%x: in global i32 (9), %y: out global i32 (9))\n{\n  %s = alloc vector i32 ()\n"
+        "  fetch k in 0..-2 = %x[0]\n  load %s () = %x[k]\n  store %s () -> %y[0]\n}\n"
+    )
+    with pytest.raises(ParseError, match=r"line 4: symbol k: no integer lies between 0 and -3\n .*fetch k in 0\.\.-2"):
+        parse_loop(text)
+
+
+def test_a_requirement_that_never_holds_said_nothing() -> None:
+    with pytest.raises(ArgumentError, match=r"requires 0, which never holds\n .*line 3:\n .*require \(3 == 4\)"):
+        compile_text(DOUBLE.replace("{", "  require (3 == 4)\n{"), "interpreter")
+    with pytest.raises(ArgumentError, match=r"requires P%3 == 0; here N = 4, P = 5"):
+        compile_text(DOUBLE.replace("{", "  let P = N + 1\n  require (P % 3 == 0)\n{"), "interpreter")
+
+
+def test_mistakes_in_the_text_of_a_tile_program_point_at_their_line() -> None:
+    head = "tile f(%x: global f32[M, N], %y: global f32[M]) symbols M, N {\n"
+    text = f"{head}  %0 = read %x : f32[M, N]\n  write %0, %y\n}}\n"
+    with pytest.raises(DimensionMismatch, match=r"line 3:\n    write %0, %y"):
+        tilewright.compile(parse_tile(text), target="executor")
+
+
+HOST = "host twice(%x: in global f32 (M), %y: out global f32 (M))\n  size M\n{\n  BODY\n}\n" + DOUBLE
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        ("launch twice(%x, %y) workers 1", ProgramError, "twice is a host program; block and loop programs"),
+        (
+            "%t = workspace global i32 (M)\n  bind {\n    table %t (i M) = (i)\n  }\n"
+            "  launch double(%x, %y) workers 1 with N = M",
+            ExecutionError,
+            "operand 0 has no memory yet: `bind` is done first",
+        ),
+    ],
+)
+def test_host_programs_that_ended_in_a_key_error(body: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        compile_text(HOST.replace("BODY", body), "interpreter")(np.ones(3, np.float32), np.ones(3, np.float32))
+
+
+def test_options_and_arrays_that_do_not_fit_are_shown() -> None:
+    with pytest.raises(ArgumentError, match=r"workers=3, seed=None: these are for block kernels"):
+        tilewright.compile("", workers=3)
+    with pytest.raises(ArgumentError, match=r"a=\('a', 'b'\) is no array of numbers"):
+        tilewright.matmul(("a", "b"), np.ones((2, 2), np.float32))
+    with pytest.raises(ArgumentError, match=r"axes='': give each of 0, 1"):
+        tilewright.kernels.transpose(axes="")  # type: ignore[arg-type]
