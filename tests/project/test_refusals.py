@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import algebra
 from tilewright.algebra import E, Layout, evaluate, extent, parse_expr, parse_layout, substitute
 from tilewright.compiler.text import compile_text
 from tilewright.errors import (
     ArgumentError,
     DimensionMismatch,
+    DtypeMismatch,
     ExecutionError,
     ExpressionError,
     LayoutError,
@@ -25,6 +28,7 @@ from tilewright.ir.block import parse_block
 from tilewright.ir.loop import parse_loop
 from tilewright.ir.tile import parse_tile
 
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 DOUBLE = "block double(%x: in global f32 (N), %y: out global f32 (N))\n  param N = 4\n{\n  map %y = %x + %x\n}\n"
 
 
@@ -130,6 +134,30 @@ HOST = "host twice(%x: in global f32 (M), %y: out global f32 (M))\n  size M\n{\n
 def test_host_programs_that_ended_in_a_key_error(body: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         compile_text(HOST.replace("BODY", body), "interpreter")(np.ones(3, np.float32), np.ones(3, np.float32))
+
+
+M = tkl.sym.M
+
+
+def test_none_for_a_number_was_an_attribute_error() -> None:
+    @tkw.wave()
+    def scaled(x: tkl.Memory[M, GLOBAL, tkl.f32], by: tkl.i32, y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+        tkw.write(tkw.read(x) * tkw.cast(by, tkl.f32), y)
+
+    run = tilewright.compile(scaled, target="executor")
+    with pytest.raises(ArgumentError, match="argument by is None"):
+        run(np.ones(3, np.float32), None)
+    assert run(np.ones(3, np.float32), 2).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(300, tkl.i8), (-1, tkl.u8), (0.5, tkl.i32), (2**31, tkl.i32)])
+def test_a_number_that_is_none_of_its_element_type_wrapped(value: Any, kind: Any) -> None:
+    @tkw.wave()
+    def filled(y: tkl.Memory[M, GLOBAL, kind]) -> None:
+        tkw.write(tkl.Register[M, kind](value), y)
+
+    with pytest.raises(DtypeMismatch, match=f"{value} is no {kind}, which holds"):
+        tilewright.compile(filled, target="executor")
 
 
 def test_options_and_arrays_that_do_not_fit_are_shown() -> None:

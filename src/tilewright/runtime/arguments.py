@@ -35,7 +35,7 @@ class Arguments:
         self.form = Form(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
-            if argument is not None:
+            if argument is not None or value not in outputs:
                 self.values[value] = self._checked(value, argument)
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
