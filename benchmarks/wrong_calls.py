@@ -3,11 +3,12 @@
     python benchmarks/wrong_calls.py [COUNT] [--kind function] [--seed S] [--first I] [--jobs J] [--show]
     PYTHONPATH=src python3 benchmarks/wrong_calls.py 2000 --seed 1 --jobs 16
 
-None, other types, other counts, other shapes, huge numbers, at random: half of the COUNT calls are of public functions
-(`function`), half of operations on tiles while a kernel is traced (`operation`). A call that Python itself refuses,
-because the number or the names of the arguments do not fit the signature, is drawn again. A message must hold the value
-of an argument, or what is said of it: an array's shape or element type, a type's name (`judging.py`). The exit code is
-1 if there is a finding or a message without the value.
+None, other types, counts and shapes, huge numbers, at random: of the COUNT calls a third are of public functions
+(`function`), a third of operations on tiles while a kernel is traced (`operation`), a third of what was compiled
+(`executable`). A call that Python itself refuses, because the number or the names of the arguments do not fit the
+signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
+element type, a type's name (`judging.py`). The exit code is 1 if there is a finding or, among 500, a message without
+the value.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from judging import Trial, judge, report, run
 
 import tilewright
 from tilewright import algebra, kernels, lang, problems, wave
+from tilewright.compat import wave as compat
 from tilewright.limits import written
 from tilewright.wave.tracer import MemoryArgument, Tile
 
@@ -99,7 +101,8 @@ def functions() -> tuple[tuple[str, Any], ...]:
     """The public functions and classes by name."""
     found: list[tuple[str, Any]] = []
     for part, names in (
-        (tilewright, ("compile", "compile_text", "conv1d", "conv2d", "conv3d", "Conv2d", "Conv", "matmul")),
+        (tilewright, ("compile", "compile_text", "conv1d", "conv2d", "conv3d", "Conv1d", "Conv2d", "Conv3d", "matmul")),
+        (compat, ("wave_compile", "WaveCompileOptions", "ceildiv", "clamp", "get_mfma_load_elems_per_thread")),
         (algebra, tuple(algebra.__all__)),
         (kernels, tuple(kernels.__all__)),
         (problems, tuple(problems.__all__)),
@@ -107,7 +110,12 @@ def functions() -> tuple[tuple[str, Any], ...]:
     ):
         for name in names:
             thing = getattr(part, name)
-            if callable(thing) and name not in LEFT_OUT and not (isinstance(thing, type) and issubclass(thing, Enum)):
+            if (
+                callable(thing)
+                and name not in LEFT_OUT
+                and not isinstance(thing, algebra.Expr)
+                and not (isinstance(thing, type) and issubclass(thing, Enum))
+            ):
                 found.append((f"{part.__name__}.{name}", thing))
     return tuple(found)
 
@@ -124,12 +132,14 @@ def _said_of(value: Any) -> tuple[str, ...]:
     """What a message may say of a value that is wrong: how Python writes it, its text, its type, an array's shape."""
     said = [written(value, 80), str(value)[:80], type(value).__name__]
     if isinstance(value, np.ndarray):
-        said += [str(value.shape), str(value.dtype), "array(", *map(repr, value.flat[:1])]
+        said += [str(value.shape), str(value.dtype), f"f{8 * value.itemsize}", "array(", *map(repr, value.flat[:1])]
     if value is None or (isinstance(value, str | tuple | dict) and not value):
-        said += ["ends", "nothing", "()", "(0,)"]
+        said += ["ends", "nothing", "missing", "expected", "()", "(0,)"]
     if isinstance(value, str):
         said += value.split()
-    if isinstance(value, int | float):
+    if isinstance(value, bool):
+        said.append(str(int(value)))
+    if isinstance(value, int | float | np.number):
         said.append("[]")  # the dimensions of a number
     if isinstance(value, bytes):
         said.append(str(tuple(value)))
@@ -206,7 +216,49 @@ def _operation(rng: random.Random, trial: Trial) -> None:
     made(np.ones((2, 3), np.float32))
 
 
-KINDS: dict[str, Callable[[random.Random, Trial], None]] = {"function": _function, "operation": _operation}
+@cache
+def _executables() -> tuple[tuple[str, Any], ...]:
+    @wave.wave()
+    def scaled(
+        x: lang.Memory[M, N, lang.GLOBAL_ADDRESS_SPACE, lang.f32],
+        by: lang.i32,
+        y: lang.Memory[M, N, lang.GLOBAL_ADDRESS_SPACE, lang.f32],
+    ) -> None:
+        wave.write(wave.read(x) * wave.cast(by, lang.f32), y)
+
+    made = [(f"scaled on {target}", tilewright.compile(scaled, target=target)) for target in ("executor", "cpu")]
+    layer = tilewright.Conv2d(np.ones((4, 3, 3, 2), np.float32), padding=1)
+    text = "block double(%x: in global f32 (4), %y: out global f32 (4))\n{\n  map %y = %x + %x\n}\n"
+    return (*made, ("Conv2d", layer), ("double", tilewright.compile_text(text, "interpreter")))
+
+
+def _executable(rng: random.Random, trial: Trial) -> None:
+    """What was compiled, called wrongly: an argument or two of the right ones are replaced, or one is left out."""
+    name, function = rng.choice(_executables())
+    right = {"Conv2d": [np.ones((1, 4, 5, 2), np.float32)], "double": [np.ones(4, np.float32), np.zeros(4, np.float32)]}
+    args = list(right.get(name, [np.ones((2, 3), np.float32), 3]))
+    options: dict[str, Any] = {}
+    for _ in range(rng.choice((1, 1, 2))):
+        value = rng.choice(VALUES)()
+        match rng.randrange(4):
+            case 0:
+                args.append(value)
+            case 1:
+                options[rng.choice(("out", "by", "y", "debug_logs", "nonsense"))] = value
+            case _:
+                args[rng.randrange(len(args))] = value
+    trial.text = f"{name}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in options.items())])})"
+    trial.values = (*(text for value in (*args, *options.values()) for text in _said_of(value)), *options)
+    trial.values += (str(len(args)), "y")  # too many, too few, or an output twice
+    if _fits(function.__call__, args, options):
+        function(*args, **options)
+
+
+KINDS: dict[str, Callable[[random.Random, Trial], None]] = {
+    "function": _function,
+    "operation": _operation,
+    "executable": _executable,
+}
 
 
 def do(kind: str, number: int, seed: int, trial: Trial) -> None:

@@ -76,7 +76,7 @@ def checked(
 
 
 def _plain(value: Any) -> Any:
-    """The value with Python's integers in place of numpy's, which would wrap or overflow where Python's grow."""
+    """The value with Python's integers in place of numpy's, which would wrap where Python's grow."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return int(value) if isinstance(value, np.integer) else value

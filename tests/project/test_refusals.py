@@ -12,6 +12,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import algebra
 from tilewright.algebra import E, Layout, evaluate, extent, parse_expr, parse_layout, substitute
+from tilewright.compat.wave import WaveCompileOptions, ceildiv, wave_compile
 from tilewright.compiler.text import compile_text
 from tilewright.errors import (
     ArgumentError,
@@ -57,6 +58,9 @@ def test_strides_of_two_kinds_name_their_layout() -> None:
         (lambda: algebra.compatible(Layout(4), algebra.Swizzle(1, 0, 2)), "Swizzle"),
         (lambda: algebra.make_layout("M + 1"), r"M \+ 1"),
         (lambda: parse_expr("M + 1", {extent("M"): None}), "<M>"),
+        (lambda: algebra.tuple_max(()), r"tuple_max of \(\)"),
+        (lambda: algebra.crd2idx(10**18, 10**18, (2, 3)), r"stride \(2, 3\)"),  # took all memory
+        (lambda: algebra.idx2crd(5, (2, 3), (1, 2, 6)), r"\(2, 3\) and stride \(1, 2, 6\)"),
     ],
 )
 def test_wrong_arguments_of_the_algebra_are_named(call: Any, value: str) -> None:
@@ -67,6 +71,26 @@ def test_wrong_arguments_of_the_algebra_are_named(call: Any, value: str) -> None
 def test_numpys_integers_overflowed_where_pythons_grow() -> None:
     assert algebra.suffix_product(np.int64(4), start=1 << 70) == 1 << 70
     assert algebra.signum(np.int64(-4)) == -1
+
+
+def test_lists_are_no_shapes_and_an_empty_layout_divides() -> None:
+    with pytest.raises(LayoutError, match=r"shape_div: a=\[4, 2\] is not an integer or nested tuples"):
+        algebra.shape_div([4, 2], 2)
+    with pytest.raises(LayoutError, match=r"idx2crd: idx=\[1, 2\] is not"):
+        algebra.idx2crd([1, 2], 4)
+    assert algebra.size(algebra.logical_divide((), 1)) == 1
+
+
+def test_wrong_options_of_wave_compile_are_named() -> None:
+    options = WaveCompileOptions(subs={})
+    with pytest.raises(ArgumentError, match="options=True are no WaveCompileOptions"):
+        wave_compile(True, None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="kernel=None is no kernel"):
+        wave_compile(options, None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"subs='M \+ 1' is no dictionary"):
+        WaveCompileOptions("M + 1")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="ceildiv: b='x' is not an integer"):
+        ceildiv(3, "x")  # type: ignore[arg-type]
 
 
 def test_operations_on_layouts_take_their_argument_by_name() -> None:
@@ -147,7 +171,9 @@ def test_none_for_a_number_was_an_attribute_error() -> None:
     run = tilewright.compile(scaled, target="executor")
     with pytest.raises(ArgumentError, match="argument by is None"):
         run(np.ones(3, np.float32), None)
-    assert run(np.ones(3, np.float32), 2).tolist() == [2, 2, 2]
+    with pytest.raises(ArgumentError, match="debug_logs=3 is no dictionary"):
+        run(np.ones(3, np.float32), 2, debug_logs=3)
+    assert run(np.ones(3, np.float32), 2, debug_logs={"before": None}).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(("value", "kind"), [(300, tkl.i8), (-1, tkl.u8), (0.5, tkl.i32), (2**31, tkl.i32)])

@@ -59,7 +59,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 def _without_last_ones(layout: Layout) -> Layout:
     """The same function of one integer, ending in a mode of more than one element where there is one."""
-    return coalesce(layout) if leaves(layout.shape)[-1] == 1 and size(layout) != 1 else layout
+    return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
 
 @inside_composed

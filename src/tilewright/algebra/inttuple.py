@@ -211,7 +211,10 @@ def tuple_max(x: Any) -> int:
     >>> tuple_max(((2, 3), 4))
     4
     """
-    return int(max(_each_leaf(x)))
+    found = list(_each_leaf(x))
+    if not found:
+        raise LayoutError(f"tuple_max of {x}: it has no leaf")
+    return int(max(found))
 
 
 def elem_scale(a: Any, b: Any) -> Any:
@@ -301,10 +304,12 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or len(crd) != len(shape):
             raise LayoutError(f"coordinate {crd} does not fit shape {shape}: the ranks differ")
+        _require_alike(shape, stride)
         return reduce(operator.add, [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)], 0)
     if crd is None:
         return 0
     if isinstance(shape, tuple):
+        _require_alike(shape, stride)
         if not shape:
             return 0
         index: Any = 0
@@ -313,7 +318,17 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
             index = index + crd2idx(crd % extent, s, d)
             crd = crd // extent
         return index + crd2idx(crd, shape[-1], stride[-1])
+    if isinstance(stride, tuple):
+        _require_alike(shape, stride)
     return crd * stride
+
+
+def _require_alike(shape: Any, stride: Any) -> None:
+    """Refuses strides that are not nested as the shape is, looking no deeper than this mode."""
+    if isinstance(shape, tuple) is not isinstance(stride, tuple) or (
+        isinstance(shape, tuple) and len(shape) != len(stride)
+    ):
+        raise LayoutError(f"shape {shown(shape)} and stride {shown(stride)} are not nested alike")
 
 
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
@@ -331,10 +346,12 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutError(f"index {idx} does not fit shape {shape}: the ranks differ")
         strides = (None,) * len(shape) if stride is None else stride
+        _require_alike(shape, strides)
         return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, strides, strict=True))
     if stride is None:
         stride = prefix_product(shape)
     if isinstance(shape, tuple):
+        _require_alike(shape, stride)
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
     if stride == 0:
         return idx * 0

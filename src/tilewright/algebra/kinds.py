@@ -57,7 +57,15 @@ def _all(kind: type) -> Callable[[Any], bool]:
 
 
 def _is_shape(x: Any) -> bool:
-    return is_nested(x, _is_expr)
+    return is_nested(x, _is_expr) and not _has_list(x)
+
+
+def _has_list(x: Any) -> bool:
+    return isinstance(x, list) or (isinstance(x, tuple) and any(map(_has_list, x)))
+
+
+def _is_coordinate(x: Any) -> bool:
+    return isinstance(x, Expr) or (_is_leaf(x) and not isinstance(x, _LEAVES))
 
 
 def _is_layout_or_shape(x: Any) -> bool:
@@ -76,7 +84,7 @@ _EXPR: Kind = (_is_expr, "an expression or an integer")
 _LAYOUT: Kind = (_is_layout, "a layout")
 _INTS: Kind = (_is_shape, "an integer or nested tuples of integers")
 _COORDINATE: Kind = (
-    lambda x: is_nested(x, lambda e: (_is_leaf(e) and not isinstance(e, _LEAVES)) or isinstance(e, Expr)),
+    lambda x: is_nested(x, _is_coordinate) and not _has_list(x),
     "an integer, an array of integers, or nested tuples of them",
 )
 _SHAPED: Kind = (_is_layout_or_shape, "a layout or a shape")

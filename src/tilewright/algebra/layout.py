@@ -266,6 +266,7 @@ def make_layout(*parts: Any) -> Layout:
     >>> make_layout(Layout(4, 2), Layout((2, 4), (1, 8)))
     Layout((4, (2, 4)), (2, (1, 8)))
     """
+    given = parts
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
@@ -276,7 +277,7 @@ def make_layout(*parts: Any) -> Layout:
         return Layout(*parts)
     for part in parts:
         if not isinstance(part, Layout):
-            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {part!r}")
+            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {written(given, 80)}")
     return Layout(tuple(p.shape for p in parts), tuple(p.stride for p in parts))
 
 

@@ -413,6 +413,8 @@ class Executable:
 
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        if debug_logs is not None and not isinstance(debug_logs, dict):
+            raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
         try:
             made = self._run(self._arranged(args, named), debug_logs)
         except ProgramError as fault:

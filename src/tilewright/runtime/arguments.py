@@ -58,7 +58,7 @@ class Arguments:
     def finish_logs(self, logs: dict[str, Any]) -> None:
         """Logged values in the form of the arguments: torch tensors where these are."""
         for entry in logs.values():
-            if isinstance(entry["value"], np.ndarray):
+            if isinstance(entry, dict) and isinstance(entry.get("value"), np.ndarray):
                 entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:
