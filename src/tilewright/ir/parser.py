@@ -60,8 +60,10 @@ class Reader:
 
     def skip(self) -> None:
         """Past white space and comments."""
-        found = _BLANK.match(self.text, self.at)
-        if found is not None:
+        here = self.text[self.at : self.at + 1]
+        if here.isspace() or here == "#":
+            found = _BLANK.match(self.text, self.at)
+            assert found is not None
             self.at = found.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:
@@ -484,6 +486,8 @@ class Reader:
 
     def _stands(self, piece: Piece, spec: OpSpec) -> bool:
         """Whether an optional group is there: its first word or sign stands next."""
+        if piece.what == "operand":
+            return self.peek("%")
         if piece.what == "attribute":
             return self.peek(kind_of(spec.attrs[piece.text]).opens)
         if piece.what in ("literal", "flag") and piece.text.isidentifier():
