@@ -304,14 +304,14 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or len(crd) != len(shape):
             raise LayoutError(f"coordinate {crd} does not fit shape {shape}: the ranks differ")
-        _require_alike(shape, stride)
+        _need_strides(stride, shape)
         return reduce(operator.add, [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)], 0)
     if crd is None:
         return 0
     if isinstance(shape, tuple):
-        _require_alike(shape, stride)
         if not shape:
             return 0
+        _need_strides(stride, shape)
         index: Any = 0
         for s, d in zip(shape[:-1], stride[:-1], strict=True):
             extent = s if type(s) is int else product(s)
@@ -319,16 +319,13 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
             crd = crd // extent
         return index + crd2idx(crd, shape[-1], stride[-1])
     if isinstance(stride, tuple):
-        _require_alike(shape, stride)
+        raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
     return crd * stride
 
 
-def _require_alike(shape: Any, stride: Any) -> None:
-    """Refuses strides that are not nested as the shape is, looking no deeper than this mode."""
-    if isinstance(shape, tuple) is not isinstance(stride, tuple) or (
-        isinstance(shape, tuple) and len(shape) != len(stride)
-    ):
-        raise LayoutError(f"shape {shown(shape)} and stride {shown(stride)} are not nested alike")
+def _need_strides(stride: Any, shape: tuple[Any, ...]) -> None:
+    if not isinstance(stride, tuple) or len(stride) != len(shape):
+        raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
 
 
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
@@ -346,12 +343,14 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutError(f"index {idx} does not fit shape {shape}: the ranks differ")
         strides = (None,) * len(shape) if stride is None else stride
-        _require_alike(shape, strides)
+        _need_strides(strides, shape)
         return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, strides, strict=True))
     if stride is None:
         stride = prefix_product(shape)
+    if idx is None:
+        raise LayoutError("idx2crd of None: an index is an integer")
     if isinstance(shape, tuple):
-        _require_alike(shape, stride)
+        _need_strides(stride, shape)
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
     if stride == 0:
         return idx * 0
@@ -449,6 +448,22 @@ def compatible(a: Any, b: Any) -> bool:
             return False
         return all(compatible(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == product(b))
+
+
+def weakly_compatible(a: Any, b: Any) -> bool:
+    """Whether b is made of whole copies of a: nested like a or deeper, each size a multiple.
+
+    >>> weakly_compatible(4, (2, 6)), weakly_compatible((4, 3), (8, (3, 5))), weakly_compatible((4, 3), (6, 3))
+    (True, True, False)
+    """
+    a, b = shape_of(a), shape_of(b)
+    if isinstance(a, tuple):
+        if not isinstance(b, tuple) or len(a) != len(b):
+            return False
+        return all(weakly_compatible(x, y) for x, y in zip(a, b, strict=True))
+    if a == 0:
+        raise LayoutError("weakly_compatible with 0: nothing is made of copies of it")
+    return bool(product(b) % a == 0)
 
 
 def shape_of(x: Any) -> Any:
