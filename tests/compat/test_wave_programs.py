@@ -23,8 +23,6 @@ i, j, k_, l_ = (tkw.IndexMapping.iterator(n) for n in range(4))
 B, H, M, N, K1, K2, S, U = (getattr(tkl.sym, name) for name in ("B", "H", "M", "N", "K1", "K2", "S", "U"))
 Layout = tkl.MemoryLayout
 
-NOT_NATIVE = "ran natively before products went through blocks of sums; the executor gives the right numbers"
-"""Why a program is expected to fail on the CPU: the mark goes with the fault, since it is strict."""
 
 pytestmark = [
     pytest.mark.parametrize("target", ["executor", "cpu"]),
@@ -129,10 +127,8 @@ def test_backward_attention(target: str) -> None:
         assert np.abs(got - wanted).max() < 1e-4
 
 
-def test_decoding_in_splits_that_waves_reduce(target: str, request: pytest.FixtureRequest) -> None:
+def test_decoding_in_splits_that_waves_reduce(target: str) -> None:
     """Each wave has its own part of K2; U of them, by an alias, are put together by a second kernel."""
-    if target == "cpu":
-        request.applymarker(pytest.mark.xfail(strict=True, reason=NOT_NATIVE))
     block = tkl.sym.BLOCK_K2
     constraints = [
         *(tkw.WorkgroupConstraint(M, 32, 0), tkw.WaveConstraint(M, 16)),
@@ -189,10 +185,8 @@ def test_decoding_in_splits_that_waves_reduce(target: str, request: pytest.Fixtu
         assert np.abs(output[batch] - attention(q[batch], k[batch], v[batch].T)).max() < 5e-3
 
 
-def test_prefill_of_sequences_whose_lengths_are_data(target: str, request: pytest.FixtureRequest) -> None:
+def test_prefill_of_sequences_whose_lengths_are_data(target: str) -> None:
     """Workgroups go over `iters` tiles of the longest sequence; set_symbol ends each where its own length is."""
-    if target == "cpu":
-        request.applymarker(pytest.mark.xfail(strict=True, reason=NOT_NATIVE))
     G, D, E_, Q, OFF = (getattr(tkl.sym, name) for name in ("H_KV", "D_KV", "D_Q", "N_Q", "OFFSET"))
     lengths = np.array([17, 24, 3], np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32)

@@ -411,6 +411,12 @@ class Lowering:
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
         return low, size.value
 
+    def is_known(self, dim: Expr) -> bool:
+        """Whether the current part of a dimension has a width before the program runs."""
+        if dim in self.walking or dim in self.parts:
+            return True
+        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
+
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})

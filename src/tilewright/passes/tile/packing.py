@@ -120,7 +120,9 @@ def pack_before(
 
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
-    """Whether tasks or loops go over something that B does not depend on."""
+    """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
+    if low.machine is not None and low.machine.spaces["shared"].bytes is not None:
+        return True
     moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
 
