@@ -66,7 +66,7 @@ def test_machines_of_many_lanes_multiply_by_their_atoms(row, atom, programs, nam
     found = np.full(wanted.shape, np.nan, wanted.dtype)
     made.bind({**arrays, result: found})()
     np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
-    assert f"using {atom}." in made.text("block")
+    assert re.search(rf"using \w*{atom}\.", made.text("block"))
 
 
 def integers(*shape):
