@@ -389,7 +389,8 @@ def _small_arrays(program: Any) -> list[Any] | None:
 
 def _text_program(text: str, parsed: Parsed) -> None:
     """A block, loop or host text: checked, lowered, interpreted."""
-    from tilewright.compiler.text import LEVELS, compile_text, machine_of
+    from tilewright.compiler.device import machine_of
+    from tilewright.compiler.text import LEVELS, compile_text
     from tilewright.ir.parser import parse_programs
     from tilewright.passes.lower import lower
     from tilewright.targets.registry import native
