@@ -15,6 +15,8 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
+from tilewright.plan.microkernel import microkernel
+from tilewright.targets.registry import machine
 
 _SPEC = importlib.util.spec_from_file_location(
     "random_products", Path(__file__).parents[2] / "benchmarks" / "random_products.py"
@@ -118,3 +120,19 @@ def test_what_several_tasks_read_is_packed_before_they_run():
         run(q, k, v), tilewright.compile(kernels.attention(32, "f32"), target="executor")(q, k, v), rtol=2e-5, atol=2e-5
     )
     assert "launch pack_k" in run.text("host")
+
+
+def test_the_microkernel_follows_the_machine_and_the_sizes():
+    f32, bf16 = tkl.f32, tkl.bf16
+    chosen = {
+        ("x86.avx2", f32, (128, 64, 64)): "avx2.f32",
+        ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
+        ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
+        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, block 32x32",
+        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
+        ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
+        ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
+    }
+    for (row, kind, sizes), wanted in chosen.items():
+        assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
+    assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None

@@ -2,7 +2,7 @@
 
     %s = mma %q, %k, %zero                for f in 0..2 {            blocks of N
                                             for m in 0..4 {          blocks of M
-                                              %sums = alloc register f32 (13, 32) as avx512.f32.c
+                                              %sums = alloc register f32 (13, 32) as ATOM.c
                                               copy %acc_view -> %sums
                                               for e in 0..16 { mma %sums += %q_view * %packed_view ... }
                                               copy %sums -> %acc_view
