@@ -25,7 +25,8 @@ from block_checks import (
 )
 
 from tilewright.check.block import check
-from tilewright.compiler.text import compile_text, machine_of
+from tilewright.compiler.device import machine_of
+from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.ir.verifier import verify
