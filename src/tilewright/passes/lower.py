@@ -20,7 +20,8 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters, parameters
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
-from tilewright.ir.loop import LOOP, VectorType
+from tilewright.ir.loop import LOOP
+from tilewright.ir.loop_types import VectorType
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
@@ -53,6 +54,7 @@ class Lowering:
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine):
         self.program, self.machine, self.here = program, machine, here
+        self.rules: Mapping[str, Callable[[Any, Op], None]] = RULES
         self.vector_bytes = here.limits.vector_bytes or 16
         self.open = frozenset(open_parameters(program))
         self.made = {r: op for op in program.walk() for r in op.results}
@@ -79,11 +81,11 @@ class Lowering:
             )
         for record in self.program.records:
             if record.name == "let":
-                _let(self, record)
+                let(self, record)
         types = [a.type.mapped(self.expr) for a in self.program.args]
         args = tuple(Value(_flat(t), a.name) for a, t in zip(self.program.args, types, strict=True))
         for old, new, kind in zip(self.program.args, args, types, strict=True):
-            self.handles[old] = _memory_of(new, kind)
+            self.handles[old] = memory_of(new, kind)
         body = Block(())
         self.blocks.append(body)
         for op in self.program.body.ops:
@@ -114,7 +116,7 @@ class Lowering:
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return
         try:
-            RULES[op.name](self, op)
+            self.rules[op.name](self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
 
@@ -248,7 +250,8 @@ def _flat(kind: TensorType) -> TensorType:
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
-def _memory_of(buffer: Value, kind: TensorType) -> Memory:
+def memory_of(buffer: Value, kind: TensorType) -> Memory:
+    """The tensor of that type at the start of a buffer."""
     return Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
@@ -257,7 +260,7 @@ def _alloc(low: Lowering, op: Op) -> None:
     if isinstance(kind, TensorType):
         value = low.emit("alloc", type=TensorType("shared", kind.dtype, (as_expr(kind.cosize()),))).results[0]
         value.name = result.name
-        low.handles[result] = _memory_of(value, kind)
+        low.handles[result] = memory_of(value, kind)
         return
     low.handles[result] = _registers(low, kind, result)
 
@@ -326,7 +329,8 @@ def _bitcast(low: Lowering, op: Op) -> None:
     low.handles[op.results[0]] = Memory(value, op.attrs["dtype"], base.shape, base.strides, base.swizzle, base.start)
 
 
-def _let(low: Lowering, op: Op) -> None:
+def let(low: Lowering, op: Op) -> None:
+    """A name: expressions have what it stands for instead."""
     found = op.attrs["symbol"]
     low.meaning = {**low.meaning, found: low.expr(found.definition)}
 
@@ -335,7 +339,7 @@ RULES: dict[str, Callable[[Lowering, Op], None]] = {
     "alloc": _alloc,
     "view": _view,
     "bitcast": _bitcast,
-    "let": _let,
+    "let": let,
     "fill": elementwise.fill,
     "copy": elementwise.copy,
     "map": elementwise.map_,
