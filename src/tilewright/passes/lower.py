@@ -115,8 +115,11 @@ class Lowering:
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return
+        rule = self.rules.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op.name} has no form on {self.here.name} yet; target='interpreter' runs it", op.loc)
         try:
-            self.rules[op.name](self, op)
+            rule(self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
 

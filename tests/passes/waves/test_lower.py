@@ -32,7 +32,7 @@ MANY = [
     ("gemm_hopper_pingpong", {"M": 200, "N": 72, "K": 136, "BN": 64, "STAGES": 2}),
     ("conv_hopper", {"N": 1, "H": 7, "W": 5, "R": 3, "S": 2, "F": 72, "STAGES": 2}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2, "STAGES": 2}),
-    ("conv_hopper_halo", {"N": 3, "H": 5, "W": 4, "C": 64}),
+    ("conv_hopper_halo", {"N": 1, "H": 3, "W": 4, "C": 128}),
 ]
 
 

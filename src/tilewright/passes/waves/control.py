@@ -53,7 +53,11 @@ def for_(low: Waves, op: Op) -> None:
         after, low.flying.groups = low.flying.groups, []
         return inner, after
 
+    before, low.flying.touched = low.flying.touched, set()
     inner, after = written([], ends=False)
+    if any(not low.flying.touched.isdisjoint(g.sums) for g in after):  # assemblers do not follow such sums around
+        inner, after = written([], ends=True)
+    low.flying.touched |= before
     if after:  # the next round begins with what this one leaves under way
         carried = [replace(g, there=~first, releases=list(g.releases), released=list(g.released)) for g in after]
         inner, again = written(carried, ends=False)

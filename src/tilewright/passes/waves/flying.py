@@ -42,23 +42,26 @@ class Flying:
     def __init__(self, low: Waves):
         self.low = low
         self.groups: list[Group] = []
+        self.touched: set[Value] = set()
+        """Sums that something else than a product has looked at, or changed."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
         """Groups, each with sums and factors, were started; stages of the ones before are given back."""
         before = len(self.groups)
         self.groups += [Group(sums, factors, frozenset(rings)) for sums, factors in groups]
         if any(g.releases for g in self.groups[:before]):
-            self._settle(before, ())
+            self._settle(before)
 
     def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
         """Registers are looked at, or changed: the products that concern them must be done."""
         read, written = set(read), set(written)
+        self.touched |= read | written
         last = -1
         for i, g in enumerate(self.groups):
             if (read | written) & set(g.sums) or written & set(g.factors):
                 last = i
         if last >= 0:
-            self._settle(last + 1, tuple(v for g in self.groups[: last + 1] for v in g.sums))
+            self._settle(last + 1)
 
     def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
         """A stage is given back, when the products that read it are done."""
@@ -71,18 +74,19 @@ class Flying:
             self.groups[last].releases.append(give_back)
             self.groups[last].released.append(ring)
             return
-        self._settle(last + 1, ())
+        self._settle(last + 1)
         give_back()
 
     def settle_all(self) -> None:
         """Nothing is under way any more."""
         if self.groups:
-            self._settle(len(self.groups), tuple(v for g in self.groups for v in g.sums))
+            self._settle(len(self.groups))
 
-    def _settle(self, count: int, sums: tuple[Value, ...]) -> None:
+    def _settle(self, count: int) -> None:
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.sums}
-        there = tuple(v for v in dict.fromkeys(sums) if v not in under_way)
+        sums = dict.fromkeys(v for g in done for v in g.sums)
+        there = tuple(v for v in sums if v not in under_way)
         self.low.emit("settle", there, pending=len(self.groups))
         for g in done:
             for give_back in g.releases:

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.algebra import Access, ComposedLayout, has_division, index, linear_form
-from tilewright.algebra.expr import FloorDiv, Mod, Symbol
+from tilewright.algebra import Access, ComposedLayout, has_division, index, linear_form, substitute
+from tilewright.algebra.expr import Expr, FloorDiv, Mod, Symbol, as_expr
+from tilewright.algebra.expr_rules import linear, weighted_sum
 from tilewright.machine import Condition, CopyAtom, CopyRequest, MemoryView, Refused, ViewRequest
 from tilewright.machine.copy import Arguments, Array, table
 from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
@@ -318,6 +319,38 @@ def _walks_at(
     access = Access.of(fixed.coordinates, axes, view.shape, view.strides)
     box = tuple(request.box)
     return _walks(access, box, channel, pixel)
+
+
+def column_of(request: ViewRequest) -> tuple[Im2colMap, Tile, tuple[Expr, ...], tuple[Expr, ...]]:
+    """(map, tile, coordinates, offsets of the tap) of a copy that the conditions above allow, as expressions.
+
+    Coordinates and offsets are those of the first pixel and channel, fastest dimension first.
+    """
+    near, far = sides(request, loads=True)
+    tile = near_tile(request, near, most=2)
+    channel, pixel = tile.order
+    flat = _flat_pixels(request, far, pixel)
+    _, walks = _walks_at(request, flat, tile, "lo")
+    extents = tuple(number(e) for e in reversed(far.shape))
+    strides = tuple(number(s) for s in reversed(far.strides))
+    lower = tuple(walk.low for walk in walks)
+    upper = tuple(
+        walk.low + (walk.count - 1) * walk.step - (extent - 1)
+        for walk, extent in zip(walks, extents[1:-1], strict=True)
+    )
+    steps = tuple(walk.step for walk in walks)
+    shape = (tile.box[channel], tile.box[pixel])
+    tensor_map = Im2colMap(0, extents, strides, lower, upper, steps, *shape, tile.span)
+    begin = {axis: as_expr(0) for axis in request.axes}
+    coordinates, offsets = [], []
+    for d, coordinate in enumerate(reversed(far.coordinates)):
+        constant, terms = linear(coordinate)
+        if 0 < d < len(extents) - 1:  # what does not move along pixels says which tap it is
+            tap = weighted_sum(constant, [(t, c) for t, c in terms if request.axes[pixel] not in t.symbols])
+            offsets.append(tap - walks[d - 1].low)
+            coordinate = coordinate - offsets[-1]
+        coordinates.append(substitute(coordinate, begin))
+    return tensor_map, tile, tuple(coordinates), tuple(offsets)
 
 
 IM2COL = CopyAtom(
