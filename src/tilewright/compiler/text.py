@@ -32,7 +32,10 @@ from tilewright.runtime.dump import Dump
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array
-from tilewright.targets.registry import CPU, check_target, is_native, native
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.gpu.arrays import DeviceArray, array_of, made_like
+from tilewright.targets.gpu.kernel import GpuTarget
+from tilewright.targets.registry import CPU, GPU, check_target, gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -76,7 +79,8 @@ def compile_text(
         raise ArgumentError(f"compile_text takes the text of a program, not {written(text, 60)}")
     if params is not None and not isinstance(params, Mapping):
         raise ArgumentError(f"params={written(params, 60)}: a dictionary of parameters and their values")
-    check_target(target, (INTERPRETER,))
+    if not (isinstance(target, str) and is_gpu(target)):
+        check_target(target, (INTERPRETER, GPU))
     try:
         programs = parse_programs(text, LEVELS)
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
@@ -120,13 +124,20 @@ class TextExecutable:
         self._members: dict[Any, Program] = {}
         self.logs: list[tuple[str, Array]] = []
         self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self._compiler = native(target) if is_native(target) else None
+        self._compiler = self._target(target)
         self._kernel = None if self.main.level is HOST else self._native(self.main)
         for op in self.main.walk():
             if op.name == "launch":
                 self._check_launch(op)
         types = {a.name or "": str(a.type) for a in self.main.args}
         self.__signature__ = signature_of(types, self._outputs, ["params"])
+
+    def _target(self, target: str) -> CpuTarget | GpuTarget | None:
+        """What makes code for the target; None: programs are interpreted."""
+        if is_gpu(target):
+            described = next((m for p in self.programs.values() if (m := machine_of(p)) is not None), None)
+            return gpu(target, described)
+        return native(target) if is_native(target) else None
 
     @property
     def _outputs(self) -> list[str]:
@@ -193,7 +204,7 @@ class TextExecutable:
         for name in made:
             form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
-        found = [form.of(arrays[name]) for name in made]
+        found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
@@ -215,7 +226,7 @@ class TextExecutable:
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
         given = {
-            name: as_array(a, f"{self.name}: argument {name}")
+            name: self._array(a, f"{self.name}: argument {name}")
             for a, name in zip(args, names, strict=False)
             if a is not None or name not in self._outputs
         }
@@ -231,13 +242,22 @@ class TextExecutable:
                 shape = tuple(extent(e, known, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
             else:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
-            arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
+            arrays[arg.name or ""] = (
+                made_like(list(given.values()), shape, arg.type.dtype)
+                if is_gpu(self.target)
+                else np.zeros(shape, arg.type.dtype.numpy)
+            )
         return arrays, [a.name or "" for a in made]
+
+    def _array(self, argument: Any, where: str) -> Any:
+        """The argument as its target takes it: an array of numpy's, or one that lies on a device."""
+        return array_of(argument, where) if is_gpu(self.target) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Array]) -> None:
         """Raises where what is written coincides with itself or with another argument."""
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
-        for name in written:
+        arrays = {name: a for name, a in arrays.items() if isinstance(a, np.ndarray)}
+        for name in (n for n in written if n in arrays):
             require_own_memory(arrays[name], f"{self.name}: argument {name}")
             for other, array in arrays.items():
                 if other != name and share_memory(arrays[name], array):

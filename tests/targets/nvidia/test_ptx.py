@@ -12,8 +12,9 @@ from tilewright.check.block import check
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
+from tilewright.runtime.codegen import HELPER
+from tilewright.targets.nvidia.backend import BACKEND, architecture
 from tilewright.targets.nvidia.im2col import Im2colMap
-from tilewright.targets.nvidia.ptx import architecture, assembly, emitted
 from tilewright.targets.nvidia.tma import TensorMap
 from tilewright.targets.registry import machine
 
@@ -36,12 +37,12 @@ def made(name: str, params: dict[str, int]):
     text = name if "\n" in name else (EXAMPLES / f"{name}.block").read_text()
     program = bind(parse_block(text), params)
     check(program, HOPPER)
-    return emitted(lower_waves(program, HOPPER), HOPPER)
+    return BACKEND.emitted(lower_waves(program, HOPPER), HOPPER)
 
 
 @pytest.mark.parametrize(("name", "params"), LIST)
 def test_examples_become_ptx(name: str, params: dict[str, int]) -> None:
-    text = assembly(made(name, params).text, HOPPER)
+    text = HELPER.ask(BACKEND.request(HOPPER), made(name, params).text).decode()
     assert ".target sm_90a" in text
     assert "wgmma.mma_async" in text
     assert ".local" not in text  # no register array in memory
