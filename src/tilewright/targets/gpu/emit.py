@@ -50,6 +50,8 @@ class Emitted:
     shared_bytes: int
     tasks: int
     parameters: tuple[Parameter, ...]
+    written: tuple[bool, ...]
+    """Of each tensor, whether the kernel writes to it."""
 
 
 class Emitter:
@@ -105,6 +107,7 @@ class Emitter:
             self.shared_bytes,
             self.tasks,
             tuple(self.parameters),
+            tuple(arg.type.role != "in" for arg in self.program.args),
         )
 
     def _branch(self, roles: list[tuple[Op, int, int]], wave: str, apart: int) -> None:

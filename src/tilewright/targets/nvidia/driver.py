@@ -167,15 +167,15 @@ class Launch:
         self.loaded, self.device = loaded, loaded.device
         cu, check = self.device.cu, self.device.check
         self.device.enter()
-        self._moved: list[tuple[Any, np.ndarray[Any, Any]]] = []
+        self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
         self._kept: list[Any] = [arrays]
         pointers = []
-        for array in arrays:
+        for array, written in zip(arrays, emitted.written, strict=True):
             if isinstance(array, DeviceArray):
                 pointers.append(array.pointer)
                 continue
             memory = check(cu.cuMemAlloc(max(16, array.nbytes)), f"{loaded.name}: memory on the device")
-            self._moved.append((memory, array))
+            self._moved.append((memory, array, written))
             pointers.append(int(memory))
         maps = [tensor_map(self.device, p.what, pointers[p.tensor], arrays[p.tensor].dtype) for p in emitted.parameters]
         room = np.zeros(8 * len(pointers) + 64 + MAP_BYTES * len(maps), np.uint8)
@@ -205,17 +205,17 @@ class Launch:
         self.device.enter()
         if self._torch:
             self._config.hStream = cu.CUstream(sys.modules["torch"].cuda.current_stream().cuda_stream)
-        for memory, array in self._moved:
+        for memory, array, _ in self._moved:
             check(cu.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
         check(cu.cuLaunchKernelEx(self._config, self.loaded.function, self._table, 0), name)
         if self._moved:
             check(cu.cuCtxSynchronize(), name)
-        for memory, array in self._moved:
-            if array.flags.writeable:
+        for memory, array, written in self._moved:
+            if written:
                 check(cu.cuMemcpyDtoH(array.ctypes.data, memory, array.nbytes), f"{name}: a copy from the device")
 
     def __del__(self) -> None:
-        for memory, _ in getattr(self, "_moved", ()):
+        for memory, _, _ in getattr(self, "_moved", ()):
             self.device.cu.cuMemFree(memory)
 
 
