@@ -209,6 +209,10 @@ def atomic(agent: Agent, op: Op) -> Steps:
     """One number combined into memory."""
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
+    if "over" in op.attrs:
+        places, active = _places(agent, op, memory)
+        memory.buffer.combine(places[active], source.read(op)[active], op.attrs["how"], agent.clock, op)
+        return
     if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
         return
     place = _single(agent, op, memory)
@@ -223,7 +227,9 @@ def fill(agent: Agent, op: Op) -> Steps | None:
 
 def read(agent: Agent, op: Op) -> Steps | None:
     """A number in a register becomes a value for addresses."""
-    agent.values[op.attrs["symbol"].name] = int(agent.handles[op.operands[0]].read(op))
+    found = agent.handles[op.operands[0]].read(op)
+    lanes: Any = found.astype(np.int64) if found.ndim else int(found)  # one in each lane: addresses differ by lane
+    agent.values[op.attrs["symbol"].name] = lanes
     return None
 
 
@@ -249,7 +255,7 @@ def fetch(agent: Agent, op: Op) -> Steps:
 def while_(agent: Agent, op: Op) -> Steps:
     """The body as long as the number is not zero."""
     for _ in range(1_000_000):
-        if not agent.handles[op.operands[0]].read(op):
+        if not agent.handles[op.operands[0]].read(op).any():
             return
         yield from agent.run(op.blocks[0])
     raise ProgramError(f"{at_line(op)} has run a million times", op.loc)

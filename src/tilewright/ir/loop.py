@@ -29,7 +29,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tilewright.algebra.expr import Const
+from tilewright.algebra.expr import ONE, Const
 from tilewright.algebra.expr_use import evaluate
 from tilewright.errors import DimensionMismatch, DtypeMismatch, OutOfBoundsFault, ProgramError
 from tilewright.ir import block as block_level
@@ -132,7 +132,12 @@ def _compute(op: Op) -> tuple[Any, ...]:
 
 def _atomic(op: Op) -> tuple[Any, ...]:
     value, memory = _vector(op, 0), _memory(op, 1)
-    if value.shape or value.dtype is not memory.dtype or len(op.attrs["at"]) != 1 or op.attrs["how"] not in ATOMICS:
+    if (
+        (value.shape and "over" not in op.attrs)
+        or value.dtype is not memory.dtype
+        or len(op.attrs["at"]) != 1
+        or op.attrs["how"] not in ATOMICS
+    ):
         raise ProgramError(f"atomic: one {memory.dtype} with {', '.join(ATOMICS)}, not {value} with {op.attrs['how']}")
     return ()
 
@@ -176,8 +181,9 @@ def _fill(op: Op) -> tuple[Any, ...]:
 
 def _read(op: Op) -> tuple[Any, ...]:
     found = _vector(op, 0)
-    if found.shape or found.dtype.is_float:
-        raise ProgramError(f"read of {found}: a single integer")
+    one = not found.shape or (isinstance(found, FragmentType) and found.shape[1] == ONE)
+    if not one or found.dtype.is_float:
+        raise ProgramError(f"{op.name} of {found}: a single integer, or one in each lane")
     return ()
 
 
@@ -229,9 +235,9 @@ _SPECS = (
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
     OpSpec(
         "atomic",
-        {"how": "name", "at": "exprs", "when": "expr?"},
+        {"how": "name", "over": "axes?", "at": "exprs", "when": "expr?"},
         result_types=_atomic,
-        notation="atomic {how} $0 -> $1{at}[ if {when}]",
+        notation="atomic {how} $0[ {over}] -> $1{at}[ if {when}]",
     ),
     OpSpec("reduce", {"with": "name"}, result_types=_reduce, notation="reduce $0 -> $1 with {with}"),
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.places import Memory
-from tilewright.passes.waves import moving
+from tilewright.passes.waves import general, moving
 from tilewright.passes.waves.held import Held, Piece, numbered, place
 
 if TYPE_CHECKING:
@@ -69,18 +68,16 @@ def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
 
 def reduce(low: Waves, op: Op) -> None:
     """Within a lane value by value, then between lanes that hold the same row, by shuffles."""
-    if len(op.operands) != 2 or not isinstance(op.attrs["with"], str):
-        raise ProgramError("reduce of a tuple has no form for waves of many lanes yet")
-    source, target = (low.handles[v] for v in op.operands)
-    if not isinstance(source, Held) or not isinstance(target, Held):
-        raise ProgramError("reduce between lanes is from registers to registers here; copy the tensor to registers")
-    along, name = op.attrs["along"], COMBINING[op.attrs["with"]]
+    handles = [low.handles[v] for v in op.operands]
+    plans = _plans(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
+    if plans is None:
+        general.along(low, op)
+        return
+    source, target = handles
+    name = COMBINING[op.attrs["with"]]
     together = Formula(name, (Formula.operand(1), Formula.operand(2)))
-    rows = [_without(source, piece, along) for piece in source.pieces]
-    for piece in target.pieces:
-        wanted = numbered(piece.coordinates, target.shape)
-        total = _within_lanes(low, source, rows, wanted, together)
-        bits = _lanes_between(low, source, along, wanted)
+    for piece, (groups, bits) in zip(target.pieces, plans, strict=True):
+        total = _within_lanes(low, source, groups, together)
         for bit in bits:
             other = low.fragment(source.dtype, len(piece.columns))
             moving.pick(low, other, total, np.arange(len(piece.columns)), bit)
@@ -91,29 +88,47 @@ def reduce(low: Waves, op: Op) -> None:
         low.emit("compute", (piece.fragment, *old, total), formula=formula)
 
 
-def _without(source: Held, piece: Piece, along: int) -> Any:
-    """The number of each element's row: its coordinates without one dimension."""
+Plan = tuple[list[list[Any]], list[int]]
+"""For each piece of the source, which of its values go to each value of the result; and bits of the lane to go over."""
+
+
+def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
+    """How lanes reduce what they hold; None where rows do not lie so that values and shuffles do it."""
+    if not isinstance(source, Held) or not isinstance(target, Held) or not source.dtype.is_float:
+        return None
+    if source.dtype.accumulator is not source.dtype or not all(p.whole for p in target.pieces):
+        return None
+    along = op.attrs["along"]
     kept = [d for d in range(len(source.shape)) if d != along]
-    return numbered(tuple(piece.coordinates[d] for d in kept), tuple(source.shape[d] for d in kept)) + np.zeros(
-        (len(piece.first), len(piece.columns)), np.int64
-    )
+    shape = tuple(source.shape[d] for d in kept)
+    found: list[Plan] = []
+    for piece in target.pieces:
+        wanted = piece.ids(target.shape)
+        groups, held = [], 0
+        for part in source.pieces:
+            rows = numbered(tuple(part.coordinates[d] for d in kept), shape) + np.zeros(part.first.shape, np.int64)
+            mine = [np.nonzero((rows == wanted[:, c : c + 1]).all(axis=0))[0] for c in range(wanted.shape[1])]
+            if len({len(g) for g in mine}) != 1:
+                return None
+            groups.append(mine)
+            held += len(mine[0])
+        bits = _lanes_between(low, source, along, wanted)
+        if bits is None or held == 0 or held << len(bits) != source.shape[along]:
+            return None
+        found.append((groups, bits))
+    return found
 
 
-def _within_lanes(low: Waves, source: Held, rows: list[Any], wanted: Any, together: Formula) -> Value:
+def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: Formula) -> Value:
     """What each lane has of the rows that are wanted, combined."""
     parts: list[Value] = []
-    for piece, mine in zip(source.pieces, rows, strict=True):
-        groups = [np.nonzero((mine == wanted[:, c : c + 1]).all(axis=0))[0] for c in range(wanted.shape[1])]
-        if len({len(g) for g in groups}) != 1:
-            raise ProgramError("reduce: a lane does not hold equally much of each row; convert_layout first")
-        values = moving.values_of(low, piece) if len(groups[0]) else None
-        for k in range(len(groups[0])):
+    for piece, mine in zip(source.pieces, groups, strict=True):
+        values = moving.values_of(low, piece) if len(mine[0]) else None
+        for k in range(len(mine[0])):
             assert values is not None
-            part = low.fragment(source.dtype, wanted.shape[1])
-            moving.pick(low, part, values, np.asarray([g[k] for g in groups]))
+            part = low.fragment(source.dtype, len(mine))
+            moving.pick(low, part, values, np.asarray([g[k] for g in mine]))
             parts.append(part)
-    if not parts:
-        raise ProgramError("reduce: lanes hold rows of the result that they hold nothing of; convert_layout first")
     while len(parts) > 1:  # neighbours first, so that sums do not wait for one another
         for i in range(0, len(parts) - 1, 2):
             low.emit("compute", (parts[i], parts[i], parts[i + 1]), formula=together)
@@ -121,24 +136,19 @@ def _within_lanes(low: Waves, source: Held, rows: list[Any], wanted: Any, togeth
     return parts[0]
 
 
-def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int]:
-    """The bits of the lane in which those differ that hold parts of one row."""
+def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int] | None:
+    """The bits of the lane in which those differ that hold parts of one row; None: waves, or other numbers, do."""
     threads = np.arange(len(wanted))
-    bits, held = [], 0
-    for piece in source.pieces:
-        held += len(piece.columns)
-    rows = int(np.prod(wanted.shape[1:]))
+    bits = []
     column = source.pieces[0].coordinates[along]
     bit = 1
     while bit < len(threads):
         moved = threads ^ bit
         if (wanted[moved] == wanted).all() and (column[moved] != column).any():
             if bit >= low.lanes:
-                raise ProgramError("reduce: a row lies on several waves; convert_layout first")
+                return None
             bits.append(bit)
         bit *= 2
-    if held // rows * (1 << len(bits)) != source.shape[along]:
-        raise ProgramError("reduce: the lanes that share a row do not hold all of it; convert_layout first")
     return bits
 
 
@@ -147,11 +157,16 @@ def broadcast(low: Waves, op: Op) -> None:
     source, target = (low.handles[v] for v in op.operands)
     along = op.attrs["along"]
     if not isinstance(target, Held):
-        raise ProgramError("broadcast is to registers here")
-    for piece in target.pieces:
-        kept = [d for d in range(len(target.shape)) if d != along]
-        row = Piece(piece.fragment, piece.columns, tuple(piece.coordinates[d] for d in kept), piece.first)
-        found = moving.held_as(low, source, row, tuple(target.shape[d] for d in kept))
+        general.broadcast(low, op)
+        return
+    kept = [d for d in range(len(target.shape)) if d != along]
+    shape = tuple(target.shape[d] for d in kept)
+    rows = [Piece(p.fragment, p.columns, tuple(p.coordinates[d] for d in kept), p.first) for p in target.pieces]
+    if isinstance(source, Held) and not all(moving.holds(source, row, shape) for row in rows):
+        general.broadcast(low, op)
+        return
+    for piece, row in zip(target.pieces, rows, strict=True):
+        found = moving.held_as(low, source, row, shape)
         low.flying.touch(written=(piece.fragment,))
         moving.pick(low, piece.fragment, found, np.arange(len(piece.columns)))
 

@@ -36,6 +36,10 @@ class Piece:
         (_, count) = self.fragment.type.shape
         return self.columns == tuple(range(int(count)))
 
+    def ids(self, shape: Sequence[int]) -> Array:
+        """The number of each element in a tensor of that shape, last dimension fastest."""
+        return numbered(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
+
     def taken(self, columns: Array, coordinates: tuple[Array, ...]) -> Piece:
         """Some of its values, seen as elements of a view."""
         chosen = tuple(self.columns[int(c)] for c in columns)
@@ -52,7 +56,7 @@ class Held:
 
     def ids(self, piece: Piece) -> Array:
         """The number of each element of a piece, last dimension fastest."""
-        return numbered(piece.coordinates, self.shape)
+        return piece.ids(self.shape)
 
 
 def numbered(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
@@ -80,17 +84,18 @@ def along(values: Array, axis: Expr) -> Expr | None:
     >>> from tilewright.algebra.expr import index
     >>> print(along(np.array([5, 6, 5, 6, 9, 10, 9, 10]), index("n", 8)))
     4*(n//4) + n%2 + 5
+    >>> print(along(np.array([0, 2, 4, 1, 3, 5]), index("n", 6)))
+    2*(n%3) + n//3
     """
     moved = values - values[0]
     count, stride, terms = len(values), 1, []
     while stride < count:
         step, radix = int(moved[stride]), 1
-        while (
-            stride * radix < count and moved[stride * radix] == step * radix and count % (stride * radix) in (0, count)
-        ):
-            radix += 1
-        while radix > 1 and count % (stride * radix):
-            radix -= 1
+        for more in range(2, count // stride + 1):
+            if moved[stride * (more - 1)] != step * (more - 1):
+                break
+            if count % (stride * more) == 0:
+                radix = more
         if radix == 1:
             return None
         if step:

@@ -19,7 +19,7 @@ from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.lower import Lowering, let, memory_of
 from tilewright.passes.places import Memory, MemoryView
-from tilewright.passes.waves import channels, computing, control, moving, products
+from tilewright.passes.waves import channels, computing, control, general, moving, products
 from tilewright.passes.waves.flying import Flying
 
 EVERYONE = "all"
@@ -244,6 +244,12 @@ RULES: dict[str, Callable[[Any, Op], None]] = {
     "reduce": computing.reduce,
     "broadcast": computing.broadcast,
     "convert_layout": computing.convert_layout,
+    "scan": general.along,
+    "gather": general.gather,
+    "scatter": general.scatter,
+    "atomic": general.atomic,
+    "bitcast": general.bitcast,
+    "while": general.while_,
     "mma": products.mma,
     "for": control.for_,
     "tasks": control.tasks,

@@ -138,7 +138,7 @@ def pick(low: Waves, target: Value, source: Value, columns: Any, apart: int = 0)
 def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], otherwise: float | None = None) -> Value:
     """A fragment whose values are the elements of a tensor where a piece has them."""
     if isinstance(handle, Held):
-        wanted = numbered(piece.coordinates, shape)
+        wanted = piece.ids(shape)
         for source in handle.pieces:
             columns = matching(wanted, handle.ids(source))
             if columns is not None:
@@ -148,6 +148,12 @@ def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], other
     found = low.fragment(handle.dtype, len(piece.columns))
     load(low, handle, found, piece, otherwise)
     return found
+
+
+def holds(handle: Held, piece: Piece, shape: tuple[int, ...]) -> bool:
+    """Whether every lane holds the elements of a piece, in one fragment."""
+    wanted = piece.ids(shape)
+    return any(matching(wanted, handle.ids(source)) is not None for source in handle.pieces)
 
 
 def _where(low: Waves, memory: InMemory, piece: Piece, lane: Symbol, v: Symbol) -> tuple[tuple[Expr, ...], Where]:
@@ -202,13 +208,16 @@ def over_lanes(
         lane, v = low.axes(width)
         number = ((turn * low.group.waves + low.group.wave) * low.lanes + lane) * width + v
         inside = None if count % (threads * width) == 0 else number < count
-        at: list[Expr] = []
-        rest: Expr = number
-        for extent in reversed(shape[1:]):
-            at.append(rest % extent)
-            rest = rest // extent
-        coordinates = (*([rest] if shape else []), *reversed(at))
-        body(lane, v, coordinates, inside)
+        body(lane, v, unravelled(number, shape), inside)
+
+
+def unravelled(number: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+    """The coordinates of an element by its number, last dimension fastest."""
+    at: list[Expr] = []
+    for extent in reversed(shape[1:]):
+        at.append(number % extent)
+        number = number // extent
+    return (*([number] if shape else []), *reversed(at))
 
 
 def fill(low: Waves, op: Op) -> None:

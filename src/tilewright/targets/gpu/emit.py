@@ -291,7 +291,29 @@ class Emitter:
             self.put(value, i, literal(op.attrs["value"], value.type.dtype))
 
     def _read(self, op: Op) -> None:
-        self.w.names[op.attrs["symbol"]] = self.get(op.operands[0])
+        value = op.operands[0]
+        text, kind = self.get(value), value.type.dtype
+        if kind.bits < 32:
+            word = "zext" if kind.numpy.kind in "ub" else "sext"
+            text = self.w.value(f"{word} {element(kind)} {text} to i32")
+        elif kind.bits > 32:
+            text = self.w.value(f"trunc i64 {text} to i32")
+        self.w.names[op.attrs["symbol"]] = text
+
+    def _atomic(self, op: Op) -> None:
+        memory.atomic(self, op)
+
+    def _bitcast(self, op: Op) -> None:
+        source, result = op.operands[0], op.results[0]
+        if source in self.offsets:
+            self.offsets[result] = self.offsets[source]
+        else:
+            self.pointers[result] = self.pointers[source]
+
+    def _while(self, op: Op) -> None:
+        kind = element(op.operands[0].type.dtype)
+        with self.w.rounds(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
+            self._within(op.blocks, op)
 
     def _compute(self, op: Op) -> None:
         target, formula = op.operands[0], op.attrs["formula"]

@@ -131,3 +131,30 @@ def store(e: Emitter, op: Op) -> None:
             continue
         with e.w.when(e.w.condition(run.when)):
             one(run)
+
+
+_ATOMIC = {"add": ("add", "fadd"), "max": ("max", "fmax"), "min": ("min", "fmin")}
+
+
+def atomic(e: Emitter, op: Op) -> None:
+    """Each value is combined into its element as one step."""
+    source, memory = op.operands
+    kind, dtype = element(source.type.dtype), source.type.dtype
+    whole, fraction = _ATOMIC[op.attrs["how"]]
+    word = fraction if dtype.is_float else ("u" + whole if dtype.numpy.kind in "ub" and whole != "add" else whole)
+    axes = e.lane_axis(op)
+    for i in range(e.values(source)):
+        place = swizzled(memory.type.swizzle, e.at_value(op.attrs["at"][0], axes, i))
+        when = None if "when" not in op.attrs else e.at_value(op.attrs["when"], axes, i)
+
+        def one(i: int = i, place: Expr = place) -> None:
+            space = 3 if memory.type.space == "shared" else 1
+            pointer = _pointer(e, memory, place, dtype.numpy.itemsize)
+            text = e.get(source, i)
+            e.w.value(f"atomicrmw {word} ptr addrspace({space}) {pointer}, {kind} {text} monotonic")
+
+        if when is None:
+            one()
+            continue
+        with e.w.when(e.w.condition(when)):
+            one()

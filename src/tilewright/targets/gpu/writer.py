@@ -129,6 +129,19 @@ class LaneWriter(Writer):
         self.line(f"br label %{head}")
         self.label(after)
 
+    @contextmanager
+    def rounds(self, more: Callable[[], str]) -> Iterator[None]:
+        """Rounds as long as a condition, an i1, holds before each."""
+        head, body, after = (self.fresh_label(word) for word in ("head", "body", "after"))
+        self.line(f"br label %{head}")
+        self.label(head)
+        with self.inside():
+            self.line(f"br i1 {more()}, label %{body}, label %{after}")
+            self.label(body)
+            yield
+        self.line(f"br label %{head}")
+        self.label(after)
+
     # -- integer expressions ------------------------------------------------------------------------------------
 
     def narrow(self, e: Expr) -> bool:
