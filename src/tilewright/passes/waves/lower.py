@@ -196,7 +196,7 @@ class Waves(Lowering):
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         found = set()
         for op in self.program.walk() if ops is None else ops:
-            if op.name == "copy" and "by" in op.attrs and self.target.copy_atom(op.attrs["by"]).asynchronous:
+            if op.name == "copy" and "by" in op.attrs and moving.box_copy(self.target, op.attrs["by"]):
                 made = self.chain.made.get(self.chain.root(op.operands[0]))
                 if made is not None and made.name == "wait":
                     found.add(made.operands[0])
@@ -225,7 +225,7 @@ def _read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Va
         found.add(chain.root(root))
 
     for op in program.walk():
-        if op.name == "copy" and "by" in op.attrs and machine.copy_atom(op.attrs["by"]).asynchronous:
+        if op.name == "copy" and "by" in op.attrs and moving.box_copy(machine, op.attrs["by"]):
             note(op.operands[0])
         elif op.name == "mma" and machine.multiply_atom(op.attrs["atom"]).asynchronous:
             for value in op.operands[1:]:

@@ -14,7 +14,7 @@ from tilewright.check.distribution import Placement, placement
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
-from tilewright.machine import RegisterOperand
+from tilewright.machine import Machine, RegisterOperand
 from tilewright.passes.places import Memory, MemoryView, Where, sizes
 from tilewright.passes.waves import channels
 from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
@@ -271,7 +271,7 @@ def copy(low: Waves, op: Op) -> None:
     source, target = (low.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
     by = op.attrs.get("by")
-    if by is not None and low.target.copy_atom(by).asynchronous:
+    if by is not None and box_copy(low.target, by):
         by_itself(low, op, source, target)
     elif isinstance(target, Held):
         for piece in target.pieces:
@@ -330,6 +330,12 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
             )
     if not comes:
         stage.ring.leaving(low)
+
+
+def box_copy(machine: Machine, by: str) -> bool:
+    """Whether an atom copies whole boxes by itself; one that each lane issues is done by loads and stores here."""
+    atom = machine.copy_atom(by)
+    return atom.asynchronous and atom.bytes_moved is None
 
 
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[Expr, bool], ...]:

@@ -67,6 +67,12 @@ class Dialect(Protocol):
     def drain(self, e: Emitter, pending: int) -> None:
         """Until at most so many groups of copies still read."""
 
+    def load(self, e: Emitter, op: Op) -> bool:
+        """Loads a fragment by an instruction of the wave's own; False: by each lane's loads."""
+
+    def store(self, e: Emitter, op: Op) -> bool:
+        """Stores a fragment by an instruction of the wave's own; False: by each lane's stores."""
+
     def multiply(self, e: Emitter, op: Op) -> None:
         """A product."""
 

@@ -280,10 +280,12 @@ class Emitter:
         return Substitution({axes[-1]: as_expr(place)})(e) if axes and axes[-1] in e.symbols else e
 
     def _load(self, op: Op) -> None:
-        memory.load(self, op)
+        if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
+            memory.load(self, op)
 
     def _store(self, op: Op) -> None:
-        memory.store(self, op)
+        if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
+            memory.store(self, op)
 
     def _fill(self, op: Op) -> None:
         value = op.operands[0]

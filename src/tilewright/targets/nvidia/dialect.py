@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.targets.gpu.emit import ALIGNMENT
-from tilewright.targets.nvidia import wgmma
+from tilewright.targets.nvidia import eights, mma, wgmma
 from tilewright.targets.nvidia.boxes import Box, boxes, parameter
 
 if TYPE_CHECKING:
@@ -94,7 +93,8 @@ class Ptx:
             for offset, arrivals in barriers:
                 address = w.value(f"add i32 {e.shared}, {offset}")
                 w.assembly("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", (f"i32 {address}", f"i32 {arrivals}"))
-            w.assembly("fence.mbarrier_init.release.cluster;")
+            if "sm_90" in e.machine.features:
+                w.assembly("fence.mbarrier_init.release.cluster;")
         w.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
@@ -118,8 +118,9 @@ class Ptx:
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
         """mbarrier.try_wait until it says yes."""
+        word = "try" if "sm_90" in e.machine.features else "test"
         text = (
-            "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n"
+            f"{{\n.reg .pred p;\nAGAIN: mbarrier.{word}_wait.parity.shared::cta.b64 p, [$0], $1;\n"
             "@p bra DONE;\nbra AGAIN;\nDONE:\n}"
         )
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {parity}"))
@@ -175,6 +176,14 @@ class Ptx:
         """Groups but the last few have read what they store."""
         e.w.assembly(f"cp.async.bulk.wait_group.read {pending};")
 
+    def load(self, e: Emitter, op: Op) -> bool:
+        """ldmatrix, where the fragment lies so in shared memory."""
+        return eights.load(e, op)
+
+    def store(self, e: Emitter, op: Op) -> bool:
+        """stmatrix, where the fragment lies so in shared memory, and the machine has it."""
+        return "sm_90" in e.machine.features and eights.store(e, op)
+
     # -- arithmetic -----------------------------------------------------------------------------------------
 
     def multiply(self, e: Emitter, op: Op) -> None:
@@ -183,7 +192,7 @@ class Ptx:
         if atom.name.startswith("wgmma."):
             wgmma.multiply(e, op, atom)
             return
-        raise ProgramError(f"the atom {atom.name} has no instructions here yet", op.loc)
+        mma.multiply(e, op, atom)
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """wgmma.wait_group."""

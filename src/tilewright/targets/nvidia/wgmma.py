@@ -8,9 +8,12 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr
 from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.codegen.text import element
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.machine import MultiplyAtom
+from tilewright.targets.nvidia.mma import words
+from tilewright.targets.nvidia.multiply import NAMES
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
@@ -95,12 +98,14 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         factors = [f"i64 {first.text(e, a)}"]
         marks = "l"
     else:
-        words = _words(e, a)
-        factors, marks = [f"i32 {word}" for word in words], ",".join(["r"] * len(words))
+        taken = words(e, a)
+        factors, marks = [f"i32 {word}" for _, word in taken], ",".join(["r"] * len(taken))
     factors.append(f"i64 {second.text(e, b)}")
     inputs = 2 * count
     sums = ", ".join(f"${i}" for i in range(count))
-    kind = f"f32.{atom.a.dtype}.{atom.a.dtype}"
+    name = NAMES.get(atom.a.dtype.name, atom.a.dtype.name)
+    total = element(c.type.dtype)
+    kind, mark = f"{'s32' if total == 'i32' else 'f32'}.{name}.{name}", "r" if total == "i32" else "f"
     m, n, k = atom.shape
     lines = ["{", ".reg .b64 x, y;", "wgmma.fence.sync.aligned;"]
     for step in range(second.steps):
@@ -112,27 +117,16 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
             per = (len(factors) - 1) // second.steps
             left = "{" + ", ".join(f"${inputs + per * step + i}" for i in range(per)) + "}"
             turns = f"{int(second.transposed)}"
-        lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, 1, 1, 1, {turns};")
+        # whether to add; signs, of floats; orders, of 16 bits
+        more = "1" if total == "i32" else "1, 1, 1" if second.size != 2 else f"1, 1, 1, {turns}"
+        lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, {more};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    form = "{" + ", ".join(["float"] * count) + "}"
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + [marks, "l"])
-    operands = (*(f"float {e.get(c, i)}" for i in range(count)), *factors)
+    form = "{" + ", ".join([total] * count) + "}"
+    constraints = ",".join([f"={mark}"] * count + [str(i) for i in range(count)] + [marks, "l"])
+    operands = (*(f"{total} {e.get(c, i)}" for i in range(count)), *factors)
     result = w.assembly("\n".join(lines), constraints, operands, form)
     for i in range(count):
         e.put(c, i, w.value(f"extractvalue {form} {result}, {i}"))
-
-
-def _words(e: Emitter, value: Value) -> list[str]:
-    """A fragment of 16-bit elements as 32-bit words."""
-    from tilewright.codegen.text import element
-
-    kind, w = element(value.type.dtype), e.w
-    found = []
-    for i in range(0, e.values(value), 2):
-        pair = w.value(f"insertelement <2 x {kind}> poison, {kind} {e.get(value, i)}, i32 0")
-        pair = w.value(f"insertelement <2 x {kind}> {pair}, {kind} {e.get(value, i + 1)}, i32 1")
-        found.append(w.value(f"bitcast <2 x {kind}> {pair} to i32"))
-    return found
 
 
 def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
@@ -142,8 +136,11 @@ def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
     if not places:
         e.w.assembly(wait)
         return
-    form = "{" + ", ".join(["float"] * len(places)) + "}" if len(places) > 1 else "float"
-    constraints = ",".join(["=f"] * len(places) + [str(i) for i in range(len(places))])
-    result = e.w.assembly(wait, constraints, tuple(f"float {e.get(v, i)}" for v, i in places), form)
+    kinds = [element(value.type.dtype) for value, _ in places]
+    form = "{" + ", ".join(kinds) + "}" if len(places) > 1 else kinds[0]
+    marks = ["=r" if kind == "i32" else "=f" for kind in kinds]
+    constraints = ",".join(marks + [str(i) for i in range(len(places))])
+    given = tuple(f"{kind} {e.get(v, i)}" for kind, (v, i) in zip(kinds, places, strict=True))
+    result = e.w.assembly(wait, constraints, given, form)
     for n, (value, i) in enumerate(places):
         e.put(value, i, e.w.value(f"extractvalue {form} {result}, {n}") if len(places) > 1 else result)
