@@ -40,8 +40,8 @@ def random_kernel(number: int, seed: int = 0) -> tuple[str, Callable[[], tuple[b
         work = Workload(MatmulProblem((m, k), (k, n)), (kind, kind, "s32" if kind == "s8" else kind))
 
     def compiled() -> tuple[bytes, str]:
-        main = work.compiled().main
-        return main.object_code, main.text("block")
+        kernel = work.compiled()
+        return kernel.object_code, kernel.text("block")
 
     return f"{work.problem} {':'.join(work.types)}", compiled
 

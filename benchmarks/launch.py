@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tilewright
-from tilewright.compiler import text as compiler
+from tilewright.compiler import device, text
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets.cpu import native
 
@@ -66,7 +66,7 @@ def launches() -> Table:
     """A row for each way to call a program that does next to nothing."""
     x, y = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
     bound = {workers: tilewright.compile_text(LITTLE, "cpu", workers=workers).bind(x, y) for workers in (1, None)}
-    kernel, _, _, block = bound[1]._kept
+    kernel, _, _, block, _ = bound[1]._kept
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(kernel.entry)
     plain = per_call(partial(call, ctypes.c_void_p(block.ctypes.data), ctypes.c_int64(0), ctypes.c_int64(1)))
     table = Table(title=f"a launch, microseconds (at most {BUDGET_US:.0f} above the kernel)")
@@ -82,8 +82,9 @@ def launches() -> Table:
 
 
 PARTS = (
-    ("parse + bind", compiler, ("parse_programs", "verify", "bind")),
-    ("check", compiler, ("check",)),
+    ("parse", text, ("parse_programs",)),
+    ("bind", device, ("verify", "bind")),
+    ("check", device, ("check",)),
     ("lower", native, ("lower",)),
     ("emit", native, ("emit",)),
     ("generate", HELPER, ("ask",)),
@@ -148,7 +149,7 @@ def compiles(samples: int) -> Table:
         table.add_column(name, justify="right")
     steps = [step - samples // 2 for step in range(samples)]  # each another width, around that of the key
     found = {
-        key: [parts.compile(text, {**params, "W": params["W"] + step}, target="executor") for step in steps]
+        key: [parts.compile(text, {**params, "W": params["W"] + step}) for step in steps]
         for key, params in KEYS.items()
     }
     best = min(one["probe"] for all_ in found.values() for one in all_)

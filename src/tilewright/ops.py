@@ -20,21 +20,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.algebra.expr import Symbol
-from tilewright.compiler.contraction import ContractionKernel
-from tilewright.compiler.kernels import resolve
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
-from tilewright.plan.contraction import recognise
-from tilewright.plan.opening import opened
 from tilewright.runtime.arrays import empty
+from tilewright.runtime.host import Kept
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.tensors import Form, as_array
-from tilewright.wave import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -94,7 +91,7 @@ class Conv:
         self.activation, self.groups = known_activation(activation), count
         self.out = _out(out_dtype, kind)
         self.bias = None if bias is None else _bias(bias, kind, filters, "filters")
-        self._packed: dict[Any, Array] = {}
+        self._packed: dict[Compiled, Kept] = {}
         self._typical: tuple[int, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,7 +135,7 @@ class Conv:
             )
         return sizes
 
-    def kernel(self, image: Array) -> tuple[ContractionKernel, Array]:
+    def kernel(self, image: Array) -> tuple[Compiled, Array]:
         """The kernel for an image of this shape, and an output for it."""
         sizes = self.sizes(image)
         shape: tuple[int | None, ...] = image.shape[:-1]
@@ -159,7 +156,7 @@ class Conv:
         )
         return made, empty((image.shape[0], *sizes, self.weight.shape[0]), self.out.numpy)
 
-    def bind(self, image: Array, out: Array, kernel: ContractionKernel | None = None) -> Any:
+    def bind(self, image: Array, out: Array, kernel: Compiled | None = None) -> Any:
         """The convolution bound to arrays; a call of the result launches it on what they hold by then.
 
         Both are contiguous, and `out` has memory of its own.
@@ -172,11 +169,11 @@ class Conv:
         if share_memory(out, image):
             raise ArgumentError("out shares memory with x; give them memory of their own")
         made = self.kernel(image)[0] if kernel is None else kernel
-        if made not in self._packed:
-            self._packed[made] = made.pack(self.weight)
-        arrays = {"x": image, "y": out}
+        arrays = {"x": image, "w": self.weight, "y": out}
         if self.bias is not None:
             arrays["bias"] = self.bias
+        if made not in self._packed:
+            self._packed[made] = made.keep(arrays)
         return made.bind(arrays, self._packed[made])
 
 
@@ -305,7 +302,7 @@ def _conv(
     dilation: tuple[int, ...],
     bias: bool,
     activation: str | None,
-) -> ContractionKernel:
+) -> Compiled:
     f, *taps, c = weight
     made = conv_kernel(
         taps,
@@ -320,32 +317,16 @@ def _conv(
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
     usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
-    return _planned(made, {**sizes, "F": f, "CG" if groups > 1 else "C": c}, usual)
+    sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
+    return kernel_for(made, sizes, dynamic=list(usual), constant=["w"])
 
 
 @lru_cache(maxsize=512)
-def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activation: str | None) -> ContractionKernel:
+def _matmul(sizes: tuple[int, ...], dtypes: tuple[str, str], bias: bool, activation: str | None) -> Compiled:
     count, m, k, n = sizes
     made = gemm_kernel("nn", *dtypes, batched=count > 1, bias=bias, activation=activation)
     batch = {"B": count} if count > 1 else {}
-    return _planned(made, {**batch, "M": m, "K": k, "N": n})
-
-
-def _planned(kernel: Kernel, sizes: dict[str, int], typical: dict[str, int] | None = None) -> ContractionKernel:
-    """The kernel's contraction for these sizes, planned and compiled; those with a typical size are open."""
-    program = kernel.trace()
-    known: dict[Any, Any] = dict(program.bindings)
-    named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
-    known |= {named[name]: value for name, value in sizes.items()}
-    bound = resolve(known)
-    if typical:
-        usual = {named[name]: size for name, size in typical.items()}
-        found = opened(program, bound, list(usual), usual)
-    else:
-        found = recognise(program, {s: int(e) for s, e in bound.items()})
-    if isinstance(found, str):
-        raise ArgumentError(f"{program.name}: {found}")
-    return ContractionKernel(found)
+    return kernel_for(made, {**batch, "M": m, "K": k, "N": n})
 
 
 def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tilewright.compiler.text import compile_text
+from tilewright.compiler.text import TextExecutable, compile_text
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FOLDER = Path(__file__).parents[2] / "examples" / "block"
@@ -20,6 +23,35 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def source(name: str) -> str:
     """The text of an example program."""
     return (FOLDER / f"{name}.block").read_text()
+
+
+@lru_cache(maxsize=4)
+def _read(text: str, params: tuple[tuple[str, int], ...]) -> TextExecutable:
+    return compile_text(text, params=dict(params), target="interpreter")
+
+
+def on_interpreter(text: str, workers: int, seed: int, params: dict[str, int] | None = None) -> TextExecutable:
+    """A program under one schedule; it is read and checked once for all schedules it is run under in a row."""
+    program = _read(text, tuple((params or {}).items()))
+    program.workers, program.seed = workers, seed
+    return program
+
+
+def calls(run: Callable[[], object]) -> int:
+    """How many calls of Python functions something takes: work as a number that is the same on every machine."""
+    count = 0
+
+    def seen(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 def small(seed: int, *shape: int, form: Any = BF16, most: int = 1) -> Array:
@@ -81,9 +113,7 @@ class Case:
     def run(self, workers: int = 2, seed: int = 0, text: str | None = None) -> Any:
         """The program's results."""
         found = source(self.name) if text is None else text
-        return compile_text(found, params=self.params, workers=workers, seed=seed, target="interpreter")(
-            *self.arguments
-        )
+        return on_interpreter(found, workers, seed, self.params)(*self.arguments)
 
 
 def gemm(name: str = "gemm_hopper", seed: int = 0, **params: int) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,11 @@ from block_checks import BF16, small, sparse
 
 from tilewright import errors
 from tilewright.compiler.text import LEVELS, compile_text
+from tilewright.ir.binding import bind
+from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
+from tilewright.limits import ELEMENTS
+from tilewright.runtime.host import HostExecutor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -290,19 +295,44 @@ def test_a_problem_without_rows_ends_on_the_host() -> None:
     assert y.shape == (0, 4)
 
 
-def test_what_is_bound_once_is_not_done_again_at_every_launch() -> None:
-    from tilewright.interpret.host import HostRun
-    from tilewright.ir.binding import bind
+class Recording:
+    """A device that only notes what it is asked to launch."""
 
-    launched: list[tuple[str, int, dict[str, int]]] = []
-    program = bind(parse_programs(HOST, LEVELS)[0])
-    arrays = {"x": whole(3, 5), "w": whole(5), "y": whole(3, 5)}
-    run = HostRun(program, arrays, lambda name, _, workers, settings, op: launched.append((name, workers, settings)))
-    assert launched == [("double", 1, {"N": 5})]
-    run.launch()
-    run.launch()
+    room, empty = ELEMENTS, staticmethod(np.empty)
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[str, int, dict[str, int]]] = []
+
+    def prepare(self, program: Any, params: Any) -> Any:
+        def launch(arrays: Any, workers: int, late: Any) -> Any:
+            return lambda: self.launched.append((program.name, workers, {**params, **late}))
+
+        return SimpleNamespace(launch=launch)
+
+
+def recorded(text: str) -> tuple[Recording, HostExecutor]:
+    host, *others = parse_programs(text, LEVELS)
+    device = Recording()
+    return device, HostExecutor(Module.of(bind(host), others), device)
+
+
+def test_what_is_bound_once_is_not_done_again_at_every_launch() -> None:
+    device, executor = recorded(HOST)
+    launch = executor.bind([whole(3, 5), whole(5), whole(3, 5)])
+    assert device.launched == [("double", 1, {"N": 5})]
+    launch()
+    launch()
     each = [("turn", 2, {"M": 3, "N": 5}), ("times", 2, {"M": 3, "N": 5})]
-    assert launched[1:] == each * 2
+    assert device.launched[1:] == each * 2
+
+
+def test_what_is_kept_is_not_done_again_for_other_arguments_unless_it_depends_on_them() -> None:
+    device, executor = recorded(HOST)
+    kept = executor.keep([whole(3, 5), whole(5), whole(3, 5)])
+    for rows, columns, packed in ((3, 5, 0), (7, 5, 0), (3, 4, 1)):
+        device.launched.clear()
+        executor.bind([whole(rows, columns), whole(columns), whole(rows, columns)], kept=kept)
+        assert [name for name, _, _ in device.launched] == ["double"] * packed
 
 
 @pytest.mark.parametrize(
@@ -324,31 +354,22 @@ def test_faults_of_host_programs_are_found(edit: tuple[str, str], error: type[Ex
 
 
 def test_a_workspace_that_is_read_before_it_is_written_is_found() -> None:
-    from tilewright.interpret.host import HostRun
-    from tilewright.ir.binding import bind
-
     for gone in (
         "  launch turn(%x, %order, %half) workers rows with M = M, N = N\n",
         "  table %order (i M) = (M - i - 1)\n",
     ):
         assert gone in HOST
-        for text, whole_again in ((HOST.replace(gone, ""), False), (HOST, True)):
-            programs = {p.name: p for p in parse_programs(text, LEVELS)}
-            roles = {name: [a.type.role for a in p.args] for name, p in programs.items()}
-            arrays = {"x": whole(3, 5), "w": whole(5), "y": whole(3, 5)}
-            run = HostRun(bind(programs["scale"]), arrays, lambda *_: None, roles.__getitem__)
-            if whole_again:
-                run.launch()
-                continue
-            with pytest.raises(errors.UninitialisedFault, match=r"reads %(half|order), which nothing wrote"):
-                run.launch()
+        arrays = [whole(3, 5), whole(5), whole(3, 5)]
+        recorded(HOST)[1].bind(arrays)()
+        with pytest.raises(errors.UninitialisedFault, match=r"reads %(half|order), which nothing wrote"):
+            recorded(HOST.replace(gone, ""))[1].bind(arrays)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (((3, 5), (4,), (3, 5)), "N is 4 here and 5 in an argument before"),
-        (((3, 5), (5,), (4, 5)), "M is 4 here and 3 in an argument before"),
+        (((3, 5), (4,), (3, 5)), "w: dimension 0 is 4, but dimension 1 of x says that N is 5"),
+        (((3, 5), (5,), (4, 5)), "y: dimension 0 is 4, but dimension 0 of x says that M is 3"),
         (((3,), (5,), (3, 5)), "x is float32 of shape (3,)"),
     ],
 )

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_checks import on_interpreter
 from random_programs import random_block_program
 from random_roles import random_role_program
 
 from tilewright import errors
-from tilewright.compiler.text import compile_text
 from tilewright.ir.block import parse_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,7 +25,7 @@ Made = tuple[str, dict[str, Array], dict[str, Array]]
 def results(text: str, arrays: dict[str, Array], names: Any, workers: int, seed: int) -> dict[str, Array]:
     """The outputs of a program, run on copies of the arguments."""
     given = {name: array.copy() for name, array in arrays.items()}
-    program = compile_text(text, workers=workers, seed=seed, target="interpreter")
+    program = on_interpreter(text, workers, seed)
     program(*[given[arg.name or ""] for arg in program.main.args])
     return {name: given[name] for name in names}
 

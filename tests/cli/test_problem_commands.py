@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tilewright.cli.bench import workloads
 from tilewright.cli.peak import fastest_atom, peak_of, peak_text
 from tilewright.cli.timing import FREE, WAITED, Gate, Sample
 from tilewright.cli.workload import Workload, read_problem, read_types
-from tilewright.compiler.contraction import ContractionKernel
+from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.dtypes import dtype
@@ -120,10 +120,10 @@ def test_run_tells_the_time_and_its_share_of_the_peak() -> None:
 
 
 def test_a_wrong_result_is_counted_and_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    bind = ContractionKernel.bind
+    bind = Compiled.bind
 
-    def wrong(self: ContractionKernel, arrays: Any, packed: Any = None) -> Any:
-        launch = bind(self, arrays, packed)
+    def wrong(self: Compiled, arrays: Any, kept: Any = None) -> Any:
+        launch = bind(self, arrays, kept)
 
         def spoilt() -> None:
             launch()
@@ -131,14 +131,14 @@ def test_a_wrong_result_is_counted_and_the_exit_code_is_1(monkeypatch: pytest.Mo
 
         return spoilt
 
-    monkeypatch.setattr(ContractionKernel, "bind", wrong)
+    monkeypatch.setattr(Compiled, "bind", wrong)
     printed, _ = tilewright("run", SMALL, "--check", code=1)
     assert "exact data: 1 of" in printed
     assert "too large" in printed
 
 
 def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ContractionKernel, "bind", lambda self, arrays, packed=None: lambda: None)
+    monkeypatch.setattr(Compiled, "bind", lambda self, arrays, kept=None: lambda: None)
     for dt in ("f32", "s8"):
         printed, _ = tilewright("run", SMALL, "--dt", dt, "--check", code=1)
         assert "differ" in printed
@@ -151,7 +151,7 @@ def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SMALL, "--dt", "f32:f32"), "one type, or three"),
         ((SMALL, "--dt", "u8:s8:s32"), "factors of two types, u8 and s8"),
         ((SMALL, "--target", "toaster"), "target='toaster': there is 'cpu', 'interpreter'"),
-        ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "no atom is named"),
+        ((SMALL, "--plan", "axis rows = (m_1 6): whole"), "plan: its axes are rows 6; here they are"),
         ((SMALL, "--plan", "waves"), "is no statement"),
         ((SMALL, "--plan", PLAN.replace("loop 2, unit", "loop 0, unit")), "at least one element"),
         ((SMALL, "--plan", ""), "the plan is empty"),
@@ -179,7 +179,8 @@ def test_show_prints_texts_that_parse(dt: str) -> None:
     assert why.startswith("conv on ")
     block = tilewright("show", SMALL, "--dt", dt)[0]
     names = [p.name for p in parse_programs(block, {"block": BLOCK})]
-    assert names[-2:] == ["pack", "conv"]
+    assert names[-1] == "conv"
+    assert "pack" in names
     converted = dt == "f16" or (dt == "bf16" and "avx512bf16" not in host.features())
     assert (len(names) > 2) == converted
     loop = tilewright("show", SMALL, "--dt", dt, "--level", "loop")[0]
@@ -197,8 +198,7 @@ def test_the_host_text_is_the_whole_kernel(dt: str, target: str) -> None:
     assert "bind {" in host
     arrays = small(dt).arrays(np.random.default_rng(0), exact=True)
     made = package.compile_text(text, target)
-    shapes = {a.name: tuple(map(int, a.type.shape)) for a in made.main.args}  # digits that lie side by side are one
-    made.bind(*(arrays[name].reshape(shapes[name]) for name in ("x", "w", "y")))()
+    made.bind(*(arrays[name] for name in ("x", "w", "y")))()
     assert np.array_equal(arrays["y"], small(dt).reference(arrays).astype(arrays["y"].dtype))
 
 
@@ -419,11 +419,9 @@ def test_each_row_is_printed_when_it_is_there(tmp_path: Path, monkeypatch: pytes
 
 def test_patience_ends_and_says_what_it_waited_for() -> None:
     calls: list[str] = []
-    probes = iter([1.0, 1.0, 1.0] + [9.0] * 10000)
+    probes = chain([1.0, 1.0, 1.0], repeat(9.0))  # it ends by itself, or never
     gate = Gate(lambda: next(probes), pause=0.0, best=1.0)  # type: ignore[arg-type]
-    start = time.perf_counter()
     gate.take({"ours": lambda: 1e-6}, 5, 0.05, calls.append)
-    assert time.perf_counter() - start < 1.0
     assert calls[0] == "sample 1 of ours"
     assert "a free machine: a probe takes 9.0 times as long as the fastest did" in calls
     assert gate.shortest("ours") == 1e-6

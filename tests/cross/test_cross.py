@@ -172,7 +172,7 @@ PROBLEMS = [
 def test_convolutions_and_products_are_exact(name, problem, dt):
     work = Workload(read_problem(problem), read_types(dt))
     kernel = work.compiled(None, f"cpu:{name}")
-    found = work.check(kernel, np.random.default_rng(1), f"cpu:{name}")
+    found = work.check(kernel, np.random.default_rng(1))
     assert found.passed, found.lines()
 
 

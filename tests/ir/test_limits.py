@@ -145,7 +145,7 @@ def test_huge_allocs_workspaces_workers_and_tasks_are_refused() -> None:
 
 def test_a_program_that_goes_on_and_on_is_ended() -> None:
     made = compile_text(f"{BLOCK}  for t in 0..900, u in 0..900 {{\n  }}\n  fill %y 0\n}}\n", "interpreter")
-    made.steps = 1000
+    made.device.steps = 1000
     with pytest.raises(errors.ExecutionError, match="1000 operations were done, and the program goes on"):
         made(np.ones((4, 8), np.float32))
 

@@ -628,7 +628,7 @@ def test_machines_without_wide_vectors_run_it_too(row):
     shapes = ((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 3), (1, 2, 5, 3))
     arrays = [integers(shape, seed=n) for n, shape in enumerate(shapes)]
     wanted = run(*arrays[:3])
-    program = run._last.lowered.program
+    program = run._last.main
     kernel = Kernel(program, machine(row), cpu_target("cpu"), Dump(None))
     kernel.launch(arrays)()
     np.testing.assert_allclose(arrays[3], wanted, rtol=1e-5, atol=1e-6)

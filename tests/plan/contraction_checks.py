@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
 from tilewright.algebra.expr import Symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.cli.workload import Workload
 from tilewright.compiler.kernels import resolve
 from tilewright.plan.contraction import recognise, size
 
@@ -19,6 +21,14 @@ def recognised(kernel, sizes):
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
     known |= {named[name]: value for name, value in sizes.items() if name in named}
     return recognise(program, {s: int(e) for s, e in resolve(known).items()})
+
+
+class Problem(Workload):
+    """A problem with the contraction that its kernel is."""
+
+    @cached_property
+    def contraction(self):
+        return recognised(*self.kernel)
 
 
 def sums_by_definition(c, arrays):

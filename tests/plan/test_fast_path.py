@@ -14,14 +14,12 @@ from tile_checks import own_cache  # noqa: F401
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.compiler.contraction import ContractionKernel
 from tilewright.compiler.kernels import resolve
+from tilewright.compiler.native import NativeExecutable
 from tilewright.errors import ArgumentError, FastPathLost, NoAtoms
 from tilewright.ir.tile import parse_tile
-from tilewright.kernels.attention import attention
 from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
-from tilewright.plan.contraction import recognise
 from tilewright.targets.cpu.host import host_machine
 from tilewright.targets.registry import machine
 
@@ -154,80 +152,127 @@ def test_a_batch_of_one_is_multiplied():
     np.testing.assert_array_equal(found, wanted)
 
 
+# -- products anywhere in a program -----------------------------------------------------------------------
+
+
+def several(kind=tkl.f32):
+    """Arithmetic on a factor, a product of a product, and a reduction of it, in one kernel."""
+
+    @tkw.wave()
+    def chained(
+        a: tkl.Memory[M, K, GLOBAL, kind],
+        b: tkl.Memory[N, K, GLOBAL, kind],
+        d: tkl.Memory[B, N, GLOBAL, kind],
+        c: tkl.Memory[M, B, GLOBAL, tkl.f32],
+        largest: tkl.Memory[M, GLOBAL, tkl.f32],
+    ):
+        first = tkw.mma(tkw.abs(tkw.read(a)), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+        second = tkw.mma(tkw.cast(first, kind), tkw.read(d), tkl.Register[M, B, tkl.f32](1.0))
+        tkw.write(second, c)
+        tkw.write(tkw.max(second, dim=B), largest)
+
+    return chained
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (5, 7, 3, 11), (33, 20, 17, 40), (67, 96, 64, 34)])
+@pytest.mark.parametrize("kind", [tkl.f32, tkl.bf16])
+def test_several_products_and_what_lies_between_them_keep_atoms(sizes, kind):
+    m, n, k, b = sizes
+    rng = np.random.default_rng(8)
+    inputs = [rng.integers(-1, 2, shape).astype(kind.numpy) for shape in ((m, k), (n, k), (b, n))]
+    found, wanted = through_atoms(several(kind), *inputs)
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon.fullfp16.dotprod"])
+@pytest.mark.parametrize("sizes", [(5, 7, 3, 11), (35, 20, 70, 40)])
+def test_every_cpu_multiplies_several_times(row, sizes):
+    """The block program of each machine gives what the tile program means, on the interpreter."""
+    m, n, k, b = sizes
+    rng = np.random.default_rng(9)
+    inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (b, n))]
+    made = tilewright.compile(several(tkl.bf16), target=f"cpu:{row}")
+    text = made.text("host", {"M": m, "N": n, "K": k, "B": b})
+    assert len(re.findall(r"\bmma %\w+ \+= ", text)) >= 2
+    results = np.full((m, b), np.nan, np.float32), np.full(m, np.nan, np.float32)
+    tilewright.compile_text(text, "interpreter")(*inputs, *results)
+    for mine, theirs in zip(results, tilewright.compile(several(tkl.bf16), target="executor")(*inputs), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_plan_says_by_what_each_product_is_done():
+    rng = np.random.default_rng(8)
+    inputs = [rng.integers(-1, 2, shape).astype(np.float32) for shape in ((19, 9), (7, 9), (5, 7))]
+    run = tilewright.compile(several(), target="cpu")
+    wanted = run(*inputs)
+    first, second = run.text("plan").splitlines()[-2:]
+    assert first.startswith("mma by ")
+    atom = re.fullmatch(r"mma2 by (\S+), block \d+x(\d+)", second)
+    edited = run.text("plan").replace(second, f"mma2 by {atom[1]}, block 3x{atom[2]}").replace(first, "mma by loops")
+    pinned = tilewright.compile(several(), target="cpu", plan=edited)
+    for mine, theirs in zip(pinned(*inputs), wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert pinned.text("plan") == edited
+    assert len(re.findall(r"\bmma %\w+ \+= ", pinned.text("block"))) < len(re.findall(r"\bmma", run.text("block")))
+    for wrong, why in [
+        (second.replace("mma2", "mma3"), "no product mma3; there are mma, mma2"),
+        ("mma2 by nothing.f32, block 1x1", "no multiplication atom 'nothing.f32'"),
+        (f"mma2 by {atom[1]}, block 99x{atom[2]}", "registers must hold them"),
+    ]:
+        with pytest.raises(ArgumentError, match=why):
+            tilewright.compile(several(), target="cpu", plan=edited.replace(edited.splitlines()[-1], wrong))(*inputs)
+
+
 # -- where atoms are lost ---------------------------------------------------------------------------------
 
 
-def sums_twice():
-    """Each factor is doubled inside the loop: no contraction today."""
+def batch_last():
+    """Both factors keep the last dimension of the sum: vectors lie along it, and there is nothing for an atom."""
 
     @tkw.wave()
-    def doubled(
-        a: tkl.Memory[M, K, GLOBAL, tkl.f32], b: tkl.Memory[N, K, GLOBAL, tkl.f32], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    def beside(
+        a: tkl.Memory[M, K, B, GLOBAL, tkl.f32],
+        b: tkl.Memory[N, K, B, GLOBAL, tkl.f32],
+        c: tkl.Memory[M, N, B, GLOBAL, tkl.f32],
     ):
-        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
-        def total(acc):
-            return tkw.mma(tkw.exp(tkw.read(a)), tkw.read(b), acc)  # the author's line
+        zero = tkl.Register[M, N, B, tkl.f32](0.0)
+        tkw.write(tkw.mma(tkw.read(a), tkw.read(b), zero), c)  # the author's line
 
-        tkw.write(total, c)
-
-    return doubled
+    return beside
 
 
 ARRAYS = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
+BATCHED = np.ones((2, 3, 5), np.float32), np.ones((4, 3, 5), np.float32)
 
 
 def test_lost_atoms_are_reported_once_at_the_authors_line():
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
-        run = tilewright.compile(sums_twice(), target="cpu")
-        run(*ARRAYS)
-        run(ARRAYS[0][:1], ARRAYS[1])
+        run = tilewright.compile(batch_last(), target="cpu")
+        run(*BATCHED)
+        run(BATCHED[0][:1].copy(), BATCHED[1])
     (only,) = reported
     assert only.category is FastPathLost
     assert only.filename == __file__
     assert "# the author's line" in Path(__file__).read_text().splitlines()[only.lineno - 1]
-    assert "its loop does more than read and multiply" in str(only.message)
+    assert "both factors keep B, the last dimension of its sum" in str(only.message)
     assert f"not on {host_machine().name}'s " in str(only.message)
     assert "mma" not in run.text("block")
-    np.testing.assert_array_equal(run(*ARRAYS), np.full((2, 4), 3.0))
+    np.testing.assert_array_equal(run(*BATCHED), np.full((2, 4, 5), 3.0))
 
 
-def test_a_text_is_reported_where_it_is_compiled():
-    text = str(sums_twice().trace())
-    with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N\]") as reported:
-        tilewright.compile(text, target="cpu")
+def test_a_text_is_reported_where_it_is_called():
+    run = tilewright.compile(str(batch_last().trace()), target="cpu")
+    with pytest.warns(FastPathLost, match=r"this product .*\n  mma .* : f32\[M, N, B\]") as reported:
+        run(*BATCHED)
     assert reported[0].filename == __file__
 
 
-def test_atoms_that_sizes_lose_are_reported_at_the_first_call():
-    """Whether two dimensions of columns can be one depends on nothing but the plan: none fits."""
-
-    @tkw.wave()
-    def spread(
-        a: tkl.Memory[M, K, GLOBAL, tkl.f32],
-        b: tkl.Memory[N, B, K, GLOBAL, tkl.f32],
-        c: tkl.Memory[M, N, B, GLOBAL, tkl.f32],
-    ):
-        @tkw.iterate(K, init_args=[tkl.Register[M, N, B, tkl.f32](0.0)])
-        def total(acc):
-            return tkw.mma(tkw.read(a), tkw.read(b), acc)
-
-        tkw.write(total, c)
-
-    run = tilewright.compile(spread, target="cpu")
-    a, b = np.ones((2, 3), np.float32), np.ones((4, 5, 3), np.float32)
-    with pytest.warns(FastPathLost, match="columns: they have 2 digits"):
-        found = run(a, b)
-    run(a, b)  # said once: a second time would be an error here
-    np.testing.assert_array_equal(found, np.full((2, 4, 5), 3.0))
-    strict = tilewright.compile(spread, target="cpu", require_atoms=True)
-    with pytest.raises(NoAtoms, match="columns: they have 2 digits"):
-        strict(a, b)
-
-
 def test_require_atoms_refuses_a_program_that_has_none():
-    with pytest.raises(NoAtoms, match="its loop does more than read and multiply") as fault:
-        tilewright.compile(sums_twice(), target="cpu", require_atoms=True)
+    strict = tilewright.compile(batch_last(), target="cpu", require_atoms=True)
+    with pytest.raises(NoAtoms, match="both factors keep B") as fault:
+        strict(*BATCHED)
     assert fault.value.location.file == __file__
 
 
@@ -247,18 +292,16 @@ def test_types_without_atoms_are_nothing_to_report():
     np.testing.assert_array_equal(found, np.full((2, 4), 4))
 
 
-def test_a_plan_without_atoms_was_asked_for():
+def test_loops_that_a_plan_asks_for_are_not_reported():
     kernel = gemm("nt", "f32")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FastPathLost)
-        probe = tilewright.compile(kernel, target="cpu")
-        probe.path = "general"
-        plan = probe.text("plan", {"M": 2, "N": 4, "K": 3})
-    assert "atom" not in plan
+    probe = tilewright.compile(kernel, target="cpu")
+    probe.path = "general"
+    plan = re.sub("mma by .*", "mma by loops", probe.text("plan", {"M": 2, "N": 4, "K": 3}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = tilewright.compile(kernel, target="cpu", plan=plan)(*ARRAYS)
-    np.testing.assert_array_equal(found, np.zeros((2, 4)))
+        run = tilewright.compile(kernel, target="cpu", plan=plan)
+        np.testing.assert_array_equal(run(*ARRAYS), np.zeros((2, 4)))
+    assert "mma" not in run.text("block")
 
 
 def test_programs_without_products_need_no_atoms():
@@ -266,15 +309,9 @@ def test_programs_without_products_need_no_atoms():
     np.testing.assert_allclose(run(np.zeros((2, 4), np.float32)), np.full((2, 4), 0.25))
 
 
-def test_two_products_in_a_program_are_reported_once():
-    with pytest.warns(FastPathLost, match="2 products") as reported:
-        tilewright.compile(attention(4, "f32"), target="cpu")
-    assert len(reported) == 1
-
-
 def test_the_executor_has_no_atoms_to_require():
     with pytest.raises(ArgumentError, match="require_atoms"):
-        tilewright.compile(sums_twice(), require_atoms=True, target="executor")
+        tilewright.compile(batch_last(), require_atoms=True, target="executor")
 
 
 # -- on machines that are described -----------------------------------------------------------------------
@@ -282,14 +319,11 @@ def test_the_executor_has_no_atoms_to_require():
 
 def interpreted_on(row, program, sizes, arrays):
     """The result of a contraction as a machine would do it, on the interpreter; its block program has products."""
-    known = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
-    bound = resolve({**program.bindings, **{known[name]: n for name, n in sizes.items()}})
-    kernel = ContractionKernel(recognise(program, {s: int(e) for s, e in bound.items()}), machine=machine(row))
-    text = kernel.text("host")
+    made = NativeExecutable(program, resolve(program.bindings), "interpreter", machine=machine(row))
+    text = made.of_sizes(sizes).text("host")
     assert re.search(r"\bmma %\w+ \+= ", text)
     run = tilewright.compile_text(text, "interpreter")
-    shapes = {a.name: tuple(map(int, a.type.shape)) for a in run.main.args}
-    run.bind(*(arrays[name].reshape(shape) for name, shape in shapes.items()))()
+    run.bind(*(arrays[a.name] for a in run.main.args))()
 
 
 @pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512f", "x86.avx512", "x86.amx", "aarch64.neon"])

@@ -45,7 +45,7 @@ def script(text: str, *arguments: str, **variables: str) -> subprocess.Completed
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -163,7 +163,7 @@ def test_forks_while_other_threads_launch_and_compile() -> None:
                 for bound in bounds: bound()
                 assert (compile_text(affine(3, i), "cpu")(x) == x * 3 + i).all()
                 os._exit(7)
-            for _ in range(400):
+            for _ in range(6000):
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid: break
                 time.sleep(0.05)

@@ -17,7 +17,7 @@ from native_checks import succeeds
 from open_programs import AFFINE, BF16, CONV, POINTWISE, PRODUCT, Problem, small
 
 from tilewright.compiler.text import compile_text
-from tilewright.errors import MissingAtomWarning, ProgramError
+from tilewright.errors import ArgumentError, MissingAtomWarning
 from tilewright.runtime.codegen import HELPER
 from tilewright.targets.cpu import host
 
@@ -477,7 +477,26 @@ block add(%x: in global f32 (M), %y: out global f32 (M))
             assert np.array_equal(z, x + 2 * np.arange(n)), target
 
 
-def test_host_programs_read_sizes_and_have_none_open() -> None:
-    text = "host f(%x: in global f32 (A))\n  param K in 1..4\n  size A\n{\n}\n"
-    with pytest.raises(ProgramError, match=r"K in 1\.\.4: a host program reads its sizes off its arguments: `size K`"):
-        compile_text(text, target="interpreter")
+def test_open_parameters_of_a_host_program_are_sizes_with_limits() -> None:
+    text = """host f(%x: in global f32 (A, 3), %y: out global f32 (3*A))
+  param A in 1..5, K in 1..4
+{
+  %flat = reshape %x [3*A]
+  launch add(%flat, %y) workers 1 with M = 3*A, K = K
+}
+
+block add(%x: in global f32 (M), %y: out global f32 (M))
+  param M in 1..100, K
+{
+  map over (i M) %y = %x + f32([K*i])
+}
+"""
+    for target in ("interpreter", "cpu"):
+        program = compile_text(text, target)
+        for n, k in ((2, 1), (4, 3)):
+            x = small(n, 3)
+            assert np.array_equal(program(x, params={"K": k}), x.reshape(-1) + k * np.arange(3 * n)), target
+        with pytest.raises(ArgumentError, match=r"x: dimension 0 is 5; f takes A in 1\.\.5"):
+            program(small(5, 3), params={"K": 1})
+        with pytest.raises(ArgumentError, match="f needs a value for K, which no shape tells"):
+            program(small(2, 3))

@@ -307,6 +307,9 @@ class Const(Expr):
     def __bool__(self) -> bool:
         return self.value != 0
 
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 class Symbol(Expr):
     """A named integer with what is known of it; made by `symbol`, `index` and `extent`.
@@ -324,6 +327,9 @@ class Symbol(Expr):
     @property
     def symbols(self) -> frozenset[Symbol]:
         return frozenset((self,))
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def background(self) -> frozenset[Symbol]:

@@ -158,6 +158,11 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
     if not isinstance(symbols, Mapping):
         symbols = {s.name: s for s in symbols}
     body = text.strip()
+    known = symbols.get(body)
+    if isinstance(known, Expr):  # most of a program's expressions are one name or number
+        return known
+    if _NUMBER.fullmatch(body):
+        return as_expr(int(body))
     _require_limits(body)
     try:
         tree = ast.parse(body, mode="eval").body
@@ -167,6 +172,7 @@ def parse_expr(text: str, symbols: Mapping[str, Any] | Iterable[Symbol]) -> Expr
     return _Reader(body, symbols).read(tree)
 
 
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _DIGITS = re.compile(r"\d+")
 _OPERATOR = re.compile(r"[-+*/%^<>=!~&|,]|\b(?:and|or|not|if|lambda|for)\b")
 

@@ -88,7 +88,7 @@ class _Held:
 
 @lru_cache(maxsize=1024)
 def _placement(found: RegisterType, held: _Held | None) -> Placement:
-    shape = numbers(found.shape, str(found))
+    shape = numbers(found.shape, found)
     spread = found.distribution
     if spread is None:
         raise ProgramError(f"{found} has no distribution of its own")
@@ -102,7 +102,7 @@ def _placement(found: RegisterType, held: _Held | None) -> Placement:
     name, _, operand = spread.operand.rpartition(".")
     if operand not in ("a", "b", "c"):
         raise ProgramError(f"{found}: {spread.operand} must end in .a, .b or .c, an operand of an atom")
-    waves = (1, 1) if spread.waves is None else numbers(spread.waves, str(found))
+    waves = (1, 1) if spread.waves is None else numbers(spread.waves, found)
     if len(waves) != 2:
         raise ProgramError(f"{found}: waves are given as (rows, columns)")
     try:

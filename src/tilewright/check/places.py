@@ -73,7 +73,7 @@ class Places:
             whole: TensorType = channel.operands[op.results.index(value)].type
             kind = TensorType(whole.space, whole.dtype, whole.shape[1:], whole.steps[1:], whole.swizzle)
         offset: Any = 0
-        for coordinate, step in zip(coordinates, numbers(kind.steps, str(kind)), strict=True):
+        for coordinate, step in zip(coordinates, numbers(kind.steps, kind), strict=True):
             offset = offset + coordinate * step
         return kind, np.broadcast_to(np.asarray(offset), np.broadcast_shapes(*(np.shape(c) for c in coordinates)))
 
@@ -82,7 +82,7 @@ class Places:
 
         None where some lanes hold more of the view than others. The view is looked at in the first round of all loops.
         """
-        shape = numbers(value.type.shape, str(value.type))
+        shape = numbers(value.type.shape, value.type)
         coordinates: tuple[Any, ...] = tuple(np.indices(shape))
         op = self.made.get(value)
         while op is not None and op.name in ("view", "bitcast"):

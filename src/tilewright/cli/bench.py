@@ -161,8 +161,7 @@ def measured(
     error = library.difference(out, forms)
     if error > library.tolerance(work):
         raise ArgumentError(f"the results differ: by {error:.1e} of their size")
-    c = kernel.contraction
-    peak = peak_of(c.a.dtype, c.b.dtype)
+    peak = peak_of(*work.factors(kernel))
     gate = Gate(peak, best=probes.get(peak.atom, math.inf))
     name = min(forms, key=lambda form: min(shortest(forms[form]) for _ in range(2)))
     peer = forms[name]

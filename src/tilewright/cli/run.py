@@ -12,7 +12,7 @@ from tilewright.errors import TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.cli.workload import Workload
-    from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.compiler.compiled import Compiled
 
 ROUNDS = 10
 
@@ -57,38 +57,36 @@ def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, time
     known_target(target)
     work = Workload(read_problem(problem), read_types(dt))
     before = time.perf_counter()
-    kernel = work.compiled(plan)
+    kernel = work.compiled(plan, target)
     compiled = time.perf_counter() - before
     rows = [("problem", str(work.problem)), ("types", ":".join(work.types)), ("target", target)]
     rows += [("plan", str(kernel.plan) + (", given" if plan is not None else ""))]
     rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
     typer.echo("\n".join(f"{name:<9} {value}" for name, value in rows))
     typer.echo(("without --plan:\n" if plan is not None else "") + kernel.explain())
-    passed = _checked(work, kernel, target) if check else True
+    passed = _checked(work, kernel) if check else True
     if timed:
-        _timed(work, kernel, target)
+        _timed(work, kernel)
     return passed
 
 
-def _checked(work: Workload, kernel: ContractionKernel, target: str) -> bool:
+def _checked(work: Workload, kernel: Compiled) -> bool:
     import numpy as np
 
-    found = work.check(kernel, np.random.default_rng(0), target)
+    found = work.check(kernel, np.random.default_rng(0))
     typer.echo("\n".join(found.lines()))
     return found.passed
 
 
-def _timed(work: Workload, kernel: ContractionKernel, target: str) -> None:
+def _timed(work: Workload, kernel: Compiled) -> None:
     import numpy as np
 
     from tilewright.cli.peak import peak_of
     from tilewright.cli.timing import shortest
-    from tilewright.cli.workload import launch_on
 
-    launch = launch_on(target, kernel, work.arrays(np.random.default_rng(0), exact=False))
+    launch = kernel.bind(work.arrays(np.random.default_rng(0), exact=False))
     launch()
-    c = kernel.contraction
-    peak = peak_of(c.a.dtype, c.b.dtype)
+    peak = peak_of(*work.factors(kernel))
     best, rate = float("inf"), 0.0
     for _ in range(ROUNDS):
         rate = max(rate, peak.rate(5))

@@ -71,21 +71,20 @@ def show(
 
 def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
     from tilewright.cli.workload import Workload, read_problem, read_types
-    from tilewright.compiler.host import block_texts
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
     machine = _machine(target, level)
     work = Workload(read_problem(problem), read_types(dt))
     if level == "tile":
-        return str(work.traced[0])
+        return str(work.traced)
     if level in MACHINE_CODE:
         return work.compiled(plan, target).text(level)
     kernel = work.planned(machine, plan)
     if level == "plan":
         given = "without --plan:\n" if plan is not None else ""
         return "\n".join([*kernel.plan.lines(), "", f"{given}{kernel.explain()}"])
-    return "\n".join(block_texts(kernel)) if level == "block" else kernel.text(level)
+    return "\n".join(map(str, kernel.module.programs.values())) if level == "block" else kernel.text(level)
 
 
 def _machine(target: str, level: str) -> Machine:

@@ -6,7 +6,6 @@ rows of numbers, a batch of them one after another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -34,9 +33,10 @@ from tilewright.problems import (
 from tilewright.runtime.arrays import placed
 
 if TYPE_CHECKING:
-    from tilewright.compiler.contraction import ContractionKernel
+    from tilewright.compiler.compiled import Compiled
+    from tilewright.ir.core import Program
+    from tilewright.ir.dtypes import DType
     from tilewright.machine import Machine
-    from tilewright.plan.contraction import Contraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -86,17 +86,16 @@ class Workload:
         n, c, *image = p.x_shape
         return {"x": (n, *image, c), "w": (p.oc, *p.k, p.ic_per_group), "y": (n, *p.o, p.oc)}
 
-    @cached_property
-    def traced(self) -> tuple[Any, dict[Any, int]]:
-        """The kernel's tile program, and a number for each of its sizes."""
-        from tilewright.algebra.expr import Symbol
-        from tilewright.compiler.kernels import resolve
+    @property
+    def traced(self) -> Program:
+        """The kernel's tile program."""
+        program: Program = self.kernel[0].trace()
+        return program
 
-        kernel, sizes = self._kernel()
-        program = kernel.trace()
-        named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols if isinstance(s, Symbol)}
-        known = {**program.bindings, **{named[name]: value for name, value in sizes.items()}}
-        return program, {s: int(e) for s, e in resolve(known).items()}
+    @cached_property
+    def kernel(self) -> tuple[Any, dict[str, int]]:
+        """The kernel, and a number for each of its sizes."""
+        return self._kernel()
 
     def _kernel(self) -> tuple[Any, dict[str, int]]:
         """(kernel, sizes by name)."""
@@ -139,28 +138,29 @@ class Workload:
                 )
         return axes, p.m
 
-    @cached_property
-    def contraction(self) -> Contraction:
-        """The contraction that the kernel is."""
-        from tilewright.plan.contraction import recognise
+    def compiled(self, plan: str | None = None, target: str = "cpu") -> Compiled:
+        """The kernel for a target, by the best plan or a given one; its second factor is constant."""
+        return self._compiled(plan, target=target)
 
-        program, sizes = self.traced
-        found = recognise(program, sizes)
-        if isinstance(found, str):
-            raise ArgumentError(f"{program.name}: {found}")
-        return found
-
-    def compiled(self, plan: str | None = None, target: str = "cpu") -> ContractionKernel:
-        """The kernel's machine code for a target, by the best plan or a given one."""
-        from tilewright.compiler.contraction import ContractionKernel
-
-        return ContractionKernel(self.contraction, _plan_text(plan), target)
-
-    def planned(self, machine: Machine, plan: str | None = None) -> ContractionKernel:
+    def planned(self, machine: Machine, plan: str | None = None) -> Compiled:
         """The kernel as a machine would do it, without machine code."""
-        from tilewright.compiler.contraction import ContractionKernel
+        return self._compiled(plan, machine=machine)
 
-        return ContractionKernel(self.contraction, _plan_text(plan), machine=machine)
+    def _compiled(self, plan: str | None, **where: Any) -> Compiled:
+        from tilewright.compiler.native import kernel_for
+
+        kernel, sizes = self.kernel
+        _, second, _ = self.shapes
+        return kernel_for(kernel, sizes, plan=_plan_text(plan), constant=[second], **where)
+
+    def factors(self, kernel: Compiled) -> tuple[DType, DType]:
+        """The element types that are multiplied: those of both factors, or what they are converted to first."""
+        from tilewright.ir.dtypes import element_type
+
+        if kernel.contraction is not None:
+            return kernel.contraction.a.dtype, kernel.contraction.b.dtype
+        left, right = (element_type(_NAMES.get(name, name), "--dt") for name in self.types[:2])
+        return left, right
 
     def arrays(self, rng: np.random.Generator, exact: bool) -> Arrays:
         """Both factors, with exact or with real data, and an output full of NaN (of the outermost integer)."""
@@ -193,16 +193,16 @@ class Workload:
         adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
         return real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
 
-    def check(self, kernel: ContractionKernel, rng: np.random.Generator, target: str = "cpu") -> Checks:
+    def check(self, kernel: Compiled, rng: np.random.Generator) -> Checks:
         """Runs the kernel on exact and on real data, and compares."""
         arrays = self.arrays(rng, exact=True)
         *_, out = arrays.values()
-        launch_on(target, kernel, arrays)()
+        kernel.bind(arrays)()
         wanted = self.reference(arrays).astype(out.dtype)
         wrong = int(np.count_nonzero(out != wanted))
         arrays = self.arrays(rng, exact=False)
         *_, out = arrays.values()
-        launch_on(target, kernel, arrays)()
+        kernel.bind(arrays)()
         exact = self.reference(arrays)
         if dtype(self.types[2]).is_integer:
             share = float(np.count_nonzero(out != exact.astype(out.dtype)) > 0) * 2
@@ -245,24 +245,7 @@ def _plan_text(plan: str | None) -> str | None:
 
 def known_target(target: str) -> None:
     """Refuses a target that there is not."""
-    from tilewright.compiler.text import INTERPRETER
+    from tilewright.compiler.device import INTERPRETER
     from tilewright.targets.registry import check_target
 
     check_target(target, (INTERPRETER,))
-
-
-def launch_on(target: str, kernel: ContractionKernel, arrays: Arrays) -> Callable[[], Any]:
-    """The kernel bound to arrays on a target: machine code, or its block programs on the interpreter."""
-    from tilewright.compiler.host import host_text
-    from tilewright.compiler.text import compile_text
-    from tilewright.targets.registry import is_native
-
-    known_target(target)
-    if is_native(target):
-        return kernel.bind(arrays)
-    made = compile_text(host_text(kernel), target)
-    c = kernel.contraction
-    shapes = {o.name: o.shape for o in (c.a, c.b, c.out, *c.extras)}
-    named = [a.name or "" for a in made.main.args]
-    launch: Callable[[], Any] = made.bind(*[arrays[name].reshape(shapes[name]) for name in named])
-    return launch

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.block.kernel import Kernel
-from tilewright.compiler.text import INTERPRETER, TextExecutable
+from tilewright.compiler.device import INTERPRETER
+from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ProgramError
 from tilewright.targets.registry import CPU, check_target
 

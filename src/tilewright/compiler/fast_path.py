@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 from tilewright.errors import FastPathLost, NoAtoms
-from tilewright.interpret.grid import is_grid
 from tilewright.ir.core import Op, Program
 from tilewright.ir.location import Location, author_location
 from tilewright.ir.printer import op_text
 from tilewright.machine import Machine
-from tilewright.plan.contraction import why_never
-
-GRID = "it is a grid program: its workgroups are part of its meaning"
+from tilewright.plan import microkernel
 
 
-def why_never_fast(program: Program) -> str | None:
-    """Why no sizes give a program's products atoms; None where there are no products, or where sizes decide."""
-    if not any(op.name == "mma" for op in program.walk()):
-        return None
-    return GRID if is_grid(program) else why_never(program)
-
-
-def report_loss(program: Program, why: str, machine: Machine, *, required: bool) -> None:
+def report_loss(program: Program, lost: Mapping[Op, str], machine: Machine, *, required: bool) -> None:
     """Warns, at the author's line, of the first product that runs without atoms though the machine has some for its
     types; with `required`, every product without them is a `NoAtoms`.
     """
-    for product in (op for op in program.walk() if op.name == "mma"):
+    for product, why in lost.items():
         atoms = atoms_for(product, machine)
         if required:
             there = f"{machine.name}'s {', '.join(atoms)}" if atoms else f"atoms: {machine.name} has none for its types"
@@ -42,14 +33,7 @@ def report_loss(program: Program, why: str, machine: Machine, *, required: bool)
 
 def atoms_for(product: Op, machine: Machine) -> list[str]:
     """The atoms that take a product's types, as they are or converted to the type of its sum."""
-    a, b, c = (value.type.dtype for value in product.operands)
-    wide = c.accumulator
-    taken = {(a, b), (wide, wide)} if max(a.bits, b.bits) <= wide.bits else {(a, b)}
-    return [
-        atom.name
-        for atom in machine.multiply.values()
-        if (atom.a.dtype, atom.b.dtype) in taken and atom.c.dtype is wide
-    ]
+    return [atom.name for atom in microkernel.atoms_for(machine, *microkernel.types_of(product, swapped=False))]
 
 
 def _warn(what: str, op: Op) -> None:

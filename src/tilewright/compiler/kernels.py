@@ -185,18 +185,9 @@ def _executable(
     return NativeExecutable(program, known, target, plan, dynamic, require_atoms, lenient)
 
 
-def restored(
-    program: Program,
-    target: str,
-    plan: Any,
-    dynamic: tuple[str, ...],
-    require_atoms: bool = False,
-    lenient: bool = False,
-) -> Executable:
-    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
-    known = resolve(program.bindings)
-    left = _dynamic(program, known, dynamic, target)
-    return _executable(program, known, target, plan, left, require_atoms, lenient)
+def restored(program: Program, lenient: bool) -> Executable:
+    """An executable by what made it."""
+    return Executable(program, resolve(program.bindings), lenient)
 
 
 def _program_of(kernel: Any) -> Program:
@@ -449,7 +440,7 @@ class Executable:
         return self.text()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (self.program, EXECUTOR, None, (), False, self.lenient)
+        return restored, (self.program, self.lenient)
 
     def __repr__(self) -> str:
         return self._shown("the executor")

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.compiler.contraction import ContractionKernel
-from tilewright.compiler.fast_path import report_loss, why_never_fast
-from tilewright.compiler.host import host_of_one
-from tilewright.compiler.kernels import Executable, restored
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.device import INTERPRETER
+from tilewright.compiler.fast_path import report_loss
+from tilewright.compiler.kernels import Executable, resolve
 from tilewright.compiler.symbols import refuse_unknown
-from tilewright.errors import ArgumentError, ExecutionError
+from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.attrs import attr_symbols
 from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.ir.printer import program_symbols
+from tilewright.ir.tensors import TensorType
+from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
-from tilewright.passes.tile.general import Lowered
-from tilewright.plan.general import GeneralChoice
 from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
-from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import native
+from tilewright.targets.registry import CPU, is_native, native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
@@ -48,37 +47,33 @@ class NativeExecutable(Executable):
         dynamic: Collection[Symbol] = (),
         require_atoms: bool = False,
         lenient: bool = False,
+        *,
+        constant: Collection[str] = (),
+        machine: Machine | None = None,
     ):
         super().__init__(program, known, lenient)
         self.dynamic = tuple(dynamic)
-        self.target = target
+        self.target = target if machine is None else INTERPRETER
+        self._constant, self._machine = frozenset(constant), machine
         self.plan = parse_plan(plan) if isinstance(plan, str) else plan
         self._grid = is_grid(program)
         self._free = {op for op in program.walk() if op.name == "iterate" and _is_free(program, op)}
         self.path = "best"
-        self.why = ""
-        self._kernels: dict[Any, Compiled | CompiledContraction] = {}
-        self._last: Compiled | CompiledContraction | None = None
+        self._kernels: dict[Any, Compiled] = {}
+        self._last: Compiled | None = None
         self._require_atoms, self._reported = require_atoms, False
-        why = why_never_fast(program)
-        if why is not None:
-            self._report_loss(why)
 
-    def _report_loss(self, why: str) -> None:
-        """Says, once, that products run without atoms; not where a plan or a test asked for that."""
-        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+    def _report_loss(self, lost: Mapping[Op, str]) -> None:
+        """Says, once, that products run without atoms; not where a plan asked for that."""
+        asked = self.plan is not None and any(p.atom is None for p in self.plan.products)
         if self._require_atoms or not (asked or self._reported):
-            self._reported = True
-            here = native(self.target)
-            report_loss(self.program, why, here.machine, required=self._require_atoms)
+            self._reported = self._reported or bool(lost)
+            report_loss(self.program, lost, self.machine, required=self._require_atoms)
 
-    def block(
-        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
-    ) -> Lowered:
-        """The block program of the general path for these sizes; with `logs`, it keeps what debug_log asks for."""
-        found = run(self._job(symbols, shapes, logs=logs, general=True)).lowered
-        assert found is not None
-        return found
+    @property
+    def machine(self) -> Machine:
+        """The machine that it is planned for."""
+        return self._machine or native(self.target if is_native(self.target) else CPU).machine
 
     def _job(
         self,
@@ -86,28 +81,32 @@ class NativeExecutable(Executable):
         shapes: Mapping[Value, tuple[int, ...]],
         *,
         logs: bool,
-        general: bool = False,
     ) -> Job:
-        here = native(self.target)
         free = {op for op in self._free if not (logs and _keeps_tiles(self.program, op))}
-        general = general or self.path == "general"
         derived = {s: e for s, e in self.known.items() if s not in symbols} if self._grid else None
         return Job(
-            here.machine,
+            self.machine,
             self.program,
             symbols,
             shapes,
             free,
             logs,
             self.plan,
-            general_only=general,
+            general_only=self.path == "general",
             workgroups=derived,
             lenient=self.lenient,
+            arguments=self._arguments({a: tuple(map(as_expr, shape)) for a, shape in shapes.items()}),
+            constant=self._constant,
         )
+
+    def _arguments(self, shapes: Mapping[Value, tuple[Expr, ...]]) -> tuple[Value, ...]:
+        """The arguments of the host program: tensors of these shapes, scalars too."""
+        args = self.program.args
+        return tuple(Value(TensorType("global", a.type.dtype, shapes[a], role="in"), a.name) for a in args)
 
     def compiled(
         self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]], *, logs: bool = False
-    ) -> Compiled | CompiledContraction:
+    ) -> Compiled:
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
             longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
@@ -117,19 +116,28 @@ class NativeExecutable(Executable):
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
         if found is None:
-            dump = Dump.of(self.name)
-            job = run(self._job(symbols, shapes, logs=logs), dump.write)
-            self.why = job.why
+            job = run(self._job(symbols, shapes, logs=logs), Dump.of(self.name).write)
             if job.lowered is not None and not logs:
-                self._report_loss(job.why)
-            found = (
-                Compiled(job, self.target, dump) if job.lowered is not None else CompiledContraction(job, self.target)
-            )
-            self._kernels[key] = found
+                self._report_loss(job.lowered.lost)
+            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, shapes, logs))
         self._last = found
         return found
 
-    def _open(self, symbols: Mapping[Symbol, int]) -> CompiledContraction:
+    def _again(
+        self, symbols: Mapping[Symbol, int], shapes: Mapping[Value, tuple[int, ...]] | None, logs: bool
+    ) -> tuple[Any, ...]:
+        """What makes a member again, in another process too: its sizes go by name, its arguments by place."""
+        named = {s.name: n for s, n in symbols.items()}
+        return self, named, None if shapes is None else [shapes[a] for a in self.program.args], logs
+
+    def again(self, named: Mapping[str, int], shapes: list[tuple[int, ...]] | None, logs: bool) -> Compiled:
+        """The member for these sizes; `shapes` are those of the arguments, None where a call tells them."""
+        symbols = {s: named[s.name] for s in (program_symbols(self.program) | set(self.known)) if s.name in named}
+        if shapes is None:
+            return self._open(symbols)
+        return self.compiled(symbols, dict(zip(self.program.args, shapes, strict=True)), logs=logs)
+
+    def _open(self, symbols: Mapping[Symbol, int]) -> Compiled:
         """The machine code for all values of the dynamic sizes: made once for the others, planned for the first."""
         left = {s: e for s, e in self.known.items() if s not in self.dynamic}
         fixed = {s: n for s, n in symbols.items() if s not in self.dynamic and not left.get(s, ONE).symbols}
@@ -144,11 +152,14 @@ class NativeExecutable(Executable):
             if isinstance(contraction, str):
                 names = ", ".join(s.name for s in self.dynamic)
                 raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
-            here = native(self.target)
-            job = Job(here.machine, given=self.plan, contraction=contraction)
-            found = CompiledContraction(run(job, Dump.of(self.name).write), self.target)
-            self._kernels[key] = found
-        assert isinstance(found, CompiledContraction)
+            renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))
+            measures = Substitution(known)
+            shapes = {a: tuple(renamed(measures(d)) for d in _measured(a)) for a in self.program.args}
+            arguments = self._arguments(shapes)
+            job = Job(self.machine, given=self.plan, contraction=contraction, arguments=arguments)
+            job.constant = self._constant
+            again = self._again(symbols, None, False)
+            found = self._kernels[key] = Compiled(run(job, Dump.of(self.name).write), self.target, again)
         self._last = found
         return found
 
@@ -163,10 +174,7 @@ class NativeExecutable(Executable):
         """How the program is done, for the sizes used last: its plan, the time it should take, what was refused."""
         if self._last is None:
             return f"{self.name} has no sizes yet: call it first, or ask for text(level, sizes)"
-        if isinstance(self._last, CompiledContraction):
-            return self._last.kernel.explain()
-        why = f"no single contraction: {self.why}" if self.why else ""
-        return "\n".join(filter(None, [self._last.choice.explain(), why]))
+        return self._last.explain()
 
     def benchmark(self, *args: Any, seconds: float = 0.2, **named: Any) -> dict[str, float]:
         """Seconds of a call on these arguments, outputs too: the shortest, the median, and how many were taken."""
@@ -182,16 +190,15 @@ class NativeExecutable(Executable):
         if level not in LEVELS:
             raise ArgumentError(f"level={level!r}: there are {', '.join(map(repr, LEVELS))}")
         if symbols is not None:
-            return self._of_sizes(symbols).text(level)
+            return self.of_sizes(symbols).text(level)
         if self._last is None:
             raise ArgumentError(
                 f"{self.name} has no sizes yet: call it first, or give them, text({level!r}, {{M: 64}})"
             )
         return self._last.text(level)
 
-    def _of_sizes(self, symbols: Mapping[Any, int]) -> Compiled | CompiledContraction:
-        from tilewright.compiler.kernels import resolve
-
+    def of_sizes(self, symbols: Mapping[Any, int]) -> Compiled:
+        """The kernel for these sizes, which are those that shapes would tell."""
         named = {k if isinstance(k, str) else k.name: n for k, n in symbols.items()}
         every = {s for d in self._measures() if d is not None for s in d.symbols} | set(self.known)
         refuse_unknown(self.name, named, sorted(s.name for s in every))
@@ -223,7 +230,20 @@ class NativeExecutable(Executable):
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
             return lambda: None
-        return self.compiled(self._sizes(bound), self._shapes(bound)).bound(bound.values, self.outputs)
+        return self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+
+    def _bound(self, bound: Arguments, found: Compiled, logged: list[Array]) -> Callable[[], None]:
+        """A kernel bound to the arguments of a call."""
+        given = [np.asarray(bound.values[a]).astype(a.type.dtype.numpy, copy=False) for a in self.program.args]
+        params = None
+        if found.contraction is not None and found.contraction.parameters:
+            names = [s.name for s in found.contraction.parameters]
+            params = {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
+        return found.executor.bind([*given, *logged], params)
+
+    def _opened(self) -> list[Symbol]:
+        """The sizes that are left to calls, in the order of a program's parameters."""
+        return sorted(self.dynamic, key=lambda s: s.name)
 
     def _sizes(self, bound: Arguments) -> dict[Symbol, int]:
         """The sizes of a call; scalar arguments count among them where workgroups and loops depend on them."""
@@ -249,141 +269,69 @@ class NativeExecutable(Executable):
             logs = {}
         if not bound.is_empty:
             found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
-            found.bound(bound.values, self.outputs)(logs)
+            logged = found.made_logs()
+            self._bound(bound, found, logged)()
+            if logs is not None:
+                found.report_logs(logged, logs)
         self._finish_logs(bound, logs)
         return bound.finish()
 
     def __reduce__(self) -> tuple[Any, ...]:
         dynamic = tuple(s.name for s in self.dynamic)
         made_of = (self.program, self.target, self.plan, dynamic, self._require_atoms, self.lenient)
-        return restored, made_of, {"path": self.path}
+        return _restored, (*made_of, self._constant, self._machine), {"path": self.path}
 
     def __repr__(self) -> str:
         return self._shown(self.target)
 
 
-class Compiled:
-    """One member of the family: a block program and its machine code."""
+def kernel_for(
+    kernel: Any,
+    sizes: Mapping[str, int],
+    *,
+    target: str = CPU,
+    machine: Machine | None = None,
+    plan: str | Plan | None = None,
+    dynamic: Collection[str] = (),
+    constant: Collection[str] = (),
+) -> Compiled:
+    """A tile kernel for sizes by name, planned and compiled.
 
-    def __init__(self, job: Job, target: str, dump: Dump):
-        assert job.lowered is not None
-        assert isinstance(job.choice, GeneralChoice)
-        self.lowered, self.choice = job.lowered, job.choice
-        lowered = job.lowered
-        self.kernel = native(target).kernel(lowered.program, job.machine, dump)
-        (tasks,) = (op for op in lowered.program.body.ops if op.name == "tasks")
-        self.tasks = prod(int(r.hi) for r in tasks.attrs["ranges"])
+    Of `dynamic` sizes the given ones are typical: it is planned for them and runs for all. `constant` arguments do not
+    change once they are bound. With a `machine` it is planned for that one, whatever this CPU is, and its block
+    programs run on the interpreter.
 
-    def text(self, level: str) -> str:
-        """The program on a level."""
-        if level == "plan":
-            return "\n".join(self.choice.plan.lines()) + "\n"
-        if level == "block":
-            return str(self.lowered.program)
-        if level == "host":
-            return host_of_one(self.lowered.program)
-        return str(getattr(self.kernel, {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]))
-
-    @property
-    def object_code(self) -> bytes:
-        """Its object code."""
-        found: bytes = self.kernel.object
-        return found
-
-    def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Bound:
-        """The program bound to arrays and numbers; call it as often as wanted."""
-        staged = Staged(self.lowered, values, outputs)
-        return Bound(staged, self.kernel.launch(staged.arrays, self.tasks))
-
-
-class CompiledContraction:
-    """One member of a family of contractions: planned, its second factor packed at every call."""
-
-    def __init__(self, job: Job, target: str):
-        self.kernel = ContractionKernel.of(job, target)
-
-    def text(self, level: str) -> str:
-        """The kernel on a level."""
-        return self.kernel.text(level)
-
-    @property
-    def object_code(self) -> bytes:
-        """The main program's object code."""
-        return self.kernel.main.object_code
-
-    def bound(self, values: Mapping[Value, Any], outputs: tuple[Value, ...]) -> Callable[..., None]:
-        """The program bound to arrays; call it as often as wanted."""
-        given = {a.name or "": np.asarray(v) for a, v in values.items()}
-        held = {name: np.ascontiguousarray(array) for name, array in given.items()}
-        written = {a.name or "" for a in outputs}
-        c = self.kernel.contraction
-        packed = empty(self.kernel.packed_shape, self.kernel.packed_dtype.numpy)
-        repack, launch = self.kernel.packing(held[c.b.name], packed), self.kernel.bind(held, packed)
-
-        def run(logs: dict[str, Any] | None = None) -> None:
-            for name, array in given.items():
-                if held[name] is not array and name not in written:
-                    held[name][...] = array
-            repack()
-            launch()
-            for name in written:
-                if held[name] is not given[name]:
-                    given[name][...] = held[name]
-
-        return run
-
-
-class Bound:
-    """Machine code bound to arrays: a call runs it on what they hold by then."""
-
-    def __init__(self, staged: Staged, launch: Callable[[], None]):
-        self.staged, self.launch = staged, launch
-
-    def __call__(self, logs: dict[str, Any] | None = None) -> None:
-        """Runs it; `logs` receives what debug_log keeps."""
-        self.staged.run(self.launch, logs)
-
-
-class Staged:
-    """The arguments of a tile program as arrays for its block program, in order.
-
-    Arrays that do not lie in memory as they should are copied before each run, and back after it.
+    >>> from tilewright.kernels.gemm import gemm
+    >>> kernel_for(gemm("nn", "f32"), {"M": 3, "N": 4, "K": 5}, target="interpreter", constant=["b"])
+    <kernel gemm(a: f32[3, 5], b: f32[5, 4], c: f32[3, 4]) by ... on interpreter>
     """
+    return _restored(kernel.trace(), target, plan, tuple(dynamic), False, False, constant, machine).of_sizes(sizes)
 
-    def __init__(self, lowered: Lowered, values: Mapping[Value, Any], outputs: tuple[Value, ...]):
-        self.lowered = lowered
-        self._copies: list[tuple[Array, Array, bool]] = []
-        self.arrays: list[Array] = []
-        for arg in lowered.arguments:
-            given = np.asarray(values[arg]).astype(arg.type.dtype.numpy, copy=False)
-            array = given
-            if not (given.flags.c_contiguous and given.flags.aligned):
-                array = np.empty(given.shape, given.dtype)
-                self._copies.append((given, array, arg in outputs))
-            self.arrays.append(array)
-        self._logs = [np.empty(log.shape, log.dtype.numpy) for log in lowered.logs]
-        self._faults = np.zeros(len(lowered.faults), np.int32)
-        self.arrays += [*self._logs, *([self._faults] if lowered.faults else [])]
 
-    def run(self, launch: Callable[[], None], logs: dict[str, Any] | None = None) -> None:
-        """Runs a launch on the arrays, and raises what the program reports."""
-        for given, array, _ in self._copies:
-            array[...] = given
-        for log, kept in zip(self.lowered.logs, self._logs, strict=True):
-            kept[...] = np.nan if log.dtype.is_float else 0
-        self._faults[...] = 0
-        launch()
-        for given, array, written in self._copies:
-            if written:
-                given[...] = array
-        for number, fault in zip(self._faults, self.lowered.faults, strict=True):
-            if number:
-                raise ExecutionError(fault.what, fault.op.loc)
-        for log, kept in zip(self.lowered.logs, self._logs, strict=True):
-            if logs is not None:
-                logs[log.label] = {"value": kept.copy()}
-                if log.names:
-                    logs[log.label]["iteration_dimensions"] = list(log.names)
+def _restored(
+    program: Program,
+    target: str,
+    plan: str | Plan | None,
+    dynamic: tuple[str, ...],
+    require_atoms: bool,
+    lenient: bool,
+    constant: Collection[str],
+    machine: Machine | None,
+) -> NativeExecutable:
+    """An executable by what made it; machine code is compiled when it is called, or found in the cache."""
+    known = resolve(program.bindings)
+    named = {s.name: s for a in program.args for d in getattr(a.type, "dims", ()) for s in d.symbols}
+    opened = [named[name] for name in dynamic]
+    return NativeExecutable(
+        program, known, target, plan, opened, require_atoms, lenient, constant=constant, machine=machine
+    )
+
+
+def _measured(arg: Value) -> list[Expr]:
+    """The extents of an argument; none of a scalar."""
+    if not isinstance(arg.type, MemoryType):
+        return []
+    return [d if size is None else size for d, size in zip(arg.type.dims, arg.type.sizes, strict=True)]
 
 
 def _is_free(program: Program, op: Op) -> bool:

@@ -6,41 +6,31 @@ what a program means and reports what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tilewright.check.block import check
-from tilewright.check.loop import check_loop
+from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.interpret import loop as loop_interpreter
-from tilewright.interpret.block.run import HANDLERS, interpret
-from tilewright.interpret.host import HostRun
-from tilewright.ir.binding import allowed, bind, open_parameters, parameters
+from tilewright.ir.binding import allowed, open_sizes, parameters
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op, Program
+from tilewright.ir.core import Program
 from tilewright.ir.host import HOST
 from tilewright.ir.loop import LOOP
+from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
-from tilewright.ir.verifier import verify
-from tilewright.limits import BUFFER, ELEMENTS, STEPS, WORKERS, Limit, written
-from tilewright.machine import Condition, Machine
+from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, signature_of
-from tilewright.runtime.dump import Dump
+from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array
-from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.gpu.arrays import DeviceArray, array_of, made_like
-from tilewright.targets.gpu.kernel import GpuTarget
-from tilewright.targets.registry import CPU, GPU, check_target, gpu, is_gpu, is_native, native
-from tilewright.targets.registry import machine as machine_named
+from tilewright.targets.registry import CPU, GPU, check_target, is_gpu
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
-INTERPRETER = "interpreter"
 
 
 def compile_text(
@@ -57,7 +47,8 @@ def compile_text(
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
     them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
     everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
-    programs for every machine. `workers` is how many workgroups share the tasks: two on the interpreter, one for each
+    programs for every machine; "gpu" is the GPU at hand, "gpu:NAME" code for one that can be read everywhere.
+    `workers` is how many workgroups share the tasks: two on the interpreter, one for each
     core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
     for all.
 
@@ -93,17 +84,6 @@ def restored(text: str, target: str, params: dict[str, int], workers: int | None
     return compile_text(text, target, params, workers=workers, seed=seed)
 
 
-def machine_of(program: Program) -> Machine | None:
-    """The machine that a program's header names."""
-    record = program.record("machine")
-    if record is None:
-        return None
-    try:
-        return machine_named(record.attrs["name"])
-    except LookupError as fault:
-        raise ProgramError(str(fault), record.loc) from None
-
-
 class TextExecutable:
     """A compiled text: call it with arrays. Outputs that are left out are made and returned."""
 
@@ -112,57 +92,37 @@ class TextExecutable:
             raise ArgumentError(f"workers={written(workers)}: an integer of at least 1; {WORKERS.rule}")
         if type(seed) is not int:
             raise ArgumentError(f"seed={seed!r}: an integer")
-        self.target, self.workers, self.seed, self.steps = target, workers, seed, STEPS.most
+        self.target, self.workers, self.seed = target, workers, seed
         self.programs = {p.name: p for p in programs}
         if len(self.programs) != len(programs):
             names = [p.name for p in programs]
             twice = next(name for name in names if names.count(name) > 1)
             raise ProgramError(f"two programs of one text have the same name, {twice}")
-        self._conditions: dict[Program, tuple[Condition, ...]] = {}
-        self.main = self._ready(programs[0], params)
-        self._open, self._params = bool(open_parameters(self.main)), params
-        self._members: dict[Any, Program] = {}
-        self.logs: list[tuple[str, Array]] = []
-        self._known: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self._compiler = self._target(target)
-        self._kernel = None if self.main.level is HOST else self._native(self.main)
-        for op in self.main.walk():
-            if op.name == "launch":
-                self._check_launch(op)
+        self.device = device_of(target, seed)
+        self._launchable, self._executor = None, None
+        if programs[0].level is HOST:
+            self.main, _ = ready(programs[0], params)
+            self._executor = HostExecutor(Module.of(self.main, programs[1:]), self.device)
+        else:
+            self._launchable = self.device.prepare(programs[0], params)
+            self.main = self._launchable.program
+        self._open, self._params = bool(open_sizes(self.main)), params
         types = {a.name or "": str(a.type) for a in self.main.args}
         self.__signature__ = signature_of(types, self._outputs, ["params"])
-
-    def _target(self, target: str) -> CpuTarget | GpuTarget | None:
-        """What makes code for the target; None: programs are interpreted."""
-        if is_gpu(target):
-            described = next((m for p in self.programs.values() if (m := machine_of(p)) is not None), None)
-            return gpu(target, described)
-        return native(target) if is_native(target) else None
 
     @property
     def _outputs(self) -> list[str]:
         return [a.name or "" for a in self.main.args if a.type.role == "out"]
 
-    def _check_launch(self, op: Op) -> None:
-        launched = self.programs.get(op.attrs["program"])
-        if launched is None:
-            raise ProgramError(f"launch: the text holds no program {op.attrs['program']}", op.loc)
-        if len(op.operands) != len(launched.args):
-            raise ProgramError(
-                f"launch: {launched.name} takes {len(launched.args)} arguments, not {len(op.operands)}", op.loc
-            )
+    @property
+    def logs(self) -> list[tuple[str, Array]]:
+        """What debug_log kept on the interpreter, by label."""
+        return self.device.logs if isinstance(self.device, InterpretingDevice) else []
 
-    def _ready(self, program: Program, params: Mapping[str, int]) -> Program:
-        """The program with its parameters bound, and checked."""
-        verify(program)
-        bound = bind(program, params)
-        if program.level is BLOCK:
-            self._conditions[bound] = check(bound, machine_of(program))
-        elif program.level is LOOP:
-            check_loop(bound, machine_of(program))
-        else:
-            verify(bound)
-        return bound
+    @property
+    def _kernel(self) -> Any:
+        """The machine code of a block or loop program; None where there is none."""
+        return None if self._launchable is None else self._launchable.kernel
 
     @property
     def name(self) -> str:
@@ -244,14 +204,14 @@ class TextExecutable:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = (
                 made_like(list(given.values()), shape, arg.type.dtype)
-                if is_gpu(self.target)
+                if isinstance(self.device, GpuDevice)
                 else np.zeros(shape, arg.type.dtype.numpy)
             )
         return arrays, [a.name or "" for a in made]
 
     def _array(self, argument: Any, where: str) -> Any:
-        """The argument as its target takes it: an array of numpy's, or one that lies on a device."""
-        return array_of(argument, where) if is_gpu(self.target) else as_array(argument, where)
+        """The argument as its device takes it: an array of numpy's, or one that lies on a GPU."""
+        return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Array]) -> None:
         """Raises where what is written coincides with itself or with another argument."""
@@ -269,76 +229,15 @@ class TextExecutable:
     def _bound(self, arrays: dict[str, Array], params: Mapping[str, int] | None) -> Any:
         if params and not self._open:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
+        given = [arrays[a.name or ""] for a in self.main.args]
         try:
-            if self.main.level is HOST:
-                launches: dict[Any, Any] = {}  # those of machine code, bound: they last as long as this binding
-                launch = partial(self._launch, launches)
-                return _shown(HostRun(self.main, arrays, launch, self._roles, self._room).launch)
-            if self._kernel is not None:
-                if self._conditions.get(self.main):
-                    sizes_of(self.main, arrays, params, self._conditions[self.main])
-                return self._kernel.launch([arrays[a.name or ""] for a in self.main.args], self.workers, params)
-            bound = self._settled(self.main, arrays, params)
+            if self._executor is not None:
+                return _shown(self._executor.bind(given, params))
+            assert self._launchable is not None
+            launch = self._launchable.launch(given, self.workers, params)
         except ProgramError as fault:
             raise fault.with_traceback(None) from None
-        return _shown(lambda: self._interpret(bound, arrays, self.workers or 2))
-
-    def _settled(self, program: Program, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
-        """The program that is interpreted for these arrays: nothing in it is open."""
-        if not open_parameters(program):
-            return program
-        values = sizes_of(program, arrays, params, self._conditions.get(program, ()))
-        key = (program, tuple(values.items()))
-        if key not in self._members:
-            self._members[key] = self._ready(program, values)
-        return self._members[key]
-
-    def _native(self, program: Program) -> Any:
-        """Machine code for the target; None where it is interpreted."""
-        if self._compiler is None:
-            return None
-        dump = Dump.of(program.name)
-        dump.write("bind", program.level.name, lambda: str(program))
-        return self._compiler.kernel(program, machine_of(program), dump)
-
-    @property
-    def _room(self) -> Limit:
-        """The most elements of a workspace."""
-        return BUFFER if self._compiler is None else ELEMENTS
-
-    def _roles(self, name: str) -> list[str | None]:
-        return [a.type.role for a in self.programs[name].args]
-
-    def _launch(
-        self, launches: dict[Any, Any], name: str, arrays: list[Array], workers: int, settings: dict[str, int], op: Op
-    ) -> None:
-        program = self.programs[name]
-        left = {s.name for s in open_parameters(program)}
-        late = {n: v for n, v in settings.items() if n in left}  # told at the launch: no other code for other values
-        key = (name, tuple(sorted((n, v) for n, v in settings.items() if n not in left)))
-        if key not in self._known:
-            bound = self._ready(program, dict(key[1]))
-            self._known[key] = self._native(bound) or bound
-        if self._compiler is not None:
-            place = (key, tuple(late.items()), workers, *(id(a) for a in arrays))
-            if place not in launches:  # it keeps the arrays, so their identities stay theirs
-                launches[place] = self._known[key].launch(arrays, workers, late)
-            launches[place]()
-            return
-        named = {a.name or "": array for a, array in zip(program.args, arrays, strict=True)}
-        self._interpret(self._settled(self._known[key], named, late), named, workers)
-
-    def _interpret(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
-        handlers = HANDLERS if program.level is BLOCK else loop_interpreter.HANDLERS
-        self.logs += interpret(
-            program,
-            arrays,
-            machine_of(program),
-            workers=workers,
-            seed=self.seed,
-            steps=self.steps,
-            handlers=handlers,
-        )
+        return launch if self._kernel is not None else _shown(launch)
 
     def parameters(self) -> dict[str, int | range | None]:
         """The parameters of the first program, and their defaults; of an open one, the numbers that it may be."""
@@ -354,7 +253,7 @@ class TextExecutable:
         return f"<executable {self.name}({given}) on {self.target}>"
 
 
-def _shown(action: Any) -> Any:
+def _shown(action: Callable[[], None]) -> Callable[[], None]:
     """The action, its faults without the frames of the interpreter."""
 
     def run() -> None:

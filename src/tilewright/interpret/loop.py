@@ -83,7 +83,7 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
         return None
     if not isinstance(kind, VectorType):
         return moving.alloc(agent, op)
-    data = np.zeros(numbers(kind.shape, str(kind)), kind.dtype.numpy)
+    data = np.zeros(numbers(kind.shape, kind), kind.dtype.numpy)
     agent.handles[op.results[0]] = Vector(data, op.results[0].name or "vector")
     return None
 

@@ -31,14 +31,25 @@ def open_parameters(program: Program) -> tuple[Symbol, ...]:
     return tuple(s for s in parameters(program) if s.upper is not None)
 
 
+def open_sizes(program: Program) -> tuple[Symbol, ...]:
+    """All that a call tells: the open parameters, and on the host level the sizes.
+
+    >>> from tilewright.ir.host import parse_host
+    >>> open_sizes(parse_host("host none(%x: in global f32 (M, N))\\n  size N\\n  param M in 1..100 {}"))
+    (<M>, <N>)
+    """
+    return (*open_parameters(program), *(s for r in program.records if r.name == "size" for s in r.attrs["sizes"]))
+
+
 def _plain(value: Any) -> Any:
     number = plain_number(value)
     return value if number is None else number
 
 
 def allowed(parameter: Symbol) -> range:
-    """The numbers that an open parameter may be."""
-    return range(int(parameter.lo), int(parameter.upper) + 1 if parameter.upper is not None else 0, parameter.multiple)
+    """The numbers that an open parameter, or a size, may be."""
+    most = ELEMENTS.most if parameter.upper is None else int(parameter.upper)
+    return range(int(parameter.lo), most + 1, parameter.multiple)
 
 
 def bind(program: Program, values: Mapping[str, int] | None = None) -> Program:

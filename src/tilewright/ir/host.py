@@ -1,23 +1,28 @@
 """The host level: what happens when arguments are bound, and at every launch.
 
-Its arguments are tensors as a caller passes them; `size`s are read off their shapes. `bind` holds what is done once for
-the arguments (weights packed, tables made); the rest is done at every launch, in order.
+Its arguments are tensors as a caller passes them; sizes are read off their shapes: `size M` any, `param M in 1..4096`
+one within limits. `bind` holds what is done once for the arguments (weights packed, tables made); the rest is done at
+every launch, in order.
 
 | operation | means |
 |---|---|
 | `let tiles = ceildiv(M, 128)` | a number |
 | `%t = workspace global f32 (M, 4)` | memory of the program's own |
+| `%r = reshape %x [M*H, C]` | the same memory, seen in another shape |
+| `fill %t 0` | fills a tensor with a number |
 | `table %t (i M) = i//Q*W + i%Q` | fills a tensor of integers by an expression of its coordinates |
 | `launch pack(%w, %t) workers 2 with M = M, BM = 128` | runs a program of a lower level, its parameters bound |
+| `check %faults 0 else "..."` | raises the text where that element is not 0 |
 | `if (N == 0) { return }` | zero-sized problems end here |
 | `bind { ... }` | done once, when the arguments are bound |
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from math import prod
 from typing import Any
 
+from tilewright.algebra.expr import Const
 from tilewright.errors import DimensionMismatch, ProgramError
 from tilewright.ir import block as block_level
 from tilewright.ir.block import shape_text
@@ -43,6 +48,27 @@ def _table(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _reshape(op: Op) -> tuple[Any, ...]:
+    found, shape = block_level.tensor(op, 0), op.attrs["shape"]
+    if not isinstance(found, TensorType) or found.strides is not None or found.swizzle is not None:
+        raise ProgramError(f"reshape: {found} is not packed; only packed memory has other shapes")
+    counts = [[e.value for e in extents if isinstance(e, Const)] for extents in (found.shape, shape)]
+    known = len(counts[0]) == len(found.shape) and len(counts[1]) == len(shape)
+    if known and prod(counts[0]) != prod(counts[1]):
+        raise DimensionMismatch(f"reshape: {shape_text(shape)} has other elements than {shape_text(found.shape)}")
+    return (TensorType("global", found.dtype, shape),)
+
+
+def _check(op: Op) -> tuple[Any, ...]:
+    found, place = block_level.tensor(op, 0), op.attrs["place"]
+    if found.dtype.is_float or len(found.shape) != 1:
+        raise ProgramError(f"check: it looks at a row of integers, not at {found}")
+    (extent,) = found.shape
+    if place < 0 or (isinstance(extent, Const) and place >= extent.value):
+        raise ProgramError(f"check: there is no element {place} of {shape_text(found.shape)}")
+    return ()
+
+
 def _nothing(op: Op) -> tuple[Any, ...]:
     return ()
 
@@ -57,15 +83,9 @@ def _branch(op: Op) -> tuple[Any, ...]:
     return ()
 
 
-def _no_open(op: Op) -> None:
-    for s, _ in op.attrs["parameters"]:
-        if s.upper is not None:
-            text = f"{s.name} in {s.lower}..{s.upper + 1}"
-            raise ProgramError(f"{text}: a host program reads its sizes off its arguments: `size {s.name}`")
-
-
 _SPECS = (
     OpSpec("workspace", {"type": "type"}, result_types=_workspace, notation="workspace {type}"),
+    OpSpec("reshape", {"shape": "exprs"}, result_types=_reshape, notation="reshape $0 {shape}"),
     OpSpec("table", {"over": "axes", "value": "expr"}, result_types=_table, notation="table $0 {over} = {value}"),
     OpSpec(
         "launch",
@@ -73,6 +93,7 @@ _SPECS = (
         result_types=_nothing,
         notation="launch {program}($*) workers {workers}[ with {settings}]",
     ),
+    OpSpec("check", {"place": "int", "says": "str"}, result_types=_check, notation="check $0 {place} else {says}"),
     OpSpec("bind", blocks=1, chained=True, keeps=True, result_types=_nothing, notation="bind {}"),
     OpSpec("if", {"when": "expr"}, blocks=2, result_types=_branch, notation="if {when} {}[ else {}]"),
     OpSpec("return", result_types=_nothing, ends_block=True, notation="return"),
@@ -80,11 +101,9 @@ _SPECS = (
 
 HOST = Level(
     "host",
-    {spec.name: spec for spec in _SPECS} | {"let": block_level.BLOCK.ops["let"]},
+    {spec.name: spec for spec in _SPECS} | {name: block_level.BLOCK.ops[name] for name in ("let", "fill")},
     {
-        "param": replace(block_level.BLOCK.records["param"], check=_no_open),
-        "let": block_level.BLOCK.records["let"],
-        "require": block_level.BLOCK.records["require"],
+        **{name: block_level.BLOCK.records[name] for name in ("param", "let", "require")},
         "size": OpSpec("size", {"sizes": "sizes"}, notation="size {sizes}"),
     },
     read_type=read_type,

@@ -60,8 +60,10 @@ class Reader:
 
     def skip(self) -> None:
         """Past white space and comments."""
-        found = _BLANK.match(self.text, self.at)
-        if found is not None:
+        here = self.text[self.at : self.at + 1]
+        if here.isspace() or here == "#":
+            found = _BLANK.match(self.text, self.at)
+            assert found is not None
             self.at = found.end()
 
     def fail(self, what: str, at: int | None = None) -> ParseError:

@@ -39,8 +39,8 @@ def packed(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(reversed(strides))
 
 
-def numbers(exprs: Iterable[Expr], what: str) -> tuple[int, ...]:
-    """Expressions that must be numbers by now, as ints."""
+def numbers(exprs: Iterable[Expr], what: object) -> tuple[int, ...]:
+    """Expressions that must be numbers by now, as ints; `what` they belong to is only written out in the error."""
     found = []
     for e in exprs:
         if not isinstance(e, Const):
@@ -100,7 +100,7 @@ class TensorType:
 
     def cosize(self) -> int:
         """What it takes in memory, in elements: one more than the largest offset."""
-        shape, steps = numbers(self.shape, str(self)), numbers(self.steps, str(self))
+        shape, steps = numbers(self.shape, self), numbers(self.steps, self)
         if 0 in shape:
             return 0
         last = sum((n - 1) * max(s, 0) for n, s in zip(shape, steps, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -19,5 +18,7 @@ def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dic
     while current is not None:  # types may be built from variables of the functions around, which are still running
         around.append(current.f_locals)
         current = current.f_back
-    names = dict(ChainMap(*around, function.__globals__))
+    names = dict(function.__globals__)
+    for variables in reversed(around):  # the innermost count
+        names.update(variables)
     return found | {name: eval(text, names) for name, text in texts.items()}

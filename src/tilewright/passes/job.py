@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
+from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
@@ -37,6 +38,10 @@ class Job:
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
     """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    arguments: tuple[Value, ...] | None = None
+    """The arguments of the host program, tensors as a caller passes them; without them there is none."""
+    constant: Collection[str] = ()
+    """Arguments that never change once they are bound: what depends on them alone is done then."""
     contraction: Contraction | None = None
     why: str = ""
     """Why it is no contraction that a plan fits."""
@@ -48,6 +53,8 @@ class Job:
     packing: Packing | None = None
     draft: Draft | None = None
     lowered: Lowered | None = None
+    module: Module | None = None
+    """The host program with its block programs: what the job comes to."""
 
     def longer(self) -> str | None:
         """The name of an argument that is longer than its dimensions say."""
@@ -58,16 +65,22 @@ class Job:
                 return a.name
         return None
 
-    def text(self) -> tuple[str, str]:
-        """(kind, text) of what the job is now: the last thing that a pass made."""
-        if self.lowered is not None:
-            return "block", str(self.lowered.program)
-        if self.draft is not None:
-            return "block", str(self.draft)
-        if self.packing is not None:
-            return "pack", self.packing.text
-        if self.plan is not None and self.choice is not None:
-            return "plan", "\n".join([*self.plan.lines(), "", self.choice.explain(), ""])
+    def shown(self) -> tuple[str, Callable[[], str]]:
+        """(kind, what writes it) of what the job is now: the last thing that a pass made.
+
+        The text is written only where it is asked for: a program's costs as much as some passes.
+        """
+        lowered, draft, packing, plan, choice = self.lowered, self.draft, self.packing, self.plan, self.choice
+        if self.module is not None:
+            return "host", self.module.__str__
+        if lowered is not None:
+            return "block", lambda: str(lowered.program)
+        if draft is not None:
+            return "block", lambda: str(draft)
+        if packing is not None:
+            return "pack", lambda: packing.text
+        if plan is not None and choice is not None:
+            return "plan", lambda: "\n".join([*plan.lines(), "", choice.explain(), ""])
         if self.contraction is not None:
-            return "contraction", self.contraction.text()
-        return "tile", f"{self.program}{self.why}\n"
+            return "contraction", self.contraction.text
+        return "tile", lambda: f"{self.program}{self.why}\n"

@@ -10,6 +10,7 @@
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
 | general    | everything else: a program that is no single contraction, operation by operation      |
+| host       | the module: a host program that launches the block programs                           |
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tilewright.passes.choosing import choose_plan
 from tilewright.passes.contraction import lanes, tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
+from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
+from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import to_block
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
@@ -48,6 +51,8 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
+        if not job.logs:
+            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:
@@ -95,9 +100,9 @@ def general(job: Job) -> None:
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
-        widths=job.choice.widths,
-        tiles=job.choice.tiles,
         lenient=job.lenient,
+        machine=job.machine,
+        cuts=job.choice.cuts,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 
@@ -111,23 +116,24 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("multiply", _part("multiply")),
     ("finish", _part("finish")),
     ("general", general),
+    ("host", write_host),
 )
 
 
 def run(job: Job, dumped: Dumped | None = None) -> Job:
     """All passes in order; `dumped` gets the job's text before the first and after each that changed it."""
 
-    def dump(name: str, kind: str) -> None:
+    def dump(name: str) -> None:
         if dumped is not None:
-            dumped(name, kind, lambda: job.text()[1])
+            dumped(name, *job.shown())
 
-    if dumped is not None and job.program is not None:
-        dump("start", "tile")
+    if job.program is not None:
+        dump("start")
     for name, step in PASSES:
-        before = (job.contraction, job.plan, job.packing, job.draft, job.lowered)
+        before = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
         step(job)
-        after = (job.contraction, job.plan, job.packing, job.draft, job.lowered)
-        filled = job.draft is not None and name != "general"
+        after = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
+        filled = job.draft is not None and name not in ("general", "host")
         if filled or any(x is not y for x, y in zip(before, after, strict=True)):
-            dump(name, job.text()[0])
+            dump(name)
     return job

@@ -7,7 +7,7 @@ none is ragged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -19,32 +19,40 @@ from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
-PRODUCTS = (64 << 10, 8 << 20)
-"""Multiplications that a task does, where there are products."""
 RUN = 16
 """Neighbours in memory that should stay together."""
+ROWS = 16
+"""Rows of a product that should stay together."""
 TABLED = 1 << 22
 """Elements of a write whose places are worked out one by one, to see whether they differ."""
 
 Size = Callable[[Expr], int]
+NO_LOOPS: Mapping[Expr, int] = {}
 
 
 @dataclass(frozen=True)
 class Room:
     """What a task should be like: how many are enough for the workers, and how many elements each may work on.
 
-    Few where there are few in all, never more than it must.
+    Few where there are few in all, never more than it must. Where there are products, fewer tasks are enough, and
+    values as large as the second cache holds: what a product reads is read once for all its rows.
     """
 
     tasks: int = 64
     elements: tuple[int, int] = (2 << 10, 16 << 10)
+    product_tasks: int = 8
+    product_elements: int = 64 << 10
 
 
 ROOM = Room()
 
 
-def boxes(program: Program, size: Size, room: Room = ROOM, logs: bool = False) -> dict[Expr, int]:
+def boxes(
+    program: Program, size: Size, room: Room = ROOM, logs: bool = False, loops: Mapping[Expr, int] = NO_LOOPS
+) -> dict[Expr, int]:
     """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
+
+    `loops` are the tiles of axes that loops go over.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -57,6 +65,8 @@ def boxes(program: Program, size: Size, room: Room = ROOM, logs: bool = False) -
     {<M>: 125, <N>: 60}
     """
     dims = cut_dims(program, size, logs)
+    if dims and any(op.name == "mma" for op in program.walk()):
+        return _widths_of_products(program, dims, size, room, loops)
     return _widths(program, dims, size, room) if dims else {}
 
 
@@ -213,15 +223,11 @@ def why_whole(program: Program, dim: Expr) -> str:
 def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) -> dict[Expr, int]:
     """Widths that divide the dimensions: first a run for each that is innermost in memory, then what fits."""
     spaces = [_space(op) for op in program.walk()]
-    products = [_space(op) for op in program.walk() if op.name == "mma"]
-    limits = PRODUCTS if products else room.elements
+    limits = room.elements
 
     def work(widths: Mapping[Expr, int]) -> int:
         return max(prod(max(1, widths.get(d) or size(d)) for d in space) for space in spaces)
 
-    shared = [d for d in dims if all(d in space for space in products)]  # others would mean products done twice
-    if prod(map(size, shared)) >= room.tasks:
-        dims = tuple(shared)
     most = min(max(work({}) // room.tasks, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
     last = [d for d in dict.fromkeys(_innermost(program)) if d in widths]
@@ -233,6 +239,83 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
         if widths[d] < size(d) and d in last[:1]:
             break
     return widths
+
+
+def _widths_of_products(
+    program: Program, dims: tuple[Expr, ...], size: Size, room: Room, loops: Mapping[Expr, int]
+) -> dict[Expr, int]:
+    """Widths where there are products: the widest for which there are enough tasks and values fit the second cache.
+
+    Dimensions that some product lacks stay whole, if the others give enough tasks: it would be done twice. Those that
+    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small. A width need not
+    divide its dimension, but keeps the digits of flat indices whole where it can.
+    """
+    products = [op for op in program.walk() if op.name == "mma"]
+    shared = [d for d in dims if all(d in _space(op) for op in products)]
+    if prod(map(size, shared)) >= room.product_tasks:
+        dims = tuple(shared)
+    batch = [d for d in dims if all(d in v.type.dims for op in products for v in op.operands)]
+    values = [  # those that are held: a read that stays in bounds is not
+        v.type.dims
+        for op in program.walk()
+        for v in op.results
+        if isinstance(v.type, TileType) and (op.name != "read" or "otherwise" in op.attrs)
+    ]
+    widths = {d: size(d) for d in dims}
+
+    def most(found: Mapping[Expr, int]) -> int:
+        return max(prod(max(1, found.get(d) or loops.get(d) or size(d)) for d in value) for value in values)
+
+    def tasks(found: Mapping[Expr, int]) -> int:
+        return prod(-(-size(d) // n) for d, n in found.items())
+
+    def enough(found: Mapping[Expr, int]) -> bool:
+        return tasks(found) >= room.product_tasks and most(found) <= room.product_elements
+
+    for d in (*batch, *(d for d in dims if d not in batch)):
+        for width in _choices(size(d), _radices(program, d, size)):
+            if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
+                break
+            if d not in batch and width < ROWS and tasks(widths) >= room.product_tasks // 2:
+                break
+            widths[d] = width
+    return widths
+
+
+def _choices(extent: int, radices: Collection[int]) -> list[int]:
+    """Widths worth a thought, widest first, each about half of the one before it.
+
+    Best are those that keep digits whole, then those with little beside whole blocks of rows, then those that divide
+    the extent.
+
+    >>> _choices(1000, ()), _choices(3136, (56,))
+    ([1000, 500, 250, 125, 48, 16, 8, 4, 2, 1], [3136, 1568, 784, 392, 112, 56, 28, 14, 7, 4, 2, 1])
+    """
+
+    def good(n: int) -> tuple[bool, bool, bool, int]:
+        kept = all(n % r == 0 or r % n == 0 for r in radices)
+        return kept, n % ROWS == 0 or n > 6 * ROWS, extent % n == 0, n
+
+    found = [extent]
+    while found[-1] > 1:
+        half = -(-found[-1] // 2)
+        found.append(max(range(max(1, half // 2 + 1), half + 1), key=good))
+    return found
+
+
+def _radices(program: Program, dim: Expr, size: Size) -> set[int]:
+    """The numbers by which accesses divide a dimension's coordinate."""
+    found: set[int] = set()
+    for op in program.walk():
+        if "at" not in op.attrs or not (op.name == "read" or op.name in WRITES):
+            continue
+        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        over = dict(zip(kind.dims, op.attrs["over"], strict=True))
+        for node in (n for e in op.attrs["at"] for n in e.divisions(set()) if over.get(dim) in n.symbols):
+            by = node.parts[1]
+            if by.symbols.isdisjoint(op.attrs["over"]):
+                found.add(size(by))
+    return {r for r in found if r > 1}
 
 
 def _space(op: Op) -> set[Expr]:

@@ -223,15 +223,6 @@ def recognise(program: Program, sizes: Mapping[Symbol, int]) -> Contraction | st
         return str(fault).splitlines()[0]
 
 
-def why_never(program: Program) -> str | None:
-    """Why a tile program is no contraction, whatever its sizes; None where they decide."""
-    try:
-        _Recogniser(program, None).structure()
-    except NoContraction as why:
-        return str(why)
-    return None
-
-
 @dataclass(frozen=True)
 class Structure:
     """The operations of a program that is one loop of products, elementwise work and a write; its dimensions by part.
@@ -253,11 +244,10 @@ class Structure:
 
 
 class _Recogniser:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int] | None):
-        """Without sizes only the structure can be told."""
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
         self.program, self.sizes = program, sizes
         self.made = {r: op for op in program.walk() for r in op.results}
-        self.images = Substitution(dict(sizes or {}))
+        self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
         """The contraction."""
@@ -352,7 +342,7 @@ class _Recogniser:
         shape = tuple(self.number(d) for d in kind.dims)
         if "at" in op.attrs:
             meanings: dict[Any, Any] = {i: indices[d] for i, d in zip(op.attrs["over"], tile.dims, strict=True)}
-            images = Substitution({**(self.sizes or {}), **meanings})
+            images = Substitution({**self.sizes, **meanings})
             coordinates = tuple(images(e) for e in op.attrs["at"])
         else:
             coordinates = tuple(indices[d] for d in kind.dims)
@@ -452,8 +442,6 @@ class _Recogniser:
         found = self.images(value)
         if isinstance(found, Const):
             return found.value
-        if self.sizes is None:  # the sizes may tell
-            return 0
         raise NoContraction(f"the number {value} after the sum is not known")
 
 

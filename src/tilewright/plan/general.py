@@ -10,21 +10,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
 from tilewright.plan.fixed import tiles_of
+from tilewright.plan.microkernel import Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, parse_plan
 from tilewright.plan.planner import Refusal
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
+DEEPEST = 4096
+"""The same of a loop that only adds products: what they read is not held."""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What a plan says of a program, as the lowering reads it."""
+
+    widths: dict[Expr, int] | None = None
+    """The width of a task along each dimension that tasks cut; None: to be chosen."""
+    blocks: dict[Expr, int] = field(default_factory=dict)
+    """How wide the pieces are by which a task goes over dimensions, the outermost first."""
+    tiles: dict[Op, int] = field(default_factory=dict)
+    """The tile of each loop that gives the same for all tiles."""
+    products: dict[Op, Microkernel | None] = field(default_factory=dict)
+    """How each product is done: by an atom and blocks of sums, or, None, by loops."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +52,7 @@ class GeneralChoice:
     machine: Machine
     name: str
     plan: Plan
-    widths: dict[Expr, int]
-    """The width of a task along each dimension that tasks cut."""
-    tiles: dict[Op, int]
-    """The tile of each loop that gives the same for all tiles."""
+    cuts: Cuts
     cycles: float
     bound: float
     refused: tuple[Refusal, ...]
@@ -64,7 +79,30 @@ def room_of(machine: Machine) -> Room:
     """What tasks should be like on a machine: some for each core, each within the caches."""
     limits = machine.limits
     least, most = (limits.l1_bytes or UNKNOWN_L1) // 24, (limits.l2_bytes or UNKNOWN_L2) // 128
-    return Room(max(16, 16 * cores(machine)), (least, max(least, most)))
+    values = (limits.l2_bytes or UNKNOWN_L2) // 16
+    return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
+
+
+def _blocks_of(
+    products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
+) -> dict[Expr, int]:
+    """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
+
+    Blocks of N come first: what a block reads of B is read again for the next rows.
+    """
+    ((op, how),) = products.items()
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, width)
+    if how is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
+        return {}
+    return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
+
+
+def _tile(op: Op, extent: int, tilings: Mapping[str, int]) -> int:
+    """The tile of a loop that gives the same for all: all of the axis where it only adds products of what is read."""
+    if all(inner.name in ("read", "mma", "yield") for inner in op.blocks[0].ops):
+        return min(extent, DEEPEST)
+    return tilings.get(str(op.attrs["axis"])) or (extent if extent <= WHOLE else CHOSEN)
 
 
 def plan_general(
@@ -85,40 +123,50 @@ def plan_general(
     whole = [d for d in _dims(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    found = boxes(program, size, room_of(machine), logs) if dims else {}
+    tiles = {op: _tile(op, extent, tilings) for op, extent in loops.items() if op in free}
+    stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
+    looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
+    found = boxes(program, size, room_of(machine), logs, looped) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
-    notes = []
+    notes: list[str] = []
     for d in dims:
         tile = workgroups.get(str(d))
         if tile is None:
             continue
-        if size(d) % min(tile, size(d)):
-            notes.append(f"the constraint's tile {tile} does not divide the {size(d)} of {d}; tasks take {widths[d]}")
-        else:
-            widths[d] = min(tile, size(d))
-    tiles = {}
-    for op, extent in loops.items():
-        if op in free:
-            tiles[op] = tilings.get(str(op.attrs["axis"])) or (extent if extent <= WHOLE else CHOSEN)
-    stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
+        widths[d] = min(tile, size(d))
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
+    def width(d: Expr) -> int:
+        return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
+
+    products = products_of(program, machine, width)
+    blocks: dict[Expr, int] = {}
+    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d))
+        blocks = _blocks_of(alone, dims, width)
+        products = alone if blocks else products
+    for d, n in blocks.items():
+        widths[d] = min(size(d), -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
+
     def made() -> Plan:
         words = _words(map(str, [*dims, *whole]))
-        axes = [_axis(words[str(d)], size(d), (Cut("task", widths[d]),)) for d in dims]
-        looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
+        cut = {d: (Cut("task", widths[d]), *([Cut("loop", blocks[d])] if d in blocks else [])) for d in dims}
+        axes = [_axis(words[str(d)], size(d), cut[d]) for d in dims]
+        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
-            tile = looped.get(d)
+            tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(_axis(words[str(d)], size(d), cuts))
-        return Plan(tuple(axes), tuple(words[str(d)] for d in dims))
+        return Plan(tuple(axes), tuple(words[str(d)] for d in dims), products=as_plan(products, program))
 
     plan = made()
     if given is not None:
         wanted = parse_plan(given) if isinstance(given, str) else given
         for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
-            _take(axis, d, size, widths, tiles, dims, program)
+            _take(axis, d, widths, tiles, blocks, dims, program)
+        products = taken(wanted.products, program, machine, products_of(program, machine, width))
+        wanted = replace(wanted, products=as_plan(products, program))
         plan = made()
         for said, done in zip(wanted.lines(), plan.lines(), strict=False):
             if said != done:
@@ -126,7 +174,16 @@ def plan_general(
         if len(wanted.lines()) != len(plan.lines()):
             raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
     cycles, bound = _predict(program, sizes, size, machine, widths)
-    return GeneralChoice(machine, program.name, plan, widths, tiles, cycles, bound, tuple(refused), tuple(notes))
+    return GeneralChoice(
+        machine,
+        program.name,
+        plan,
+        Cuts(widths, blocks, tiles, products),
+        cycles,
+        bound,
+        tuple(refused),
+        tuple(notes),
+    )
 
 
 def plan_of_grid(
@@ -140,12 +197,23 @@ def plan_of_grid(
         for name, tile in tiles.items():
             extent = next((n for s, n in sizes.items() if s.name == name), tile)
             axes.append(_axis(words[name], extent, (Cut(role, tile),)))
-    plan = Plan(tuple(axes), tuple(words[name] for name in tasks))
+    bound = Substitution(dict(sizes))
+
+    def width(d: Expr) -> int:
+        found = bound(d)
+        whole = found.value if isinstance(found, Const) else 1
+        return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
+
+    products = products_of(program, machine, width)
     wanted = parse_plan(given) if isinstance(given, str) else given
+    if wanted is not None:
+        products = taken(wanted.products, program, machine, products)
+        wanted = replace(wanted, products=as_plan(products, program))
+    plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
     note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, {}, {}, 0.0, 0.0, (), (note,))
+    return GeneralChoice(machine, program.name, plan, Cuts(products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
@@ -161,18 +229,20 @@ def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
 def _take(
     axis: Axis,
     d: Expr,
-    size: Callable[[Expr], int],
     widths: dict[Expr, int],
     tiles: dict[Op, int],
+    blocks: dict[Expr, int],
     dims: tuple[Expr, ...],
     program: Program,
 ) -> None:
     """What a plan's axis says, where it can be done."""
+    if d in dims:
+        blocks.pop(d, None)
+        for cut in (c for c in axis.cuts if c.role == "loop"):
+            blocks[d] = cut.size
     for cut in axis.cuts:
         if cut.role == "task" and d not in dims:
             raise ArgumentError(f"plan: axis {axis.name}: {cut}: tasks cannot cut it, because {why_whole(program, d)}")
-        if cut.role == "task" and size(d) % cut.size:
-            raise ArgumentError(f"plan: axis {axis.name}: {cut} does not divide its {size(d)}")
         if cut.role == "task":
             widths[d] = cut.size
         for op in [op for op in tiles if op.attrs["axis"] is d] if cut.role == "loop" else ():

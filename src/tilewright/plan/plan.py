@@ -16,6 +16,9 @@ what is computed outside is never stored. A cut says who goes over pieces of tha
 The last cut leaves what one atom takes. Digits without a cut are taken whole. The atom is one of the machine's, or
 `lanes.TYPE`: vectors of a type along a digit that both factors keep. `m_1 56?` is open: known when the program runs,
 and planned as if it were 56.
+
+A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
+the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 """
 
 from __future__ import annotations
@@ -105,6 +108,21 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Multiplied:
+    """A product by an atom, and the block of sums that stays in registers; without an atom, by loops."""
+
+    name: str
+    atom: str | None
+    rows: int = 1
+    columns: int = 1
+
+    def __str__(self) -> str:
+        if self.atom is None:
+            return f"{self.name} by loops"
+        return f"{self.name} by {self.atom}, block {self.rows}x{self.columns}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a program is done. See the module's text."""
 
@@ -115,6 +133,7 @@ class Plan:
     atom: str | None = None
     schedule: str = "strided"
     overlap: str = "none"
+    products: tuple[Multiplied, ...] = ()
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -151,6 +170,7 @@ class Plan:
         if self.order:
             found.append(f"order {', '.join(self.order)}")
         found += map(str, self.placed)
+        found += map(str, self.products)
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -182,6 +202,7 @@ _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: ({'|'.join(SCHEDULES)}))?")
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
+_PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 
@@ -198,6 +219,7 @@ def parse_plan(text: str) -> Plan:
     """
     axes: list[Axis] = []
     placed: list[Placed] = []
+    products: list[Multiplied] = []
     rest: dict[str, tuple[str, ...]] = {}
     for statement in (s.strip() for s in re.split(r"[;\n]", text)):
         if not statement:
@@ -210,6 +232,10 @@ def parse_plan(text: str) -> Plan:
             if found[6] not in HINTS:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
             placed.append(Placed(found[1], found[3] or found[4], found[5] or "", found[6]))
+        elif found := _PRODUCT.fullmatch(statement):
+            _once(found[1], [p.name for p in products])
+            block = [_size(digits or "1", statement) for digits in found.group(4, 5)]
+            products.append(Multiplied(found[1], found[3], *block))
         else:
             for name, form in (("tasks", _TASKS), ("order", _ORDER), ("atom", _ATOM), ("overlap", _OVERLAP)):
                 if found := form.fullmatch(statement):
@@ -220,7 +246,8 @@ def parse_plan(text: str) -> Plan:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, `atom` and `overlap`"
+                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, `atom` "
+                    "and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -233,6 +260,7 @@ def parse_plan(text: str) -> Plan:
         rest["atom"][0] if "atom" in rest else None,
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
+        tuple(products),
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

@@ -11,7 +11,7 @@ from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError, ExpressionError
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.attrs import attr_text
-from tilewright.ir.binding import allowed, open_parameters
+from tilewright.ir.binding import allowed, open_sizes
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
 from tilewright.machine import Condition
@@ -25,7 +25,7 @@ def sizes_of(
     given: Mapping[str, int] | None = None,
     conditions: Iterable[Condition] = (),
 ) -> dict[str, int]:
-    """The value of every open parameter: an extent that is the bare parameter tells it, or it is given.
+    """The value of every open parameter and size: an extent that is the bare parameter tells it, or it is given.
 
     Every extent of the arrays is then checked, and the conditions under which copy atoms do their copies; arguments
     that are not among the arrays are left out.
@@ -40,7 +40,7 @@ def sizes_of(
         ...
     tilewright.errors.ArgumentError: y: dimension 0 is 4, but dimension 0 of x says that M is 5
     """
-    parameters = open_parameters(program)
+    parameters = open_sizes(program)
     found = _given(program, parameters, given or {})
     from_where = dict.fromkeys(found, "params")
     for arg in program.args:

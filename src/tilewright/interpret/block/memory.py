@@ -131,7 +131,7 @@ class Tensor:
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> Tensor:
         """The tensor of that type at the start of a buffer."""
-        return cls(buffer, numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind)), kind.swizzle)
+        return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
     def stage(self, number: int, hold: Hold) -> Tensor:
         """One entry of the first dimension, held."""

@@ -113,7 +113,7 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
 
 
 def _places(kind: TensorType) -> Any:
-    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     places: Any = np.zeros(shape, np.int64)
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
         places = places + coordinate * step

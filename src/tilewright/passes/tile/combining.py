@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
@@ -16,7 +17,9 @@ from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import linear_step
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.products import Product
 from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
+from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -246,18 +249,86 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    total = _place(low, op, acc, start, inner)
-    if total is None:
-        made = low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc")
-        total = only_load(made.formula)
-        assert total is not None
-    last = acc.dims[-1] if acc.dims else None
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
-    left, right = (_factor(low, t, wide, last, tf32) for t in (a, b))
+    if tf32:
+        a, b = (_as_tf32(low, t) for t in (a, b))
+    found = _by_atom(low, op, a, b, acc.dims, wide)
+    total = _place(low, op, acc, start, inner)
+    empty = False
+    if total is None and found is not None:
+        held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
+        total = only_load(low.held(held, acc.dims, inner).formula)
+    elif total is None:
+        total = only_load(low.stored(acc.over(acc.dims, parts), as_type=(wide, start), name="acc").formula)
+    assert total is not None
     low.going_on[op.results[0]] = total.tensor
-    _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], left, right)
+    if found is not None:
+        how, axes, left, right = found
+        Product(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+    else:
+        last = acc.dims[-1] if acc.dims else None
+        factors = (_factor(low, t, wide, last) for t in (a, b))
+        _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
     return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
+
+
+def room_for_sums(
+    low: Lowering, how: Microkernel, axes: Axes, c: tuple[Expr, ...], parts: Parts, wide: DType, start: Formula
+) -> tuple[Value, bool]:
+    """A tensor for a product's sum, with what it starts from in it; or empty, where that is zero.
+
+    It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
+    """
+    m, n, _ = how.atom.shape
+    rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
+    single = all(parts[d][1] == 1 for d in axes.around) and rows <= how.rows and columns <= how.columns
+    zero = start == formulas.number(0, wide)
+    if axes.m is not None and single and rows % m == 0 and columns % n == 0:
+        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums")
+        low.sums[held] = axes.m, axes.n
+        if zero:
+            low.w.emit("fill", (held,), value=0)
+        else:
+            low.put(held, c, parts, start)
+        return held, False
+    held = low.w.alloc(wide, [parts[d][1] for d in c], "acc")
+    if not zero:
+        low.put(held, c, parts, start)
+    return held, zero
+
+
+def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
+    """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    if isinstance(axes, str):
+        return None
+    types = types_of(op, axes.swapped)
+    how = low.microkernel(op, types, _sizes(axes, lambda d: low.part(d)[1]))
+    return None if how is None else (how, axes, types[2])
+
+
+def _sizes(axes: Axes, width: Callable[[Expr], int]) -> tuple[int, int, int]:
+    return 1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k)
+
+
+def _by_atom(
+    low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...], wide: DType
+) -> tuple[Microkernel, Axes, Tile, Tile] | None:
+    """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
+    known = {**a.parts, **b.parts}
+    axes = axes_of(a.dims, b.dims, c, lambda d: known[d][1])
+    if isinstance(axes, str):
+        low.lost[op] = axes
+        return None
+    if axes.swapped:
+        a, b = b, a
+    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: known[d][1]))
+    if how is None:
+        low.lost[op] = "its plan says loops"
+        return None
+    return how, axes, a, b
 
 
 def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
@@ -267,25 +338,30 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
+    if found.tensor in low.sums:
+        return found if found == same else None
     sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)
     return found if found == same and found.tensor.type.shape == sizes else None
 
 
-def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None, tf32: bool) -> Formula:
+def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
     fits = found is not None and (last is None or last not in tile.dims or _side_by_side(low, found, last))
-    if fits and tile.dtype is wide and not tf32:
+    if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
-    made = low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor")
-    return _as_tf32(low, made) if tf32 and tile.dtype is dtypes.f32 else made.formula
+    return low.stored(tile, dims, (wide, converted(tile.formula, tile.dtype, wide)), "factor").formula
 
 
-def _as_tf32(low: Lowering, tile: Tile) -> Formula:
-    """A tile in memory of f32 with its numbers rounded to ten bits of fraction."""
+def _as_tf32(low: Lowering, tile: Tile) -> Tile:
+    """A tile in memory of f32 with its numbers rounded to ten bits of fraction; one of another type as it is."""
+    if tile.dtype is not dtypes.f32:
+        return tile
+    tile = low.stored(tile, name="factor")
     found = only_load(tile.formula)
-    assert found is not None
+    if found is None:  # nothing to look at
+        return tile
     bits = low.w.emit("bitcast", (found.tensor,), dtype=dtypes.i32).result
     bits.name = low.w.fresh("bits")
     word = low.held(bits, tile.dims, tile.parts).formula
@@ -294,7 +370,7 @@ def _as_tf32(low: Lowering, tile: Tile) -> Formula:
     cut = Formula("and_", (near, Formula.number(-0x2000)))
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
     low.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
-    return tile.formula
+    return tile
 
 
 def _products(

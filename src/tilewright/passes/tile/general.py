@@ -12,12 +12,14 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
@@ -31,15 +33,23 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile import accesses, combining, forming, grid, loops, memory, moving
+from tilewright.machine import Machine
+from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
+from tilewright.plan.general import Cuts
+from tilewright.plan.microkernel import Microkernel, microkernel
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
 LONG = 60
 """The weight from which a formula is cut in two."""
+
+
+Case = tuple[Expr, Part, Expr]
+"""A dimension, the part of it that a task has, and when that is so."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,13 @@ class Lowered:
     program: Program
     arguments: tuple[Value, ...]
     logs: tuple[Log, ...]
-    """The arguments that follow, to be filled with NaN, or with 0 where they hold integers."""
+    """The arguments that follow those and `packs`, to be filled with NaN, or with 0 where they hold integers."""
     faults: tuple[Fault, ...]
     """Its last argument, if there are any: one number for each, which is not 0 after it happened."""
+    lost: Mapping[Op, str]
+    """Products that are done by loops, without an atom, and why."""
+    packs: tuple[Pack, ...] = ()
+    """What is packed before each run: the arguments that follow those of the tile program."""
 
 
 def to_block(
@@ -79,15 +93,15 @@ def to_block(
     free: Collection[Op] = (),
     *,
     logs: bool = False,
-    widths: Mapping[Expr, int] | None = None,
-    tiles: Mapping[Op, int] | None = None,
+    cuts: Cuts | None = None,
     workgroups: Mapping[Symbol, Expr] | None = None,
     lenient: bool = False,
+    machine: Machine | None = None,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
-    A plan's `widths` are those of tasks along the dimensions they cut, its `tiles` those of free loops.
+    `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
     symbols that set_symbol sets may have values outside their range.
 
@@ -112,7 +126,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, widths, tiles, lenient).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine).run()
 
 
 class Lowering:
@@ -126,12 +140,19 @@ class Lowering:
         free: Collection[Op],
         logs: bool,
         workgroups: Mapping[Symbol, Expr] | None = None,
-        widths: Mapping[Expr, int] | None = None,
-        tiles: Mapping[Op, int] | None = None,
+        cuts: Cuts | None = None,
         lenient: bool = False,
+        machine: Machine | None = None,
     ):
-        self.lenient = lenient
-        self.widths, self.tiles = widths, tiles or {}
+        self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
+        self.shared: list[Expr] = list(self.cuts.blocks)
+        """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
+        self.sums: dict[Value, tuple[Expr, Expr]] = {}
+        """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.loose: dict[Load, tuple[bool, ...]] = {}
+        """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
+        self.lost: dict[Op, str] = {}
+        """Products that are done by loops, and why."""
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
@@ -163,6 +184,8 @@ class Lowering:
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, int], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
+        self.packs: dict[tuple[Load, Order], Pack] = {}
+        """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -173,22 +196,32 @@ class Lowering:
         tasks: dict[Expr, int] = {}
         if self.workgroups is None and not memory.is_ordered(self.program):
             tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
-            if self.widths is not None:
-                tasks = dict(self.widths)
+            if self.cuts.widths is not None:
+                tasks = dict(self.cuts.widths)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
+        cases: list[list[Case]] = []
         for d, width in tasks.items():
-            if width == self.number(d):  # whole: nothing to count
+            full, rest = divmod(self.number(d), width)
+            if (full, rest) == (1, 0):  # whole: nothing to count
                 continue
-            found = Range.of(self.w.fresh(f"t_{d}"), 0, self.number(d) // width)
+            found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
             ranges.append(found)
-            self.parts[d] = (width * found.symbol, width)
+            self.shared.append(d)
+            if rest:  # the last task has less to do
+                place = width * minimum(found.symbol, full - 1), width  # where this holds it is the same, and in bounds
+                cases.append(
+                    [(d, place, found.symbol < full), (d, (as_expr(width * full), rest), found.symbol >= full)]
+                )
+            else:
+                self.parts[d] = width * found.symbol, width
         body, inner = Block(()), Block(())
         for arg in self.program.args:
             if not isinstance(arg.type, MemoryType):
                 self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
         with self.w.inside(inner):
             if self.workgroups is None:
-                self.block(self.program.body)
+                for chosen in product(*cases):
+                    self._task(list(chosen))
             else:
                 self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
@@ -196,7 +229,8 @@ class Lowering:
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
         used = {v for op in _walk(inner) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
-        args = [self._arguments[a] for a in taken]
+        packs = tuple(self.packs.values())
+        args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
         logs = tuple((self.logs or {}).values())
         args += [value for _, value in logs]
         if self._faults is not None:
@@ -205,7 +239,41 @@ class Lowering:
             args.append(self._faults)
         made = Program(BLOCK, self.program.name, tuple(args), body)
         verify(made)
-        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults))
+        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs)
+
+    def _task(self, chosen: list[Case]) -> None:
+        """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
+        if not chosen:
+            self._pieces(list(self.cuts.blocks))
+            return
+        (dim, part, condition), *rest = chosen
+        self.parts[dim] = part
+        with self.branch(condition):
+            self._task(rest)
+        del self.parts[dim]
+
+    def _pieces(self, dims: list[Expr]) -> None:
+        """What a task does, piece by piece along these dimensions; the last pieces may be smaller."""
+        if not dims:
+            with self.scope():
+                self.block(self.program.body)
+            return
+        dim, *rest = dims
+        before, width = self.parts.get(dim), self.cuts.blocks[dim]
+        first, length = self.part(dim)
+        full, tail = divmod(length, width)
+        if full:
+            ends = (1, 1) if full > 1 and width > 1 and inplace.slides(self, dim) else None
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
+                self.parts[dim] = first + width * n, width
+                self._pieces(rest)
+        if tail:
+            self.parts[dim] = first + width * full, tail
+            self._pieces(rest)
+        if before is None:
+            del self.parts[dim]
+        else:
+            self.parts[dim] = before
 
     # -- the walk -----------------------------------------------------------------------------------------
 
@@ -347,6 +415,12 @@ class Lowering:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
+    def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
+        """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
+        if op in self.cuts.products:
+            return self.cuts.products[op]
+        return None if self.machine is None else microkernel(self.machine, types, sizes)
+
     # -- memory -------------------------------------------------------------------------------------------
 
     def argument(self, arg: Value) -> Value:
@@ -364,6 +438,10 @@ class Lowering:
             kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
             found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
+
+    def argument_of(self, tensor: Value) -> Value | None:
+        """The tile program's argument that a tensor is; None if it is memory of the program's own."""
+        return next((a for a in self.program.args if self._arguments.get(a) is tensor), None)
 
     def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
         """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
@@ -426,12 +504,13 @@ class Lowering:
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
         """Makes a tensor over these parts hold what the formula computes."""
+        dims = self.sums.get(tensor, dims)
         over = self.w.axes([parts[d][1] for d in dims])
         self.w.map(tensor, over, formula, self.images(dims, parts, over))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""
-        at = tuple(self.coordinate(d) - parts[d][0] for d in dims)
+        at = tuple(self.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
     def simple(self, value: Value) -> Tile:

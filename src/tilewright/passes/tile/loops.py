@@ -21,7 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile import moving
+from tilewright.passes.tile import combining, moving
 from tilewright.passes.tile.values import Tile, common_parts, loads
 from tilewright.plan.general import CHOSEN, WHOLE
 
@@ -106,7 +106,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
     if op in low.free:
-        return max(1, low.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
+        return max(1, low.cuts.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
     stated = _stated(low, axis)
     if stated is not None:
         return stated
@@ -136,15 +136,28 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
         return None, start
     kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
     to = wide or start.dtype
+    product = _made_by(op, place)
+    how = combining.microkernel_of(low, product) if product is not None and product.name == "mma" else None
+    if how is not None and how[2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
+        held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
+        if empty:
+            low.put(held, dims, start.parts, formulas.number(0, to))
+        return held, low.held(held, dims, start.parts)
     made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
     (found,) = loads(made.formula)
     return found.tensor, made
 
 
+def _made_by(op: Op, place: int) -> Op | None:
+    """The operation of a loop's body that makes what it carries on."""
+    value = op.blocks[0].ops[-1].operands[place]
+    return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
+
+
 def _wide(op: Op, place: int) -> DType | None:
     """The type of the accumulator that a loop carries; None if what it carries is none."""
     value = op.blocks[0].ops[-1].operands[place]
-    made = next((inner for inner in op.blocks[0].ops if value in inner.results), None)
+    made = _made_by(op, place)
     if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
     if made.name == "mma" and dtypes.f64 in (made.operands[0].type.dtype, made.operands[1].type.dtype):

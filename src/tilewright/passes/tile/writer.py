@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from tilewright.algebra import Layout
-from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -17,10 +18,44 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType
-from tilewright.passes.tile.values import Load, loads
+from tilewright.passes.tile.values import Load, loads, rewritten
 
 _AXIS = re.compile(r"i\d+")
 """The coordinates of an operation are called so: `axes`."""
+
+
+def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
+    """Axes in whose digits expressions divide nothing any more, where there are such; the old axes in terms of them.
+
+    A copy along a flat index becomes one over its digits: what lies side by side in memory is then seen to.
+
+    >>> i, j = index("i0", 4), index("i1", 36)
+    >>> axes, images = split((i, j), [i + j // 12, j % 12])
+    >>> axes, images(i + j // 12), images(j % 12)
+    ((<i0>, <i1>, <i2>), <i0 + i1>, <i2>)
+    """
+    radices: dict[Symbol, set[int]] = {s: set() for s in over}
+    for node in (n for e in expressions for n in e.divisions(set())):
+        inner, by = node.parts
+        step, whole = inner.parts if isinstance(inner, FloorDiv) else (inner, as_expr(1))
+        if step in radices and isinstance(by, Const) and isinstance(whole, Const):
+            radices[step].add(by.value * whole.value)
+    sizes: list[int] = []
+    meanings: dict[Symbol, list[int]] = {}
+    for s in over:
+        extent = int(s.hi) + 1
+        chain = [1, *sorted(r for r in radices[s] if r < extent), extent]
+        if any(b % a for a, b in pairwise(chain)):
+            chain = [1, extent]
+        steps = chain[-2::-1]
+        meanings[s] = steps
+        sizes += [b // a for a, b in zip(steps, [extent, *steps], strict=False)]
+    if len(sizes) == len(over):
+        return over, Substitution({})
+    axes = tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
+    places = iter(axes)
+    images: dict[Symbol, Expr] = {s: sum((next(places) * n for n in meanings[s]), start=as_expr(0)) for s in over}
+    return axes, Substitution(images)
 
 
 class Writer:
@@ -70,6 +105,13 @@ class Writer:
         value.name = self.fresh(name)
         return value
 
+    def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str) -> Value:
+        """Registers as an operand of a multiplication atom has them."""
+        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(operand=operand))
+        value = self.emit("alloc", type=kind).result
+        value.name = self.fresh(name)
+        return value
+
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
         """Within it, operations are appended to this block."""
@@ -80,16 +122,25 @@ class Writer:
             self.blocks.pop()
 
     @contextmanager
-    def loop(self, name: str, count: Expr | int) -> Iterator[Expr]:
-        """A loop of that many rounds; gives its variable. One round is written without a loop."""
-        if as_expr(count) is as_expr(1):
+    def loop(
+        self,
+        name: str,
+        count: Expr | int,
+        first: Expr | int = 0,
+        *,
+        unroll: bool = False,
+        peel: tuple[int, int] | None = None,
+    ) -> Iterator[Expr]:
+        """A loop from `first` up to `count`; gives its variable. One round from 0 is written without a loop."""
+        if as_expr(count) is as_expr(1) and as_expr(first) is as_expr(0):
             yield as_expr(0)
             return
-        found = Range.of(self.fresh(name), 0, count)
+        found = Range.of(self.fresh(name), first, count)
         inner = Block(())
         with self.inside(inner):
             yield found.symbol
-        self.emit("for", ranges=(found,), blocks=(inner,))
+        ends = None if peel is None else tuple(map(as_expr, peel))
+        self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
 
     def combine(self, name: str, source: Value, target: Value, along: int, how: str) -> None:
         """A reduction or a scan."""
@@ -105,9 +156,22 @@ class Writer:
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):
             return tensor
+        if isinstance(tensor.type, RegisterType):  # a part of it is looked at in memory: registers stay registers
+            held = self.alloc(tensor.type.dtype, [int(n) for n in tensor.type.shape], f"{tensor.name}_held")
+            self.emit("copy", (tensor, held))
+            tensor = held
         value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
         value.name = self.fresh(f"{tensor.name}_view")
         return value
+
+    def copy(
+        self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float
+    ) -> None:
+        """Elements of a tensor to another over these axes; `otherwise` where they are out of bounds."""
+        axes, images = split(over, [e for e, _ in at])
+        source = self.view(tensor, axes, [(images(e), loose) for e, loose in at])
+        goal = self.view(target, axes, [(images(s), False) for s in over])
+        self.emit("copy", (source, goal), otherwise=otherwise)
 
     def viewed(self, found: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
         """The elements of a load over these axes, where each coordinate is what `images` says."""
@@ -115,6 +179,19 @@ class Writer:
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
         """Target = formula, element by element."""
+        single = {s: as_expr(0) for s in over if s.hi == 0}
+        if single and len(single) < len(over) and isinstance(target.type, TensorType):
+            kept = [s for s in over if s not in single]  # which may be all axes of a tensor in registers
+            axes = self.axes([int(s.hi) + 1 for s in kept])
+            known = Substitution({**single, **dict(zip(kept, axes, strict=True))})
+            goal = self.view(target, axes, [(known(s), False) for s in over])
+            self.map(goal, axes, rewritten(formula, lambda e: known(images(e))), Substitution({}))
+            return
+        axes, digits = split(over, [images(e) for each in loads(formula) for e in each.at])
+        if axes != over and isinstance(target.type, TensorType):
+            goal = self.view(target, axes, [(digits(s), False) for s in over])
+            self.map(goal, axes, rewritten(formula, lambda e: digits(images(e))), Substitution({}))
+            return
         places: dict[Load, int] = {}
         views: list[Value] = []
         for each in loads(formula):

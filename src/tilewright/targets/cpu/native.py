@@ -231,7 +231,7 @@ class StagedLaunch:
 
 def _places(kind: TensorType) -> Array:
     """Where each element of a tensor lies."""
-    shape, steps = numbers(kind.shape, str(kind)), numbers(kind.steps, str(kind))
+    shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     places: Any = np.zeros(shape, np.int64)
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
         places = places + coordinate * step

@@ -1,0 +1,139 @@
+"""A kernel for one set of sizes: its plan, its module, and the executor that runs it on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiler.device import InterpretedProgram, InterpretingDevice, NativeDevice, NativeProgram
+from tilewright.errors import ArgumentError
+from tilewright.passes.job import Job
+from tilewright.passes.lower import lower
+from tilewright.passes.tile.general import Log
+from tilewright.runtime.host import HostExecutor, Kept
+from tilewright.runtime.timing import benchmark
+from tilewright.targets.registry import is_native
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
+
+
+class Compiled:
+    """A kernel for one set of sizes, or for all values of those that stay open: what passes made of it, ready to run.
+
+    `module` is its host program with the block programs; `main` is the block program that does the work, which others
+    prepare. `contraction` and `form` say what it was planned as, where it is a single contraction. `again` is the
+    executable that it is a member of, and which.
+    """
+
+    def __init__(self, job: Job, target: str, again: tuple[Any, ...]):
+        assert job.module is not None
+        assert job.plan is not None
+        assert job.choice is not None
+        self.target, self.machine, self._again = target, job.machine, again
+        self.plan, self.choice, self.why = job.plan, job.choice, job.why
+        self.contraction, self.form = job.contraction, job.form
+        self.module = job.module
+        self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs
+        device: NativeDevice | InterpretingDevice = InterpretingDevice()
+        if is_native(target):
+            device = NativeDevice(target, checked=job.lowered is not None)
+        self.executor = HostExecutor(job.module, device)
+        self.executor.prepare()
+        *_, name = job.module.programs
+        found, _ = self.executor.prepared(name, {})
+        assert isinstance(found, NativeProgram | InterpretedProgram)
+        self._main, self.main = found, found.program
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.main.name
+
+    def text(self, level: str = "block") -> str:
+        """The kernel on a level: "plan", "host" (the whole module), or "block", "loop", "llvm", "asm" of `main`."""
+        if level == "plan":
+            return "\n".join(self.plan.lines()) + "\n"
+        if level == "host":
+            return str(self.module)
+        if level == "block":
+            return str(self.main)
+        kernel = self._main.kernel
+        if level == "loop":
+            return str(lower(self.main, self.machine, self.machine).program if kernel is None else kernel.loop)
+        if kernel is None or level not in MACHINE_CODE:
+            raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
+        return str(getattr(kernel, MACHINE_CODE[level]))
+
+    @property
+    def object_code(self) -> bytes:
+        """The object code of `main`."""
+        if self._main.kernel is None:
+            raise ArgumentError(f"{self.name} is no machine code on {self.target}")
+        found: bytes = self._main.kernel.object
+        return found
+
+    def explain(self) -> str:
+        """The chosen plan, its predicted time against the roofline, and what was refused."""
+        why = f"no single contraction: {self.why}" if self.why and self.contraction is None else ""
+        return "\n".join(filter(None, [self.choice.explain(), why]))
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{a.name}: {a.type.dtype}[{', '.join(map(str, a.type.shape))}]" for a in self.module.host.args
+        )
+        by = "" if self.plan.atom is None else f" by {self.plan.atom}"
+        return f"<kernel {self.name}({given}){by} on {self.target}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, self._again
+
+    # -- running it ---------------------------------------------------------------------------------------
+
+    def bind(self, arrays: Mapping[str, Array], kept: Kept | None = None) -> Callable[[], None]:
+        """The kernel bound to arrays by argument name; a call launches it. `kept` is what `keep` gave.
+
+        Arrays may have another shape than the kernel's arguments, with as many elements, where they are contiguous.
+        """
+        return self.executor.bind(self._ordered(arrays), kept=kept)
+
+    def keep(self, arrays: Mapping[str, Array]) -> Kept:
+        """What is done once for constant arguments, such as packing weights: `bind` takes it again and again."""
+        return self.executor.keep(self._ordered(arrays))
+
+    def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
+        host = self.module.host
+        return [_shaped(arrays[a.name or ""], form) for a, form in zip(host.args, self.executor.forms, strict=True)]
+
+    def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
+        """Seconds of a launch on these arrays, constant ones packed before: shortest, median, calls."""
+        return benchmark(self.bind(arrays), seconds)
+
+    def made_logs(self) -> list[Array]:
+        """Tensors for what the kernel logs: its last arguments."""
+        return [np.empty(log.shape, log.dtype.numpy) for log in self.logs]
+
+    def report_logs(self, made: Sequence[Array], logs: dict[str, Any]) -> None:
+        """Hands over what was logged."""
+        for log, array in zip(self.logs, made, strict=True):
+            logs[log.label] = {"value": array}
+            if log.names:
+                logs[log.label]["iteration_dimensions"] = list(log.names)
+
+
+def _remade(executable: Any, *member: Any) -> Compiled:
+    """A member of an executable, made again; its machine code is found in the cache, or compiled."""
+    found: Compiled = executable.again(*member)
+    return found
+
+
+def _shaped(array: Array, form: tuple[int, ...] | None) -> Array:
+    if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
+        return array
+    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+        raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
+    return array.reshape(form)

@@ -1,0 +1,187 @@
+"""Devices make the block and loop programs of a module launchable: as machine code for a CPU or a GPU, or by the
+interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.check.block import check
+from tilewright.check.loop import check_loop
+from tilewright.errors import ProgramError
+from tilewright.interpret import loop as loop_interpreter
+from tilewright.interpret.block.run import HANDLERS, interpret
+from tilewright.ir.binding import bind, open_parameters
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Program
+from tilewright.ir.loop import LOOP
+from tilewright.ir.verifier import verify
+from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
+from tilewright.machine import Condition, Machine
+from tilewright.runtime.arrays import empty
+from tilewright.runtime.dump import Dump
+from tilewright.runtime.sizes import sizes_of
+from tilewright.targets.registry import gpu, is_gpu, is_native, native
+from tilewright.targets.registry import machine as machine_named
+
+Array = np.ndarray[Any, np.dtype[Any]]
+INTERPRETER = "interpreter"
+
+
+def machine_of(program: Program) -> Machine | None:
+    """The machine that a program's header names."""
+    record = program.record("machine")
+    if record is None:
+        return None
+    try:
+        return machine_named(record.attrs["name"])
+    except LookupError as fault:
+        raise ProgramError(str(fault), record.loc) from None
+
+
+def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[Condition, ...]]:
+    """The program with its parameters bound, and checked; and the conditions that open sizes must meet."""
+    verify(program)
+    bound = bind(program, params)
+    if program.level is BLOCK:
+        return bound, check(bound, machine_of(program))
+    if program.level is LOOP:
+        check_loop(bound, machine_of(program))
+    else:
+        verify(bound)
+    return bound, ()
+
+
+class NativeDevice:
+    """A CPU that programs become machine code for; with `checked`, those that come are bound and checked already."""
+
+    room: Limit = ELEMENTS
+
+    def __init__(self, target: str, checked: bool = False):
+        self.target, self.checked = native(target), checked
+
+    def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
+        """The program's machine code."""
+        return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory that starts at a cache line."""
+        return empty(shape, dtype)
+
+
+class NativeProgram:
+    """A program as machine code; `kernel` has its lower levels."""
+
+    def __init__(self, device: NativeDevice, program: Program, conditions: tuple[Condition, ...]):
+        self.program, self._conditions = program, conditions
+        dump = Dump.of(program.name)
+        dump.write("bind", program.level.name, lambda: str(program))
+        self.kernel = device.target.kernel(program, machine_of(program), dump)
+
+    def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
+        """The machine code bound to arrays; a call runs it."""
+        if self._conditions:
+            names = [a.name or "" for a in self.program.args]
+            sizes_of(self.program, dict(zip(names, arrays, strict=False)), params, self._conditions)
+        found: Callable[[], None] = self.kernel.launch(arrays, workers, params)
+        return found
+
+
+class InterpretingDevice:
+    """The interpreter: it says what programs mean, and reports what is wrong with them."""
+
+    room: Limit = BUFFER
+
+    def __init__(self, seed: int = 0):
+        self.seed, self.steps = seed, STEPS.most
+        self.logs: list[tuple[str, Array]] = []
+        """What debug_log kept, over all launches."""
+
+    def prepare(self, program: Program, params: Mapping[str, int]) -> InterpretedProgram:
+        """The program, checked."""
+        return InterpretedProgram(self, *ready(program, params))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory with values that show when they are used."""
+        return np.full(shape, np.nan if dtype.kind in "fV" else 85).astype(dtype)
+
+
+class InterpretedProgram:
+    """A program that the interpreter runs."""
+
+    kernel = None
+
+    def __init__(self, device: InterpretingDevice, program: Program, conditions: tuple[Condition, ...]):
+        self.program, self._device, self._conditions = program, device, conditions
+        self._members: dict[Any, Program] = {}
+
+    def launch(self, arrays: list[Array], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
+        """The program bound to arrays; a call interprets it."""
+        named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
+        return partial(self._run, self._settled(named, params), named, workers or 2)
+
+    def _settled(self, arrays: Mapping[str, Array], params: Mapping[str, int] | None) -> Program:
+        """The program for these arrays: nothing in it is open."""
+        if not open_parameters(self.program):
+            return self.program
+        values = sizes_of(self.program, arrays, params, self._conditions)
+        key = tuple(values.items())
+        if key not in self._members:
+            self._members[key], _ = ready(self.program, values)
+        return self._members[key]
+
+    def _run(self, program: Program, arrays: dict[str, Array], workers: int) -> None:
+        device = self._device
+        device.logs += interpret(
+            program,
+            arrays,
+            machine_of(program),
+            workers=workers,
+            seed=device.seed,
+            steps=device.steps,
+            handlers=HANDLERS if program.level is BLOCK else loop_interpreter.HANDLERS,
+        )
+
+
+class GpuDevice:
+    """A GPU: each program says which machine it is written for. Workspaces lie on the host, and are moved."""
+
+    room: Limit = ELEMENTS
+
+    def __init__(self, target: str):
+        self.target = target
+
+    def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
+        """The program's code."""
+        return GpuProgram(self, *ready(program, params))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory of the host."""
+        return empty(shape, dtype)
+
+
+class GpuProgram:
+    """A program as code for a GPU; `kernel` has its lower levels."""
+
+    def __init__(self, device: GpuDevice, program: Program, conditions: tuple[Condition, ...]):
+        self.program = program
+        described = machine_of(program)
+        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
+
+    def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
+        """The code bound to arrays; a call starts it."""
+        return self.kernel.launch(arrays, workers, params)
+
+
+Device = NativeDevice | InterpretingDevice | GpuDevice
+
+
+def device_of(target: str, seed: int = 0) -> Device:
+    """The device of a target: "interpreter", a GPU or a CPU."""
+    if is_gpu(target):
+        return GpuDevice(target)
+    return NativeDevice(target) if is_native(target) else InterpretingDevice(seed)

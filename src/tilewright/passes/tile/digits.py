@@ -1,0 +1,193 @@
+"""Flat dimensions as digits: where accesses divide a dimension, the program is written over what it is divided into.
+
+    %3 = read %x over=[i, k] at=[i//56 + k//192 - 1, i%56 + k//64%3 - 1, k%64] otherwise=0 : f32[M, K]
+    %3 = read %x over=[p, q, r, s, c] at=[p + r - 1, q + s - 1, c] otherwise=0 : f32[M_1, M_0, K_2, K_1, K_0]
+
+A loop that only adds products over such a dimension goes: the product sums over its digits. What is left of the program
+treats every digit as it would any dimension, so tasks, blocks of sums and loops over taps follow from what plans say of
+dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+
+POINTWISE = {
+    *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
+    *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
+}
+"""Operations that treat all coordinates of a dimension alike."""
+DEEPEST = 1 << 14
+"""The longest dimension whose loop goes."""
+
+
+def in_digits(
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]
+) -> tuple[Program, dict[Symbol, int], set[Op]]:
+    """The program over digits, with the sizes of all its dimensions, and those of its loops that are `free`.
+
+    The program itself where nothing divides a dimension of it, or something else than an access depends on it.
+    """
+    with building():
+        made = _Digits(program, sizes, free)
+        if not made.digits:
+            return program, dict(sizes), set(free)
+        return made.run()
+
+
+class _Digits:
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]):
+        self.program, self.sizes, self.free = program, dict(sizes), set(free)
+        self.numbers = Substitution(self.sizes)
+        self.values: dict[Value, Value] = {}
+        self.kept: dict[Op, Op] = {}
+        self.gone = {op for op in self.free if _only_adds(op)}
+        """Loops that may go."""
+        self.digits: dict[Expr, tuple[tuple[Symbol, int], ...]] = {}
+        """For each dimension that is divided, its digits and how much each counts, the slowest first."""
+        for dim in self._dims():
+            steps = self._steps(dim)
+            if steps is not None:
+                names = [f"{dim}_{n}" for n in reversed(range(len(steps)))]
+                self.digits[dim] = tuple((symbol(name, 0), step) for name, (step, _) in zip(names, steps, strict=True))
+                self.sizes |= {s: size for (s, _), (_, size) in zip(self.digits[dim], steps, strict=True)}
+
+    # -- which dimensions ---------------------------------------------------------------------------------
+
+    def _dims(self) -> list[Expr]:
+        found: dict[Expr, None] = {}
+        for op in self.program.walk():
+            for v in (*op.operands, *op.results):
+                if isinstance(v.type, TileType):
+                    found |= dict.fromkeys(d for d in v.type.dims if isinstance(d, Symbol) and d in self.sizes)
+        return list(found)
+
+    def _steps(self, dim: Expr) -> list[tuple[int, int]] | None:
+        """(what a digit counts, its extent), the slowest first; None where the dimension stays whole."""
+        extent = self.sizes[dim]  # type: ignore[index]
+        radices: set[int] = set()
+        for op in self.program.walk():
+            dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
+            if dim not in dims and not any(dim in d.symbols for d in dims):
+                if op.name == "iterate" and op.attrs["axis"] is dim and op not in self.gone:
+                    return None
+                continue
+            others = (*op.attrs.get("lookups", ()), *op.attrs.get("bounds", ()))
+            if op.name not in POINTWISE or others or any(dim in d.symbols and d is not dim for d in dims):
+                return None
+            if op.name == "iterate" and (op.attrs["axis"] is dim) and op not in self.gone:
+                return None
+            if op.name in ("read", "write"):
+                radices |= self._divisors(op, dim)
+        if any(dim in e.symbols for r in self.program.records for e in _exprs(r.attrs)):
+            return None
+        chain = [1, *sorted(r for r in radices if 1 < r < extent), extent]
+        if len(chain) < 3 or any(b % a for a, b in pairwise(chain)):
+            return None
+        return [(a, b // a) for a, b in pairwise(chain)][::-1]
+
+    def _divisors(self, op: Op, dim: Expr) -> set[int]:
+        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        if "at" not in op.attrs or dim not in kind.dims:
+            return set()
+        own = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]
+        found = set()
+        for node in (n for e in op.attrs["at"] for n in self.numbers(e).divisions(set()) if own in n.symbols):
+            inner, by = node.parts
+            whole: Expr = as_expr(1)
+            if isinstance(inner, FloorDiv):
+                inner, whole = inner.parts
+            if inner is not own or not isinstance(by, Const) or not isinstance(whole, Const):
+                return {0}  # no chain holds that
+            found |= {by.value * whole.value, whole.value}
+        return found
+
+    # -- the program over them ----------------------------------------------------------------------------
+
+    def run(self) -> tuple[Program, dict[Symbol, int], set[Op]]:
+        """The program, its sizes, its free loops."""
+        for arg in self.program.args:
+            self.values[arg] = arg
+        body = Block(self.program.body.args)
+        self._block(self.program.body, body.ops)
+        made = replace(self.program, body=body)
+        return made, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
+
+    def _block(self, block: Block, ops: list[Op]) -> None:
+        for op in block.ops:
+            if op in self.gone and op.attrs["axis"] in self.digits:
+                (inner,) = op.blocks
+                self.values |= {arg: self.values[v] for arg, v in zip(inner.args, op.operands, strict=True)}
+                self._block(Block((), inner.ops[:-1]), ops)
+                self.values |= {r: self.values[v] for r, v in zip(op.results, inner.ops[-1].operands, strict=True)}
+            else:
+                ops.append(self._op(op))
+
+    def _op(self, op: Op) -> Op:
+        blocks = []
+        results = tuple(Value(self._type(r.type), r.name) for r in op.results)
+        for block in op.blocks:
+            args = tuple(Value(self._type(a.type), a.name) for a in block.args)
+            self.values |= dict(zip(block.args, args, strict=True))
+            made = Block(args)
+            self._block(block, made.ops)
+            blocks.append(made)
+        attrs = dict(op.attrs)
+        if op.name in ("read", "write"):
+            attrs |= self._access(op)
+        if op.name in ("broadcast", "permute"):
+            attrs["to"] = self._over(attrs["to"])
+        self.values |= dict(zip(op.results, results, strict=True))
+        operands = tuple(self.values[v] for v in op.operands)
+        self.kept[op] = Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
+        return self.kept[op]
+
+    def _type(self, kind: object) -> object:
+        return TileType(kind.dtype, self._over(kind.dims)) if isinstance(kind, TileType) else kind
+
+    def _over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(s for d in dims for s in ([s for s, _ in self.digits[d]] if d in self.digits else [d]))
+
+    def _access(self, op: Op) -> dict[str, tuple[Expr, ...]]:
+        """Where a read or write goes, over digits."""
+        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        if not any(d in self.digits for d in kind.dims):
+            return {}
+        memory: MemoryType = (op.operands[0] if op.name == "read" else op.operands[1]).type
+        before = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
+        at = op.attrs.get("at") or tuple(dict(zip(kind.dims, before, strict=True))[d] for d in memory.dims)
+        over: list[Expr] = []
+        images: dict[Symbol, Expr] = {}
+        for own, d in zip(before, kind.dims, strict=True):
+            if d not in self.digits:
+                over.append(own)
+                continue
+            whole: Expr = as_expr(0)
+            for s, step in self.digits[d]:
+                now = symbol(f"{own}_{s}", 0, self.sizes[s] - 1)
+                over.append(now)
+                whole = whole + step * now
+            images[own] = whole
+        return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
+
+
+def _only_adds(op: Op) -> bool:
+    """Whether a loop's body only multiplies what it reads, and adds that to what it carries."""
+    (body,) = op.blocks
+    return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
+
+
+def _exprs(attrs: Mapping[str, object]) -> list[Expr]:
+    found: list[Expr] = []
+    for value in attrs.values():
+        for e in value if isinstance(value, tuple) else (value,):
+            if isinstance(e, Expr):
+                found.append(e)
+    return found

@@ -1,0 +1,79 @@
+"""Factors that products read where they lie, though elements of them may be out of bounds: the taps of a convolution.
+
+What is out of bounds counts zero, so it need not be multiplied. Loops over taps run only where the tensor is, as far as
+that does not depend on the row; rows of a block that fall outside are left out, which is known where the first and the
+last blocks of a line are peeled off and the taps written out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.ir.core import Op, TileType
+from tilewright.plan.microkernel import axes_of, types_of
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+
+def is_read_in_place(low: Lowering, op: Op) -> bool:
+    """Whether only products use a read, all as their factor A, by vectors: what is out of bounds may be left out."""
+    if low.machine is None or op.attrs.get("otherwise") != 0 or low.masks or low.ends:
+        return False
+    users = [user for user in low.program.walk() if op.results[0] in user.operands]
+    return bool(users) and all(_is_left(low, user, op) for user in users)
+
+
+def _is_left(low: Lowering, user: Op, read: Op) -> bool:
+    if user.name != "mma" or user.operands[2] is read.results[0]:
+        return False
+    a, b, c = (v.type.dims for v in user.operands)
+    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
+        return False
+    types = types_of(user, axes.swapped)
+    sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
+    how = low.microkernel(user, types, sizes)
+    return how is not None and not how.opaque and how.group == 1 and types[0] is how.atom.a.dtype
+
+
+def slides(low: Lowering, dim: Expr) -> bool:
+    """Whether it depends on the place along a dimension which elements of such a factor are out of bounds."""
+    for op in low.program.walk():
+        if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
+            continue
+        kind: TileType = op.results[0].type
+        own = dict(zip(kind.dims, op.attrs["over"], strict=True)).get(dim)
+        if own is not None and any(own in e.symbols and e is not own for e in op.attrs["at"]):
+            return True
+    return False
+
+
+def limits(
+    at: tuple[Expr, ...],
+    shape: tuple[int, ...],
+    marks: tuple[bool, ...],
+    tap: Symbol,
+    size: int,
+    known: Substitution,
+    unknown: set[Symbol],
+) -> tuple[Expr, Expr, tuple[bool, ...]]:
+    """(first, end, the marks that are left) of a loop over a tap: where what it alone decides is in bounds.
+
+    `known` says what other coordinates are, `unknown` are those that change within the loop.
+    """
+    first, end, left = as_expr(0), as_expr(size), list(marks)
+    for n, e in enumerate(at):
+        if not marks[n] or tap not in e.symbols or e.symbols & unknown:
+            continue
+        form = linear_form(known(e), [tap])
+        factor = None if form is None else form[0].get(tap)
+        if form is None or not isinstance(factor, Const) or factor.value <= 0:
+            continue
+        first = maximum(first, -(form[1] // factor.value))
+        end = minimum(end, (shape[n] - 1 - form[1]) // factor.value + 1)
+        left[n] = False
+    return first, end, tuple(left)

@@ -1,0 +1,180 @@
+"""B in the order in which blocks of sums read it: packed where it is used, or once before the program runs.
+
+An argument that several tasks read is packed by a program of its own, whole, at every call; what the program computes
+itself is packed where that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, Program, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.ir.tile_formulas import converted
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
+from tilewright.passes.tile.writer import Writer
+from tilewright.plan.microkernel import Axes, Microkernel
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+
+@dataclass(frozen=True)
+class Order:
+    """[outer][block of N][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the ends.
+
+    What a microkernel reads for one step of K lies side by side; `group` neighbours along K belong to one of N.
+    """
+
+    how: Microkernel
+    outer: tuple[int, ...]
+    wide: int
+    deep: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the packed tensor."""
+        _, n, k = self.how.atom.shape
+        blocks, chunks = -(-self.wide // self.how.columns), -(-self.deep // k)
+        return (*self.outer, blocks, chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
+
+    @property
+    def padded(self) -> tuple[bool, bool]:
+        """Whether there are zeros past the end of K, and of N."""
+        return self.deep % self.how.atom.shape[2] > 0, self.wide % self.how.columns > 0
+
+    def source(self, over: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """(place along K, along N) of what lies at these last coordinates of the packed tensor."""
+        _, n, k = self.how.atom.shape
+        f, e, t, r, j, g = over[-6:]
+        return k * e + self.how.group * r + g, self.how.columns * f + n * t + j
+
+    def places(self, k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
+        """The last coordinates in the packed tensor of a place along K and of `inner` within a block from `column`."""
+        _, n, depth = self.how.atom.shape
+        place, along = column % self.how.columns + inner, k % depth
+        group = self.how.group
+        return column // self.how.columns, k // depth, place // n, along // group, place % n, along % group
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A program that packs an argument, the argument, and what the main program takes in its place."""
+
+    program: Program
+    source: Value
+    packed: Value
+
+
+Images = Callable[[Sequence[Expr]], Substitution]
+"""What coordinates are at places along (outer, K, N)."""
+
+
+def pack_here(
+    low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
+) -> tuple[Value, Order]:
+    """The current part of B, packed in memory of the worker's own."""
+    tile, there = low.load_of(b, how.atom.b.dtype)
+    dims = (*outer, axes.k, axes.n)
+    order = Order(how, tuple(parts[d][1] for d in outer), parts[axes.n][1], parts[axes.k][1])
+    held = low.w.alloc(tile.dtype, order.shape, "packed")
+
+    def images(places: Sequence[Expr]) -> Substitution:
+        return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
+
+    _copy(low.w, there, images, order, low.w.axes(order.shape), (), held)
+    return held, order
+
+
+def pack_before(
+    low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
+) -> tuple[Value, Order] | None:
+    """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
+    there, dims = only_load(b.formula), (*outer, axes.k, axes.n)
+    source = None if there is None else low.argument_of(there.tensor)
+    if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
+        return None
+    coordinates = [low.coordinate(d) for d in dims]
+    if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
+        return None
+    shape = low.shapes[source]
+    if not all((e >= 0) is ONE and (e < n) is ONE for e, n in zip(there.at, shape, strict=True)):
+        return None
+    first, width = parts[axes.k]
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.number(axes.k)
+    ends = width % deep == 0 or first + width is as_expr(size)
+    if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
+        return None
+    order = Order(how, tuple(map(low.number, outer)), low.number(axes.n), size)
+    key = (there, order)
+    if key not in low.packs:
+        low.packs[key] = _program(low, there, source, coordinates, order)
+    return low.packs[key].packed, order
+
+
+def _is_shared(low: Lowering, b: Tile) -> bool:
+    """Whether tasks or loops go over something that B does not depend on."""
+    moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
+    return any(d not in b.dims for d in (*low.shared, *moving))
+
+
+def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
+    """The program that packs an argument: a task for each block of N."""
+    name, kind = low.w.fresh(f"packed_{source.name}"), there.tensor.type
+    extents = tuple(map(as_expr, order.shape))
+    dtype = order.how.atom.b.dtype
+    given = Value(kind, source.name)
+    target = Value(TensorType("global", dtype, extents, role="out"), name)
+    w = Writer()
+    for taken in (source.name or "argument", name):
+        w.fresh(taken)
+    names = [f"o{n}" for n in range(len(order.outer))]
+    ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
+    tasks = tuple(r.symbol for r in ranges)
+    inner, body = Block(()), Block(())
+
+    def images(places: Sequence[Expr]) -> Substitution:
+        return Substitution(dict(zip(coordinates, places, strict=True)))
+
+    with w.inside(inner):
+        over = w.axes(order.shape[len(tasks) :])
+        goal = w.view(target, over, [(e, False) for e in (*tasks, *over)])
+        _copy(w, Load(given, there.at), images, order, over, tasks, goal)
+    with w.inside(body):
+        w.emit("tasks", ranges=ranges, blocks=(inner,))
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body)
+    verify(made)
+    return Pack(made, source, Value(replace(target.type, role="in"), name))
+
+
+def _copy(
+    w: Writer, there: Load, images: Images, order: Order, over: tuple[Symbol, ...], fixed: tuple[Expr, ...], held: Value
+) -> None:
+    """Elements of a load in packed order; the first coordinates there are `fixed`, the others go over axes."""
+    at = (*fixed, *over)
+    outer = at[:-6]
+    places = (*outer, *order.source(at))
+    if not any(order.padded):
+        view = w.viewed(there, over, images(places))
+    else:  # a view of the part alone comes first: what lies past its ends may be others' elements
+        ends = (order.deep, order.wide)
+        exact = w.axes([*(n for n, e in zip(order.outer, outer, strict=True) if e in over), *ends])
+        numbers = iter(exact)
+        whole = w.viewed(there, exact, images([next(numbers) if e in over else e for e in (*outer, *over[-2:])]))
+        marks = [(e, False) for e in outer if e in over]
+        view = w.view(whole, over, [*marks, *zip(places[-2:], order.padded, strict=True)])
+    otherwise = 0 if any(order.padded) else None
+    if held.type.dtype is there.tensor.type.dtype:
+        w.emit("copy", (view, held), otherwise=otherwise)
+        return
+    between = w.alloc(there.tensor.type.dtype, [int(s.hi) + 1 for s in over], "narrow")
+    w.emit("copy", (view, between), otherwise=otherwise)
+    formula = converted(load(between, *over), between.type.dtype, held.type.dtype)
+    w.map(held, over, formula, Substitution({}))

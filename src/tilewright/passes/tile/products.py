@@ -1,0 +1,325 @@
+"""Products of tiles by the machine's atoms, wherever they stand: in loops, in grid programs, under conditions.
+
+    %s = mma %q, %k, %zero                for f in 0..2 {            blocks of N
+                                            for m in 0..4 {          blocks of M
+                                              %sums = alloc register f32 (13, 32) as avx512.f32.c
+                                              copy %acc_view -> %sums
+                                              for e in 0..16 { mma %sums += %q_view * %packed_view ... }
+                                              copy %sums -> %acc_view
+
+C lies in memory of the worker's own between operations, one block of it at a time in registers. A is read where it lies
+if the atom can, otherwise from a panel; B likewise, packed as the atom reads it. Edges of C are blocks of their own, as
+small as the atom allows; what a panel holds past the ends is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.tile_formulas import converted
+from tilewright.passes.places import linear_step
+from tilewright.passes.tile.inplace import limits
+from tilewright.passes.tile.packing import Order, pack_before, pack_here
+from tilewright.passes.tile.values import Load, Parts, Tile, only_load
+from tilewright.plan.microkernel import Axes, Microkernel
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+STEPS = 4
+"""Products of vectors along K that are written out, at most."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Blocks of equal size along M or N: how many, how large, where the first starts; `ragged`: past the end."""
+
+    count: int
+    size: int
+    first: int
+    ragged: bool
+
+
+def spans(width: int, block: int, unit: int) -> Iterator[Span]:
+    """Whole blocks, then what is left, in whole units.
+
+    >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
+    [(2, 32, 0, False), (1, 16, 64, True)]
+    """
+    full, tail = divmod(width, block)
+    if full:
+        yield Span(full, block, 0, False)
+    if tail:
+        size = -(-tail // unit) * unit
+        yield Span(1, size, full * block, size > tail)
+
+
+class Product:
+    """One product, written: C += A * B, where C is a tensor over these dimensions and parts."""
+
+    def __init__(
+        self, low: Lowering, how: Microkernel, axes: Axes, parts: Parts, total: Value, c: tuple[Expr, ...], zero: bool
+    ):
+        self.low, self.w, self.how, self.axes, self.parts, self.total, self.c = low, low.w, how, axes, parts, total, c
+        self.zero = zero
+        """Whether C starts from zero, and has nothing in it yet."""
+        self.at: dict[Expr, Expr] = {}
+        """Where the loops around are, from the start of each dimension's part."""
+
+    def width(self, dim: Expr | None) -> int:
+        """How wide a dimension is here."""
+        return 1 if dim is None else self.parts[dim][1]
+
+    def write(self, a: Tile, b: Tile) -> None:
+        """All of it."""
+        how, axes = self.how, self.axes
+        m, n, _ = how.atom.shape
+        left, right = self.left(a), self.right(b)
+        with ExitStack() as loops:
+            for d in axes.around:
+                self.at[d] = loops.enter_context(self.w.loop(f"o_{_word(d)}", self.width(d)))
+            for across in spans(self.width(axes.n), how.columns, n):
+                for down in spans(self.width(axes.m), how.rows, m):
+                    with self.over("f", across) as f, self.over("m", down) as i:
+                        self.block(left, right, down, across, i, f)
+
+    @contextmanager
+    def over(self, name: str, span: Span) -> Iterator[Expr]:
+        """A loop over blocks; gives where a block starts."""
+        with self.w.loop(name, span.count) as number:
+            yield span.first + span.size * number
+
+    # -- factors ------------------------------------------------------------------------------------------
+
+    def left(self, a: Tile) -> Operand:
+        """A, where it lies or from a panel of rows: K side by side, both in whole steps of the atom."""
+        how, axes = self.how, self.axes
+        m, _, k = how.atom.shape
+        found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
+        whole = self.width(axes.k) % k == 0 and self.width(axes.m) % m == 0
+        if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
+            return InPlace(self, found)
+        outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
+        deep, rows = -(-self.width(axes.k) // k) * k, -(-self.width(axes.m) // m) * m
+        panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
+        return Panel(self, panel, outer)
+
+    def panel(
+        self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, int], deep: tuple[Expr, int]
+    ) -> Value:
+        """A copied: [outer][rows][deep], with zeros past its ends."""
+        sizes = [*(self.width(d) for d in outer), rows[1], deep[1]]
+        held = self.w.alloc(dtype, sizes, "panel")
+        dims = tuple(d for d in (*outer, rows[0], deep[0]) if d is not None)
+        over = self.w.axes([self.width(d) for d in dims])
+        at: list[tuple[Expr, bool]] = [(s, False) for s in over]
+        if rows[0] is None:
+            at.insert(len(outer), (as_expr(0), False))
+        if sizes[-2:] != [self.width(rows[0]), self.width(deep[0])]:
+            self.w.emit("fill", (held,), value=0)
+        target = self.w.view(held, over, at)
+        formula = converted(a.formula, a.dtype, dtype)
+        self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
+        return held
+
+    def right(self, b: Tile) -> Operand:
+        """B, where it lies, or packed: before the program where others read it as well, otherwise here."""
+        how, axes = self.how, self.axes
+        n = how.atom.shape[1]
+        found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
+        if how.group == 1 and found is not None and self.width(axes.n) % n == 0 and self.step(found, axes.n) == 1:
+            return InPlace(self, found)
+        outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
+        before = pack_before(self.low, b, self.parts, axes, outer, how)
+        if before is not None:
+            return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
+        held, order = pack_here(self.low, b, self.parts, axes, outer, how)
+        return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
+
+    def step(self, found: Load, dim: Expr) -> int | None:
+        """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
+        c = self.low.coordinate(dim)
+        if any(c in e.symbols for e in found.at[:-1]) or not found.at:
+            return None
+        return linear_step(found.at[-1], c)
+
+    # -- blocks -------------------------------------------------------------------------------------------
+
+    def block(self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr) -> None:
+        """One block of C: its sums in registers while K is gone over."""
+        w, how = self.w, self.how
+        c, kind = how.atom.c.dtype, how.atom.name
+        if self.total in self.low.sums:  # all of C is there
+            self.summed(left, right, down, across, row, column, self.total)
+            return
+        sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
+        i, j = w.axes((down.size, across.size))
+        at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
+        if self.axes.m is not None:
+            at[self.axes.m] = (row + i, down.ragged)
+        at[self.axes.n] = (column + j, across.ragged)
+        goal = w.view(self.total, (i, j), [at[d] for d in self.c])
+        ragged = down.ragged or across.ragged
+        if self.zero:
+            w.emit("fill", (sums,), value=0)
+        else:
+            w.emit("copy", (goal, sums), otherwise=0 if ragged else None)
+        self.summed(left, right, down, across, row, column, sums)
+        w.emit("copy", (sums, goal))
+
+    def summed(
+        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+    ) -> None:
+        """All that is summed: the dimensions beside K, then K."""
+        with ExitStack() as loops:
+            for d in self.axes.deep:
+                first, end, unroll = left.limits(d)
+                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=unroll)
+                self.at[d] = loops.enter_context(found)
+            self.steps(left, right, down, across, row, column, sums)
+
+    def steps(
+        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+    ) -> None:
+        """Products along K: one atom's depth at a time in tile registers, a few by vectors."""
+        w, how = self.w, self.how
+        depth = how.atom.shape[2]
+        chunks = -(-self.width(self.axes.k) // depth)
+        if how.opaque:
+            a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
+            b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
+            with w.loop("e", chunks) as e:
+                w.emit("copy", (left.rows(down.size, depth, row, depth * e), a))
+                w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
+                w.emit("mma", (sums, a, b), atom=how.atom.name)
+            return
+        full, tail = divmod(chunks, STEPS)
+        for count, at_once, first in ((full, STEPS, 0), (1, tail, full * STEPS)):
+            if not count or not at_once:
+                continue
+            wide = at_once * depth
+            with w.loop("e", count) as e:
+                k = first * depth + wide * e
+                factors = left.rows(down.size, wide, row, k), right.columns(wide, across.size, k, column)
+                w.emit("mma", (sums, *factors), atom=how.atom.name, skip=left.skips or None)
+
+
+@dataclass
+class Operand:
+    """A factor as blocks read it."""
+
+    product: Product
+
+    @property
+    def skips(self) -> bool:
+        """Whether some of it may be out of bounds, and is left out."""
+        return False
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
+        return as_expr(0), as_expr(self.product.width(dim)), False
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+        """A's (rows, deep) from a row and a place along K on."""
+        raise NotImplementedError
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """B's (deep, columns) from a place along K and a column on."""
+        raise NotImplementedError
+
+
+@dataclass
+class InPlace(Operand):
+    """A factor where it lies."""
+
+    found: Load
+
+    def __post_init__(self) -> None:
+        self.marks = self.product.low.loose.get(self.found, (False,) * len(self.found.at))
+
+    @property
+    def skips(self) -> bool:
+        """Whether some of it may be out of bounds, and is left out."""
+        return any(self.marks)
+
+    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
+        """A loop over taps runs where the tensor is; one that slides along the rows is written out."""
+        p, whole = self.product, super().limits(dim)
+        if not self.skips:
+            return whole
+        tap = p.low.coordinate(dim)
+        known = {d: p.parts[d][0] + e for d, e in p.at.items()}
+        inner = {p.low.coordinate(d) for d in (p.axes.m, p.axes.k, *p.axes.deep) if d is not None and d not in known}
+        source = p.low.argument_of(self.found.tensor)
+        if source is None or p.parts[dim][0] is not as_expr(0):
+            return whole
+        images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
+        shape = p.low.shapes[source]
+        first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
+        row = None if p.axes.m is None else p.low.coordinate(p.axes.m)
+        slides = any(m and {tap, row} <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
+        return first, end, slides
+
+    def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
+        p = self.product
+        known = {**p.at, **at}
+        images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
+        places = [images(e) for e in self.found.at]
+        return p.w.view(self.found.tensor, over, list(zip(places, self.marks, strict=True)))
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+        """A's block."""
+        i, e = self.product.w.axes((rows, deep))
+        m = {} if self.product.axes.m is None else {self.product.axes.m: row + i}
+        return self._view((i, e), {**m, self.product.axes.k: k + e})
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """B's block."""
+        e, j = self.product.w.axes((deep, columns))
+        return self._view((e, j), {self.product.axes.k: k + e, self.product.axes.n: column + j})
+
+
+@dataclass
+class Panel(Operand):
+    """A, copied: [outer][rows][K]."""
+
+    tensor: Value
+    outer: list[Expr]
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+        """A's block."""
+        p = self.product
+        i, e = p.w.axes((rows, deep))
+        return p.w.view(self.tensor, (i, e), [(x, False) for x in (*(p.at[d] for d in self.outer), row + i, k + e)])
+
+
+@dataclass
+class Packed(Operand):
+    """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
+
+    tensor: Value
+    order: Order
+    outer: list[Expr]
+    starts: dict[Expr, Expr]
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """B's block."""
+        p = self.product
+        e, j = p.w.axes((deep, columns))
+        k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
+        first = [self.starts[d] + p.at[d] for d in self.outer]
+        at = (*first, *self.order.places(k + e, column, j))
+        return p.w.view(self.tensor, (e, j), [(x, False) for x in at])
+
+
+def _word(dim: Expr) -> str:
+    """A dimension as part of a name."""
+    text = str(dim)
+    return text if text.isidentifier() else "d"

@@ -1,0 +1,243 @@
+"""Which atom multiplies a product of tiles, and how large the block of sums is that stays in registers meanwhile.
+
+A product inside a program is C[M, N] += A[M, K] * B[K, N], of whatever sizes the tiles have there. Its microkernel goes
+over K for one block of C after another. The cost of each that fits is counted from the machine's description; the
+least is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.algebra.expr import Expr
+from tilewright.errors import ArgumentError
+from tilewright.ir import dtypes
+from tilewright.ir.core import Op, Program
+from tilewright.ir.dtypes import DType
+from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.plan import tiles, vectors
+from tilewright.plan.plan import Multiplied
+
+Dims = tuple[Expr, ...]
+MOST_VECTORS = 4
+"""Vectors of N that a block of sums has, at most."""
+
+
+@dataclass(frozen=True)
+class Microkernel:
+    """C's blocks of `rows` x `columns` in registers, by an atom; factors of another type are converted to its own."""
+
+    atom: MultiplyAtom
+    rows: int
+    columns: int
+
+    @property
+    def opaque(self) -> bool:
+        """Whether factors and sums lie in tile registers."""
+        return isinstance(self.atom.c, OpaqueOperand)
+
+    @property
+    def group(self) -> int:
+        """Neighbours along K that lie side by side in B, for each of N."""
+        m, _, k = self.atom.shape
+        return k // m if self.opaque else k
+
+    def __str__(self) -> str:
+        return f"{self.atom.name}, block {self.rows}x{self.columns}"
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The dimensions of a product: one that blocks cut for each of M, N and K, and what is gone over beside them.
+
+    `around` are dimensions of C beside M and N: those of a batch, and further ones of either factor; `deep` are those
+    that are summed beside K. `swapped` says that A is the product's second factor.
+    """
+
+    m: Expr | None
+    n: Expr
+    k: Expr
+    around: Dims
+    deep: Dims
+    swapped: bool
+
+
+def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | str:
+    """The parts that dimensions have in a product of these widths; or why it has no blocks of sums.
+
+    N is the last of C, along which vectors and tiles lie; the factor that has it is B.
+    """
+    if not c:
+        return "its sum is a single number"
+    if c[-1] in a and c[-1] in b:
+        return f"both factors keep {c[-1]}, the last dimension of its sum, along which vectors lie"
+    swapped = c[-1] in a
+    if swapped:
+        a, b = b, a
+    summed = tuple(d for d in a if d in b and d not in c)
+    if not summed or c[-1] not in b:
+        return "nothing is summed"
+    rows = [d for d in c if d in a and d not in b]
+    m, k = _along(rows, width) if rows else None, _along(summed, width)
+    around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in summed if d is not k)
+    return Axes(m, c[-1], k, around, deep, swapped)
+
+
+def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
+    """The dimension that blocks cut: the last one, whose neighbours lie side by side, unless it is but one wide."""
+    return ([d for d in dims if width(d) > 1] or dims)[-1]
+
+
+def types_of(op: Op, swapped: bool) -> tuple[DType, DType, DType]:
+    """The element types of a product: its factors', A first, and that in which it is summed."""
+    a, b, c = (v.type.dtype for v in op.operands)
+    wide = dtypes.f64 if dtypes.f64 in (a, b) else c.accumulator
+    return (b, a, wide) if swapped else (a, b, wide)
+
+
+def names_of(program: Program) -> dict[str, Op]:
+    """What a plan calls the products of a program: mma, mma2 and so on, as they stand."""
+    found = [op for op in program.walk() if op.name == "mma"]
+    return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(found)}
+
+
+def products_of(program: Program, machine: Machine, width: Callable[[Expr], int]) -> dict[Op, Microkernel | None]:
+    """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops."""
+    found: dict[Op, Microkernel | None] = {}
+    for op in names_of(program).values():
+        a, b, c = (v.type.dims for v in op.operands)
+        axes = axes_of(a, b, c, width)
+        if isinstance(axes, str):
+            found[op] = None
+        else:
+            sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
+            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes)
+    return found
+
+
+def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[Multiplied, ...]:
+    """The products as a plan says them."""
+    return tuple(
+        Multiplied(name, None) if how is None else Multiplied(name, how.atom.name, how.rows, how.columns)
+        for name, how in ((name, products[op]) for name, op in names_of(program).items())
+    )
+
+
+def taken(
+    given: tuple[Multiplied, ...], program: Program, machine: Machine, chosen: Mapping[Op, Microkernel | None]
+) -> dict[Op, Microkernel | None]:
+    """The products as a given plan says them; those it does not mention as they were chosen."""
+    found, names = dict(chosen), names_of(program)
+    for each in given:
+        if each.name not in names:
+            raise ArgumentError(
+                f"plan: {each}: there is no product {each.name}; there are {', '.join(names) or 'none'}"
+            )
+        found[names[each.name]] = None if each.atom is None else _given(each, names[each.name], machine)
+    return found
+
+
+def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
+    try:
+        atom = machine.multiply_atom(each.atom or "")
+    except LookupError as fault:
+        raise ArgumentError(f"plan: {each}: {fault}") from None
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, lambda d: 1)
+    if isinstance(axes, str):
+        raise ArgumentError(f"plan: {each}: {axes}; it runs by loops")
+    fitting = atoms_for(machine, *types_of(op, axes.swapped))
+    if atom not in fitting:
+        kinds = " by ".join(map(str, types_of(op, axes.swapped)[:2]))
+        there = ", ".join(x.name for x in fitting) or "none"
+        raise ArgumentError(f"plan: {each}: its factors are {kinds}, and {machine.name}'s atoms for them {there}")
+    found = Microkernel(atom, each.rows, each.columns)
+    if found not in list(_blocks(machine, atom)):
+        m, n, _ = atom.shape
+        raise ArgumentError(
+            f"plan: {each}: blocks are whole atoms, {m}x{n}, and {machine.name}'s registers must hold them and both "
+            "factors"
+        )
+    return found
+
+
+def atoms_for(machine: Machine, a: DType, b: DType, c: DType) -> list[MultiplyAtom]:
+    """The atoms that take a product's types, as they are or converted without loss to the type of its sum."""
+    same = [x for x in _by_rows(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
+    if same or not (c.holds(a) and c.holds(b)):
+        return same
+    return [x for x in _by_rows(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
+
+
+def _by_rows(machine: Machine) -> Iterator[MultiplyAtom]:
+    """Atoms whose operands are vectors or tiles: a row of A at a time, or matrices in registers of their own."""
+    for x in machine.multiply.values():
+        if isinstance(x.c, OpaqueOperand) or (isinstance(x.c, RegisterOperand) and x.shape[0] == 1):
+            yield x
+
+
+def microkernel(machine: Machine, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
+    """The microkernel that takes least time for a product of M x N x K; None where no atom takes its types.
+
+    >>> from tilewright.ir.dtypes import f32
+    >>> from tilewright.targets.registry import machine
+    >>> print(microkernel(machine("x86.avx512"), (f32, f32, f32), (128, 64, 64)))
+    avx512.f32, block 6x64
+    """
+    found = {
+        each: cycles(machine, each, sizes) for atom in atoms_for(machine, *types) for each in _blocks(machine, atom)
+    }
+    return min(found, key=lambda each: (found[each], -each.rows * each.columns)) if found else None
+
+
+def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
+    """The blocks that registers hold, for every width the one with most rows, and with fewer."""
+    m, n, _ = atom.shape
+    if isinstance(atom.c, OpaqueOperand):
+        most = machine.limits.tile_registers
+        for a in range(1, most):
+            for b in range(1, most):
+                if tiles.registers(a, b) <= most:
+                    yield Microkernel(atom, a * m, b * n)
+        return
+    for wide in range(1, MOST_VECTORS + 1):
+        for rows in range(1, machine.limits.registers):
+            if rows == 1 or vectors.fits(rows, wide, atom, machine):
+                yield Microkernel(atom, rows, wide * n)
+
+
+def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int]) -> float:
+    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that."""
+    m, n, k = sizes
+    total = 0.0
+    for rows, down in _pieces(m, how.rows, how.atom.shape[0]).items():
+        for columns, across in _pieces(n, how.columns, how.atom.shape[1]).items():
+            total += down * across * _block_cycles(machine, how, rows, columns, k)
+    packed = n * k * (how.atom.b.dtype.bits // 8) if how.group > 1 else 0
+    return total + 2 * packed / machine.limits.copy_rate
+
+
+def _pieces(size: int, block: int, unit: int) -> Mapping[int, int]:
+    """Blocks by their size, and how many there are: whole ones, and one that is as small as the atom allows."""
+    full, tail = divmod(size, block)
+    found = {block: full} if full else {}
+    if tail:
+        last = ceil(tail / unit) * unit
+        found[last] = found.get(last, 0) + 1
+    return found
+
+
+def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k: int) -> float:
+    """Cycles of one block: products or the loads that feed them, and sums loaded and stored."""
+    m, n, depth = how.atom.shape
+    down, across, steps = rows // m, columns // n, ceil(k / depth)
+    limits = machine.limits
+    if how.opaque:
+        fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
+        return steps * fed + 2 * down * across * m * limits.load_cycles
+    loads = rows / how.atom.picks + across
+    fed = max(rows * across * how.atom.cycles, loads * limits.load_cycles)
+    waiting = limits.latency if rows * across < limits.latency / how.atom.cycles else 0.0
+    return steps * max(fed, waiting) + 2 * rows * across * limits.load_cycles

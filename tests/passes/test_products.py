@@ -1,0 +1,99 @@
+"""Products anywhere in a program: a sample of `benchmarks/random_products.py`, taps in place, digits, registers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tile_checks import own_cache  # noqa: F401
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import kernels
+
+_SPEC = importlib.util.spec_from_file_location(
+    "random_products", Path(__file__).parents[2] / "benchmarks" / "random_products.py"
+)
+random_products = importlib.util.module_from_spec(_SPEC)
+sys.modules["random_products"] = random_products
+_SPEC.loader.exec_module(random_products)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_random_products_are_exact(number):
+    assert not random_products.wrong(number, 1)
+
+
+@pytest.mark.parametrize("row", random_products.ROWS)
+def test_random_products_are_exact_on_every_machine(row):
+    assert not random_products.wrong(random_products.ROWS.index(row), 2, (row,))
+
+
+def integers(*shape):
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+def generally(kernel, *inputs):
+    """The kernel by the lowering of all programs, not as a single contraction."""
+    run = tilewright.compile(kernel)
+    run.path = "general"
+    found = run(*inputs)
+    np.testing.assert_array_equal(found, tilewright.compile(kernel, target="executor")(*inputs))
+    return run
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 10, 16, 32), (1, 5, 31, 3, 17), (1, 1, 1, 4, 20), (3, 7, 2, 5, 64)])
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 0, 1)])
+def test_taps_are_read_where_they_lie(shape, stride, padding, dilation):
+    n, h, w, c, f = shape
+    if min(h, w) + 2 * padding < 2 * dilation + 1:
+        return
+    kernel = kernels.conv((3, 3), "f32", stride=stride, padding=padding, dilation=dilation)
+    text = generally(kernel, integers(n, h, w, c), integers(f, 3, 3, c)).text("block")
+    assert "x_part" not in text
+    assert re.search(r"mma %\w+ \+= %x_view", text)
+
+
+def test_a_flat_index_becomes_digits_and_its_loop_goes():
+    kernel = kernels.conv((3, 3), "f32", padding=1)
+    run = generally(kernel, integers(1, 6, 9, 4), integers(8, 3, 3, 4))
+    assert "axis M_0 = (M_0 9)" in run.text("plan")
+    assert "axis K_0 = (K_0 4)" in run.text("plan")
+    assert "//" not in run.text("block").split("machine")[1].replace("//16", "").replace("//8", "").replace("//4", "")
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 33, 5), (40, 64, 16), (65, 100, 70)])
+def test_sums_stay_in_registers_until_they_are_written(m, n, k):
+    kernel = kernels.gemm("nt", "f32", bias=True, activation="relu")
+    text = generally(kernel, integers(m, k), integers(n, k), integers(n)).text("block")
+    if n % 16 == 0:
+        assert re.search(r"map %c_view\w* = relu\(%sums", text)
+        assert "%acc" not in text
+
+
+def test_a_register_that_is_also_reduced_stays_one():
+    """Its parts were looked at in place, and the product ran as plain loops."""
+    M, N, K, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave()
+    def largest(
+        a: tkl.Memory[M, K, GLOBAL, tkl.f32], b: tkl.Memory[N, K, GLOBAL, tkl.f32], y: tkl.Memory[M, GLOBAL, tkl.f32]
+    ):
+        total = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+        tkw.write(tkw.max(total, dim=N), y)
+
+    generally(largest, integers(5, 7), integers(32, 7))  # a MissingAtomWarning would be an error here
+
+
+def test_what_several_tasks_read_is_packed_before_they_run():
+    run = tilewright.compile(kernels.attention(32, "f32"))
+    q, k, v = integers(1, 2, 96, 8), integers(1, 2, 64, 8), integers(1, 2, 64, 16)
+    np.testing.assert_allclose(
+        run(q, k, v), tilewright.compile(kernels.attention(32, "f32"), target="executor")(q, k, v), rtol=2e-5, atol=2e-5
+    )
+    assert "launch pack_k" in run.text("host")
