@@ -133,7 +133,7 @@ class Emitter:
     def _role(self, op: Op, wave: str) -> None:
         for symbol in op.attrs.get("over", ()):
             self.w.names[symbol] = wave
-        self.body(op.blocks[0])
+        self._within(op.blocks)
 
     # -- blocks -----------------------------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class Emitter:
             for op in steps:
                 getattr(self, f"_{op.name}")(op)
 
-    def _within(self, blocks: tuple[Block, ...], op: Op) -> None:
-        """The blocks of a loop; whether lanes touch shared memory there is known to its arrivals."""
+    def _within(self, blocks: tuple[Block, ...]) -> None:
+        """The blocks of a loop or role; whether lanes touch shared memory there is known to its arrivals."""
         self.touching.append(_touches(blocks))
         for block in blocks:
             self.body(block)
@@ -174,7 +174,7 @@ class Emitter:
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
         if not ranges:
-            self._within(op.blocks, op)
+            self._within(op.blocks)
             return
         r = ranges[0]
         with self.w.loop(self.w.number(r.lo), self.w.number(r.hi), str(r.step)) as number:
@@ -207,7 +207,7 @@ class Emitter:
                     digit = w.value(f"mul i32 {digit}, {r.step}")
                 low = w.number(r.lo)
                 w.names[r.symbol] = digit if low == "0" else w.value(f"add i32 {digit}, {low}")
-            self._within(op.blocks, op)
+            self._within(op.blocks)
 
     def _if(self, op: Op) -> None:
         condition = self.w.condition(op.attrs["when"])
@@ -315,7 +315,7 @@ class Emitter:
     def _while(self, op: Op) -> None:
         kind = element(op.operands[0].type.dtype)
         with self.w.rounds(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
-            self._within(op.blocks, op)
+            self._within(op.blocks)
 
     def _compute(self, op: Op) -> None:
         target, formula = op.operands[0], op.attrs["formula"]

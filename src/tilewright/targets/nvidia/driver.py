@@ -105,8 +105,11 @@ class Loaded:
         key = disk.key_of("cubin", assembly, str(found.version), made_by)
         code = disk.load(key)
         if code is None:
-            code = self._linked(assembly)
-            disk.store(key, code)
+            try:
+                code = self._linked(assembly)
+                disk.store(key, code)
+            except TargetError:  # the module's own loading assembles too, and says more of what is wrong
+                code = assembly.encode() + b"\0"
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -120,7 +123,7 @@ class Loaded:
 
     def _linked(self, assembly: str) -> bytes:
         cu, check = self.device.cu, self.device.check
-        state = check(cu.cuLinkCreate(0, [], []), f"{self.name}: cuLinkCreate")
+        state = check(cu.cuLinkCreate(0, [], []), f"{self.name}: cuLinkCreate")  # for the device of the context
         data = assembly.encode() + b"\0"
         kind = cu.CUjitInputType.CU_JIT_INPUT_PTX
         check(cu.cuLinkAddData(state, kind, data, len(data), self.name.encode(), 0, [], []), f"{self.name}: its PTX")
