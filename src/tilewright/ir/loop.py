@@ -252,7 +252,7 @@ _SPECS = (
     OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
     OpSpec(
         "role",
-        {"name": "name", "waves": "count", "over": "axes?", "registers": "int?"},
+        {"name": "name", "waves": "count", "over": "axes?", "registers": "count?"},
         blocks=1,
         result_types=block_level.role,
         notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",

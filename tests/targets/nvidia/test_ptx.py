@@ -24,9 +24,11 @@ HOPPER = machine("hopper")
 LIST = [
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 4096, "BN": 256, "STAGES": 4}),
     ("gemm_hopper", {"M": 200, "N": 136, "K": 72, "BM": 256, "BN": 64, "STAGES": 2}),
+    ("gemm_hopper", {"M": 4096, "N": 4096, "K": 512, "BM": 64, "BN": 256, "WG": 1}),
     ("gemm_hopper_pingpong", {"M": 2048, "N": 2048, "K": 2048, "BN": 256}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BN": 128}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2}),
+    ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),
     ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
     ("attention_hopper", {"B": 64, "T": 4096, "U": 4096}),
 ]

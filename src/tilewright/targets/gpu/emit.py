@@ -121,7 +121,8 @@ class Emitter:
 
         def role() -> None:
             if "registers" in op.attrs:
-                self.dialect.registers(self, op.attrs["registers"], self.threads)
+                (count,) = numbers((op.attrs["registers"],), "registers")
+                self.dialect.registers(self, count, self.threads)
             if room == size:
                 self._role(op, mine)
                 return
