@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tilewright import compile_text
 
@@ -91,18 +92,23 @@ def conv(n: int, c: int, size: int, f: int, halo: bool = False, **params: int) -
     report(f"{name} {n}x{c}x{size}x{size}->{f} {params}", 2 * n * size * size * f * c * 9, theirs, mine, error, took)
 
 
-def attention(heads: int, length: int) -> None:
-    """Attention of so many heads, 64 wide."""
-    q, k, v = (torch.randn(heads, length, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    o, lse = torch.empty_like(q), torch.empty(heads, length, device="cuda")
-    run, took = compiled("attention_hopper", {"B": heads, "T": length, "U": length, "BK": 128})
-    ours = run.bind(q, k, v, o, lse)
+def attention(heads: int, length: int, deep: int, causal: bool) -> None:
+    """Attention of so many heads."""
+    q, k, v = (torch.randn(heads, length, deep, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    o = torch.empty_like(q)
+    sizes = {"B": heads, "T": length, "U": length, "D": deep, "BK": 128, "CAUSAL": int(causal)}
+    run, took = compiled("flash_hopper", sizes)
+    ours = run.bind(q, k, v, o)
     shaped = [t.unsqueeze(0) for t in (q, k, v)]
-    theirs, mine = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(*shaped), ours)
-    wanted = torch.nn.functional.scaled_dot_product_attention(*shaped)[0]
-    report(
-        f"attention {heads}x{length}x64", 4 * heads * length * length * 64, theirs, mine, difference(o, wanted), took
-    )
+
+    def library() -> Any:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(*shaped, is_causal=causal)
+
+    theirs, mine = microseconds(library, ours)
+    flops = 4 * heads * length * length * deep / (2 if causal else 1)
+    what = f"flash_hopper {heads}x{length}x{deep}{' causal' if causal else ''}"
+    report(what, flops, theirs, mine, difference(o, library()[0]), took)
 
 
 def main() -> None:
@@ -115,12 +121,16 @@ def main() -> None:
         gemm(4096, BN=256, pingpong=1)
         gemm(8192, BN=256)
     if "conv" in wanted:
+        conv(32, 128, 28, 128, BM=192, BN=128, WG=3)
         conv(32, 128, 28, 128, BN=128)
+        conv(32, 256, 14, 256, BM=192, BN=64, WG=3)
         conv(32, 256, 14, 256)
         conv(32, 64, 56, 64)
         conv(32, 512, 7, 512, halo=True)
     if "attention" in wanted:
-        attention(64, 4096)
+        for deep in (128, 64):
+            for causal in (False, True):
+                attention(64, 4096, deep, causal)
 
 
 if __name__ == "__main__":

@@ -63,9 +63,20 @@ def test_exact_on_small_integers(name: str, params: dict[str, int]) -> None:
             np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
 
 
-@pytest.mark.parametrize("params", [{}, {"B": 3, "T": 192, "U": 64}, {"T": 64, "U": 256, "BK": 128}])
-def test_attention_is_close(params: dict[str, int]) -> None:
-    run, mine, wanted = both("attention_hopper", params)
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("attention_hopper", {}),
+        ("attention_hopper", {"B": 3, "T": 192, "U": 64}),
+        ("attention_hopper", {"T": 64, "U": 256, "BK": 128}),
+        ("flash_hopper", {}),
+        ("flash_hopper", {"BK": 128, "U": 384}),
+        ("flash_hopper", {"CAUSAL": 1, "BK": 128}),
+        ("flash_hopper", {"D": 64, "CAUSAL": 1}),
+    ],
+)
+def test_attention_is_close(name: str, params: dict[str, int]) -> None:
+    run, mine, wanted = both(name, params)
     run.bind(*mine)()
     for got, want in zip(mine, wanted, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2e-2, atol=1e-2)

@@ -79,6 +79,21 @@ def test_attention_differs_by_the_order_of_sums_only() -> None:
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "params", [{"T": 128, "U": 128, "CAUSAL": 1}, {"T": 128, "U": 192}, {"T": 128, "U": 128, "D": 64, "BK": 128}]
+)
+def test_attention_is_what_the_formula_says(params: dict[str, int]) -> None:
+    program = bound("flash_hopper", {"B": 1, **params})
+    (q, k, v) = (arrays(program)[name].astype(np.float64) for name in "qkv")
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+    if params.get("CAUSAL"):
+        scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    wanted = weights @ v / weights.sum(axis=-1, keepdims=True)
+    (got,) = loops(lower_waves(program, HOPPER), seed=5, workers=1)
+    np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
+
+
 def test_the_loop_program_is_read_back_from_its_text() -> None:
     text = str(lower_waves(bound("gemm_hopper_pingpong", {"M": 128, "N": 64, "BN": 64}), HOPPER))
     assert str(parse_loop(text)) == text

@@ -31,6 +31,9 @@ LIST = [
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),
     ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
     ("attention_hopper", {"B": 64, "T": 4096, "U": 4096}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "CAUSAL": 1}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "D": 64}),
 ]
 """Every copy, role form and synchronisation of the Hopper examples."""
 
