@@ -78,13 +78,14 @@ def gemm(size: int, **params: int) -> None:
     report(f"{name} {size} {params}", 2 * size**3, theirs, mine, difference(d, wanted), took)
 
 
-def conv(n: int, c: int, size: int, f: int, halo: bool = False, **params: int) -> None:
+def conv(n: int, c: int, size: int, f: int, form: str = "", **params: int) -> None:
     """A 3x3 convolution, channels last."""
     x = torch.randn(n, c, size, size, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     w = torch.randn(f, c, 3, 3, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     y = torch.empty(n, size, size, f, device="cuda", dtype=torch.bfloat16)
-    name = "conv_hopper_halo" if halo else "conv_hopper"
-    run, took = compiled(name, {"N": n, "H": size, "W": size, "C": c, "F": f, **params})
+    name = f"conv_hopper{form}"
+    sizes = {"N": n, "H": size, "W": size} | ({} if form == "_patches" else {"C": c, "F": f})
+    run, took = compiled(name, {**sizes, **params})
     ours = run.bind(x.permute(0, 2, 3, 1), w.permute(0, 2, 3, 1), y)
     wanted = torch.nn.functional.conv2d(x, w, padding=1)
     theirs, mine = microseconds(lambda: torch.nn.functional.conv2d(x, w, padding=1), ours)
@@ -126,7 +127,8 @@ def main() -> None:
         conv(32, 256, 14, 256, BM=192, BN=64, WG=3)
         conv(32, 256, 14, 256)
         conv(32, 64, 56, 64)
-        conv(32, 512, 7, 512, halo=True)
+        conv(32, 64, 56, 64, form="_patches")
+        conv(32, 512, 7, 512, form="_halo")
     if "attention" in wanted:
         for deep in (128, 64):
             for causal in (False, True):

@@ -30,6 +30,8 @@ EXACT = [
     ("conv_hopper", {"N": 2, "H": 8, "W": 8, "R": 1, "S": 1, "PAD": 0}),
     ("conv_hopper_halo", {"N": 3, "H": 5, "W": 4, "C": 128, "F": 128}),
     ("conv_hopper_halo", {"N": 4}),
+    ("conv_hopper_patches", {}),
+    ("conv_hopper_patches", {"N": 3, "H": 21, "W": 40, "STAGES": 1}),
 ]
 
 

@@ -33,6 +33,7 @@ MANY = [
     ("conv_hopper", {"N": 1, "H": 7, "W": 5, "R": 3, "S": 2, "F": 72, "STAGES": 2}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2, "STAGES": 2}),
     ("conv_hopper_halo", {"N": 1, "H": 3, "W": 4, "C": 128}),
+    ("conv_hopper_patches", {"N": 1, "H": 9, "W": 9, "PATCHES": 1}),
 ]
 
 

@@ -30,6 +30,7 @@ LIST = [
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),
     ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
+    ("conv_hopper_patches", {"N": 32, "H": 56, "W": 56}),
     ("attention_hopper", {"B": 64, "T": 4096, "U": 4096}),
     ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128}),
     ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "CAUSAL": 1}),

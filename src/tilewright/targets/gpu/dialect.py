@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
@@ -78,6 +79,12 @@ class Dialect(Protocol):
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """Until at most so many groups of products are under way."""
+
+    def own_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
+        """A number in a register of its own, written here; None: it may as well be a constant.
+
+        Sums begin so: a copy from another sum's register would make it wait for that one's products.
+        """
 
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
         """An i32 of another lane."""

@@ -290,8 +290,10 @@ class Emitter:
 
     def _fill(self, op: Op) -> None:
         value = op.operands[0]
+        number, dtype = op.attrs["value"], value.type.dtype
         for i in range(self.values(value)):
-            self.put(value, i, literal(op.attrs["value"], value.type.dtype))
+            own = self.dialect.own_register(self, number, dtype) if isinstance(value.type, FragmentType) else None
+            self.put(value, i, literal(number, dtype) if own is None else own)
 
     def _read(self, op: Op) -> None:
         value = op.operands[0]

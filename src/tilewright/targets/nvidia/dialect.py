@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.nvidia import eights, mma, wgmma
 from tilewright.targets.nvidia.boxes import Box, boxes, parameter
@@ -72,6 +76,15 @@ class Ptx:
         """shfl.sync.idx."""
         e.w.declare("i32 @llvm.nvvm.shfl.sync.idx.i32(i32, i32, i32, i32)")
         return e.w.value(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {value}, i32 {lane}, i32 31)")
+
+    def own_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
+        """A mov that LLVM does not see through, for what sums are made of."""
+        if dtype is f32:
+            bits = struct.unpack("<I", struct.pack("<f", float(np.float32(number))))[0]
+            return e.w.value(f'call float asm sideeffect "mov.b32 $0, 0f{bits:08X};", "=f"()')
+        if dtype is i32:
+            return e.w.value(f'call i32 asm sideeffect "mov.b32 $0, {int(number)};", "=r"()')
+        return None
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """setmaxnreg: up or down from what a thread has at the entry."""
