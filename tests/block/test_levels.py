@@ -289,6 +289,12 @@ def test_a_host_program_with_sizes_a_table_and_several_launches(shape: tuple[int
     assert np.array_equal(y, x[::-1] * (2 * w))
 
 
+def test_a_launch_without_arguments_is_read_back() -> None:
+    """A kernel that has nothing to do takes none of its arguments; the text of its launch could not be read."""
+    text = "host f()\n{\n  launch nothing() workers 1\n}\n\nblock nothing()\n{\n}\n"
+    assert compile_text(text, target="interpreter").text() == text
+
+
 def test_a_problem_without_rows_ends_on_the_host() -> None:
     y = np.zeros((0, 4), np.float32)
     compile_text(HOST, target="interpreter")(np.zeros((0, 4), np.float32), whole(4), y)

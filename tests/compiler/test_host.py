@@ -17,7 +17,8 @@ from tilewright.ir.host import parse_host
 from tilewright.kernels import gather_rows, gemm, running_sum
 from tilewright.kernels.conv import conv
 
-M, N, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
+M, N, K, B = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.B
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 def whole(shape, dtype=np.float32, seed=0):
@@ -32,6 +33,17 @@ def programs(text):
 @tkw.wave()
 def scaled(x: tkl.Memory[M, N, GLOBAL, tkl.f32], factor: tkl.f32, y: tkl.Memory[M, N, GLOBAL, tkl.f32]):
     tkw.write(tkw.read(x) * factor, y)
+
+
+@tkw.wave()
+def chained(
+    a: tkl.Memory[M, K, GLOBAL, tkl.f32],
+    b: tkl.Memory[N, K, GLOBAL, tkl.f32],
+    d: tkl.Memory[B, N, GLOBAL, tkl.f32],
+    c: tkl.Memory[M, B, GLOBAL, tkl.f32],
+):
+    first = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+    tkw.write(tkw.mma(first, tkw.read(d), tkl.Register[M, B, tkl.f32](0.0)), c)
 
 
 F16 = np.float16
@@ -158,6 +170,21 @@ def test_what_is_packed_is_kept_for_other_arguments_of_an_open_kernel():
         x, y = whole((rows, 7)), np.full((rows, 3), np.nan, np.float32)
         made.bind({"a": x, "b": np.full_like(w, np.nan), "c": y}, kept)()
         assert np.array_equal(y, x @ w)
+
+
+def test_programs_with_several_products_pack_what_tasks_share_by_their_host_program():
+    sizes, shapes = {"M": 70, "N": 9, "K": 20, "B": 33}, [(70, 20), (9, 20), (33, 9)]
+    a, b, d = (whole(shape, seed=n) for n, shape in enumerate(shapes))
+    wanted = a @ b.T @ d.T
+    for constant in ((), ("b", "d")):
+        made = kernel_for(chained, sizes, constant=constant)
+        text = made.text("host")
+        assert "launch pack_b(%b, %packed_b)" in text
+        assert ("bind {" in text) == bool(constant)
+        found = np.full((70, 33), np.nan, np.float32)
+        made.bind({"a": a, "b": b, "d": d, "c": found})()
+        assert np.array_equal(found, wanted)
+        assert np.array_equal(tilewright.compile_text(text)(a, b, d), wanted)
 
 
 @pytest.mark.parametrize("name", ["packed", "not packed"])

@@ -188,7 +188,7 @@ def test_several_products_and_what_lies_between_them_keep_atoms(sizes, kind):
 @pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon.fullfp16.dotprod"])
 @pytest.mark.parametrize("sizes", [(5, 7, 3, 11), (35, 20, 70, 40)])
 def test_every_cpu_multiplies_several_times(row, sizes):
-    """The block program of each machine gives what the tile program means, on the interpreter."""
+    """The programs of each machine give what the tile program means, on the interpreter."""
     m, n, k, b = sizes
     rng = np.random.default_rng(9)
     inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (b, n))]

@@ -182,7 +182,7 @@ def test_the_choice_follows_the_machine():
     usual = planned(scaled(), sizes)
     small = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, l2_bytes=128 << 10, l1_bytes=8 << 10)))
     many = planned(scaled(), sizes, replace(AMX, limits=replace(AMX.limits, cores=64)))
-    area = [np.prod(list(x.widths.values())) for x in (usual, small, many)]
+    area = [np.prod(list(x.cuts.widths.values())) for x in (usual, small, many)]
     assert area[1] < area[0]
     assert small.plan != usual.plan
     assert many.cycles < usual.cycles

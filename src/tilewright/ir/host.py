@@ -91,7 +91,7 @@ _SPECS = (
         "launch",
         {"program": "name", "workers": "count", "settings": "settings?"},
         result_types=_nothing,
-        notation="launch {program}($*) workers {workers}[ with {settings}]",
+        notation="launch {program}([$*]) workers {workers}[ with {settings}]",
     ),
     OpSpec("check", {"place": "int", "says": "str"}, result_types=_check, notation="check $0 {place} else {says}"),
     OpSpec("bind", blocks=1, chained=True, keeps=True, result_types=_nothing, notation="bind {}"),

@@ -471,6 +471,8 @@ class Reader:
 
     def _stands(self, piece: Piece, spec: OpSpec) -> bool:
         """Whether an optional group is there: its first word or sign stands next."""
+        if piece.what == "operand":
+            return self.peek("%")
         if piece.what == "attribute":
             return self.peek(kind_of(spec.attrs[piece.text]).opens)
         if piece.what in ("literal", "flag") and piece.text.isidentifier():

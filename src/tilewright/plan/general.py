@@ -17,6 +17,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
 from tilewright.plan.fixed import tiles_of
@@ -29,6 +30,13 @@ WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
 DEEPEST = 4096
 """The same of a loop that only adds products: what they read is not held."""
+
+
+ALIKE = {
+    *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
+    *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
+}
+"""Operations that treat all coordinates of a dimension alike, a loop those of others than its axis."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +213,9 @@ def plan_of_grid(
         return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
 
     products = products_of(program, machine, width)
+    blocks: dict[Expr, int] = {}
+    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
+        blocks = _blocks_of(products, tuple(d for d in _dims(program) if str(d) in tasks), width)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
@@ -213,7 +224,7 @@ def plan_of_grid(
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
     note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, Cuts(products=products), 0.0, 0.0, (), (note,))
+    return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:

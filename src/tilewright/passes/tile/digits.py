@@ -17,15 +17,7 @@ from itertools import pairwise
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
-
-POINTWISE = {
-    *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
-    *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
-}
-"""Operations that treat all coordinates of a dimension alike."""
-DEEPEST = 1 << 14
-"""The longest dimension whose loop goes."""
+from tilewright.plan.general import ALIKE
 
 
 def in_digits(
@@ -80,7 +72,7 @@ class _Digits:
                     return None
                 continue
             others = (*op.attrs.get("lookups", ()), *op.attrs.get("bounds", ()))
-            if op.name not in POINTWISE or others or any(dim in d.symbols and d is not dim for d in dims):
+            if op.name not in ALIKE or others or any(dim in d.symbols and d is not dim for d in dims):
                 return None
             if op.name == "iterate" and (op.attrs["axis"] is dim) and op not in self.gone:
                 return None

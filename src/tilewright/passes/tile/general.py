@@ -244,7 +244,7 @@ class Lowering:
     def _task(self, chosen: list[Case]) -> None:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
         if not chosen:
-            self._pieces(list(self.cuts.blocks))
+            self.pieces(list(self.cuts.blocks))
             return
         (dim, part, condition), *rest = chosen
         self.parts[dim] = part
@@ -252,7 +252,7 @@ class Lowering:
             self._task(rest)
         del self.parts[dim]
 
-    def _pieces(self, dims: list[Expr]) -> None:
+    def pieces(self, dims: list[Expr]) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller."""
         if not dims:
             with self.scope():
@@ -266,10 +266,10 @@ class Lowering:
             ends = (1, 1) if full > 1 and width > 1 and inplace.slides(self, dim) else None
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
                 self.parts[dim] = first + width * n, width
-                self._pieces(rest)
+                self.pieces(rest)
         if tail:
             self.parts[dim] = first + width * full, tail
-            self._pieces(rest)
+            self.pieces(rest)
         if before is None:
             del self.parts[dim]
         else:

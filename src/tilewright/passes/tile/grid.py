@@ -206,7 +206,7 @@ class Workgroups:
         for width, record in zip(self.forms[kind], self.constraints, strict=True):
             low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
         with low.scope():
-            low.block(low.program.body)
+            low.pieces(list(low.cuts.blocks))
 
 
 def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:
@@ -271,7 +271,7 @@ def independent(groups: Workgroups) -> bool:
     coordinate at the same place of memory.
     """
     low, program = groups.low, groups.low.program
-    if groups.persistent is not None or groups.reorderings or low.logs is not None or is_ordered(program):
+    if groups.persistent is not None or not _reordered(groups) or low.logs is not None or is_ordered(program):
         return False
     cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count > 1]
     if None in cut:
@@ -286,6 +286,12 @@ def independent(groups: Workgroups) -> bool:
         if names != {"write"} or not all(d is not None and _apart(low, d, (*writes, *reads)) for d in cut):
             return False
     return True
+
+
+def _reordered(groups: Workgroups) -> bool:
+    """Whether no two workgroups have the same ids, also where a constraint gives them others."""
+    ids = [np.broadcast_to(groups.numbers[WORKGROUPS[g]], groups.shape).reshape(-1) for g in range(len(groups.counts))]
+    return len(np.unique(np.stack(ids, axis=1), axis=0)) == len(ids[0])
 
 
 def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
