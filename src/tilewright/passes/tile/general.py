@@ -503,10 +503,14 @@ class Lowering:
         return self.held(tensor, dims, parts)
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
-        """Makes a tensor over these parts hold what the formula computes."""
-        dims = self.sums.get(tensor, dims)
-        over = self.w.axes([parts[d][1] for d in dims])
-        self.w.map(tensor, over, formula, self.images(dims, parts, over))
+        """Makes a tensor over these parts hold what the formula computes.
+
+        Sums in registers have two dimensions; the others are one coordinate wide.
+        """
+        axes = self.sums.get(tensor, dims)
+        over = self.w.axes([parts[d][1] for d in axes])
+        single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
+        self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""
