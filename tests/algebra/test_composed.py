@@ -16,6 +16,7 @@ from layout_strategies import (
 
 from tilewright.algebra import (
     ComposedLayout,
+    E,
     Layout,
     Swizzle,
     append,
@@ -32,15 +33,21 @@ from tilewright.algebra import (
     group,
     left_inverse,
     make_identity_layout,
+    make_layout_like,
     max_common_layout,
+    nullspace,
     prepend,
     rank,
     recast,
+    replace,
+    reverse,
     right_inverse,
     select,
     size,
     slice_and_offset,
+    take,
     upcast,
+    weakly_compatible,
 )
 from tilewright.errors import LayoutError
 
@@ -223,3 +230,33 @@ def _fixed(crd):
             yield from _fixed(c)
         elif c is not None:
             yield c
+
+
+@given(composed_layouts(), st.data())
+def test_modes_of_a_composed_layout_are_taken_replaced_and_reversed(layout, data):
+    assume(isinstance(layout.shape, tuple))
+    begin = data.draw(st.integers(0, len(layout) - 1))
+    end = data.draw(st.integers(begin + 1, len(layout)))
+    assert take(layout, begin, end) == select(layout, *range(begin, end))
+    assert reverse(reverse(layout)) == layout
+    assert reverse(layout) == select(layout, *reversed(range(len(layout))))
+    other = replace(layout, begin, Layout(2, 5))
+    assert [other[m] for m in range(len(layout)) if m != begin] == [layout[m] for m in range(len(layout)) if m != begin]
+    assert other[begin] == layout.with_layout(Layout(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: take(Layout((2, 3)), 1, 3), r"take of modes 1 to 3 of \(2,3\):\(1,2\): it has 2 modes"),
+        (lambda: take((2, 3), 1, 1), "it has 2 modes"),
+        (lambda: replace(Layout((2, 3)), 2, Layout(4)), r"replace of mode 2 of \(2,3\):\(1,2\): it has 2 modes"),
+        (lambda: nullspace(ComposedLayout(Swizzle(2, 0, 3), 0, Layout(8))), "nullspace of"),
+        (lambda: make_layout_like(Layout((2, 3), (1, -2))), "mode 3:-2 runs backwards"),
+        (lambda: make_layout_like(Layout((2, 3), (E(0), E(1)))), "its strides have no order"),
+        (lambda: weakly_compatible(0, 4), "nothing is made of copies of it"),
+    ],
+)
+def test_modes_that_are_not_there_and_strides_without_an_order_are_refused(call, why):
+    with pytest.raises(LayoutError, match=why):
+        call()

@@ -42,17 +42,22 @@ from tilewright.algebra import (
     logical_divide,
     logical_product,
     make_layout,
+    make_layout_like,
     make_ordered_layout,
     max_common_layout,
     max_common_vector,
+    nullspace,
     parse_layout,
     raked_product,
     rank,
     recast,
+    replace,
+    reverse,
     right_inverse,
     shape_div,
     size,
     slice_and_offset,
+    take,
     tile_to_shape,
     tiled_divide,
     tiled_product,
@@ -518,6 +523,27 @@ recast | (8,4):(4,1) | 8 | 32 | (8,1):(1,1)
 recast | (8,4):(1,8) | 16 | 16 | (8,4):(1,8)
 recast | (16,4):(1,16) | 4 | 8 | (8,4):(1,8)
 recast | (16,4):(1,16) | 8 | 4 | (32,4):(1,32)
+nullspace | (2,3,4):(0,1,0) | (2,4):(1,6)
+nullspace | (4,8):(1,4) | 1:0
+nullspace | (4,8):(0,0) | (4,8):(1,4)
+nullspace | ((2,2),(3,4)):((0,1),(2,0)) | (2,4):(1,12)
+nullspace | 5:0 | 5:1
+nullspace | (1,6):(0,0) | 6:1
+nullspace | (4,(2,3)):(1@0,(0,1@1)) | 2:4
+make_layout_like | (2,3,4):(40,0,5) | (2,3,4):(4,0,1)
+make_layout_like | (4,8):(8,1) | (4,8):(8,1)
+make_layout_like | (4,8):(9,2) | (4,8):(8,1)
+make_layout_like | (4,(2,3)):(1,(99,7)) | (4,(2,3)):(1,(12,4))
+make_layout_like | (2,2):(3,3) | (2,2):(1,2)
+reverse | (2,(3,4)):(1,(2,6)) | ((3,4),2):((2,6),1)
+reverse | 4:2 | 4:2
+reverse | (2,3,4):(12,4,1) | (4,3,2):(1,4,12)
+reverse | (2,(3,4),5) | (5,(3,4),2)
+take | (2,3,4):(12,4,1) | 1 | 3 | (3,4):(4,1)
+take | (2,(3,4),5):(1,(2,6),24) | 0 | 2 | (2,(3,4)):(1,(2,6))
+take | (2,(3,4),5) | 1 | 2 | ((3,4))
+replace | (2,3,4):(12,4,1) | 1 | 5:7 | (2,5,4):(12,7,1)
+replace | (2,(3,4)) | 1 | 9 | (2,9)
 max_common_vector | (4,8):(1,4) | (4,8):(1,8) | 4
 max_common_vector | (4,8):(1,4) | (4,8):(1,4) | 32
 max_common_vector | (4,8):(1,4) | (4,8):(8,1) | 1
@@ -753,17 +779,22 @@ OPERATIONS = {
     "local_tile": local_tile,
     "logical_divide": logical_divide,
     "logical_product": logical_product,
+    "make_layout_like": make_layout_like,
     "make_ordered_layout": make_ordered_layout,
     "max_common_layout": max_common_layout,
     "max_common_vector": max_common_vector,
+    "nullspace": nullspace,
     "raked_product": raked_product,
     "rank": rank,
     "recast": recast,
+    "replace": replace,
+    "reverse": reverse,
     "right_inverse": right_inverse,
     "shape_div": shape_div,
     "size": size,
     "slice": lambda layout, crd: slice_and_offset(crd, layout),
     "swizzle": lambda swizzle, offset: swizzle(offset),
+    "take": take,
     "tile_to_shape": tile_to_shape,
     "tiled_divide": tiled_divide,
     "tiled_product": tiled_product,
@@ -910,6 +941,19 @@ def means_recast(result, layout, old, new):
     assert bits == {new * v + j for v in values(result) for j in range(new)}
 
 
+def means_nullspace(result, layout):
+    found, still = values(result), offsets(layout)
+    assert len(set(found)) == len(found)
+    assert {still[index] for index in found} == {still[0]}
+    assert len(found) * size(filter_zeros(layout)) == size(layout)
+
+
+def means_make_layout_like(result, layout):
+    assert result.shape == layout.shape
+    moving = values(filter_zeros(result))
+    assert sorted(moving) == list(range(len(moving)))
+
+
 def means_max_common_layout(result, a, b):
     in_a, in_b = values(a), values(b)
     for k, index in enumerate(values(result)):
@@ -944,7 +988,9 @@ MEANINGS = {
     "left_inverse": means_left_inverse,
     "logical_divide": means_logical_divide,
     "logical_product": means_logical_product,
+    "make_layout_like": means_make_layout_like,
     "max_common_layout": means_max_common_layout,
+    "nullspace": means_nullspace,
     "raked_product": means_raked_product,
     "recast": means_recast,
     "right_inverse": means_right_inverse,

@@ -1,24 +1,35 @@
-"""Arithmetic on nested tuples."""
+"""Arithmetic on nested tuples, and what no operation of the algebra takes."""
+
+import contextlib
+import inspect
+import itertools
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layout_strategies import flat_leaves, like, shapes
 
+from tilewright import algebra
 from tilewright.algebra import (
+    ComposedLayout,
+    E,
+    Layout,
+    Swizzle,
     ceil_div,
     elem_less,
     product_each,
     product_like,
     repeat,
     round_up,
+    symbol,
     tuple_add,
     tuple_div,
     tuple_mod,
     tuple_mul,
     tuple_sub,
 )
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, TilewrightError
 
 
 @given(st.data())
@@ -62,3 +73,24 @@ def test_what_has_no_answer_is_a_layout_error(operation, args):
 def test_products_follow_a_profile():
     assert product_each(((2, 3), 4, (5,))) == (6, 4, 5)
     assert product_like(((2, 3), (4, (5, 6))), (1, (1, 1))) == (6, (4, 30))
+
+
+NONSENSE = (
+    Layout((2, 3)), Layout((2, 3), (E(0), E(1))), ComposedLayout(Swizzle(2, 0, 3), 4, Layout((4, 8))), Swizzle(2, 0, 3),
+    0, -1, 5, None, (2, 3), ((2, 2), 3), (), [2, 3], "x", 1.5, E(1), symbol("M", 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in algebra.__all__ if inspect.isfunction(getattr(algebra, name))])
+def test_whatever_an_operation_is_given_it_answers_or_refuses(name):
+    """Lists, empty tuples, None and swizzles where shapes and coordinates belong raised TypeError or IndexError."""
+    operation = getattr(algebra, name)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [p for p in inspect.signature(operation).parameters.values() if p.kind in kinds]
+    least = sum(p.default is p.empty for p in parameters)
+    rng = random.Random(name)
+    for count in range(max(least, 1), min(len(parameters), 4) + 1):
+        every = list(itertools.product(NONSENSE, repeat=count)) if count < 3 else []
+        for args in every or [tuple(rng.choice(NONSENSE) for _ in range(count)) for _ in range(200)]:
+            with contextlib.suppress(TilewrightError):
+                operation(*args)

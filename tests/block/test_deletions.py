@@ -33,13 +33,6 @@ def test_every_deletion_is_refused_or_reported_at_the_authors_line(name):
         assert "^" in str(outcome.fault).splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
-def test_shared_memory_with_a_row_less_is_refused_or_reported_at_the_authors_line(name):
-    for outcome in deletions.shortenings(SUBJECTS[name], ((1, 0),)):
-        assert outcome.fault is not None, outcome.line
-        assert f'{name}.py", line ' in str(outcome.fault)
-
-
 def test_composable_kernels_own_race_is_reported():
     """CK's basic GEMM lacks the second barrier: the one after the product."""
     last = list(deletions.deletions(SUBJECTS["basic_gemm"], ((1, 3),)))[-1]

@@ -7,11 +7,14 @@ import pytest
 from tilewright.algebra.expr import as_expr
 from tilewright.errors import DtypeMismatch, ProgramError
 from tilewright.ir.attrs import Range
-from tilewright.ir.block import BLOCK
+from tilewright.ir.block import BLOCK, parse_block
 from tilewright.ir.builder import Builder
+from tilewright.ir.core import Block
 from tilewright.ir.dtypes import f32, i32
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import TensorType
+from tilewright.passes.lower import lower
+from tilewright.targets.registry import machine
 
 
 def begun() -> tuple[Builder, list]:
@@ -56,3 +59,29 @@ def test_faults_stand_at_the_location():
     with pytest.raises(ProgramError, match="no operation fly"):
         builder.emit("fly")
     assert builder.program("p").body.ops == []
+
+
+def test_operations_go_to_a_block_that_is_made_elsewhere():
+    builder, (x, _) = begun()
+    other = Block()
+    with builder.into(other):
+        builder.emit("fill", (x,), {"value": 1})
+    held = builder.made("fill", (x,), {"value": 2})
+    assert [op.attrs["value"] for op in other.ops] == [1]
+    assert builder.blocks[0].ops == []
+    assert held.attrs["value"] == 2
+
+
+def test_loop_operations_stand_at_the_line_of_the_operation_that_they_came_from():
+    text = """block double(%x: in global f32 (8, 20), %y: out global f32 (8, 20))
+{
+  tasks m in 0..8 {
+    %row = view %x (j 20) -> [m, j]
+    %to = view %y (j 20) -> [m, j]
+    map %to = %row + %row
+  }
+}"""
+    lowered = lower(parse_block(text), None, machine("portable")).program
+    lines = {op.name: op.loc.line for op in lowered.walk()}
+    assert lines["tasks"] == 3
+    assert {line for name, line in lines.items() if name != "tasks"} == {6}

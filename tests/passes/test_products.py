@@ -15,6 +15,8 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
+from tilewright.plan.microkernel import microkernel
+from tilewright.targets.registry import machine
 
 _SPEC = importlib.util.spec_from_file_location(
     "random_products", Path(__file__).parents[2] / "benchmarks" / "random_products.py"
@@ -57,6 +59,27 @@ def test_taps_are_read_where_they_lie(shape, stride, padding, dilation):
     text = generally(kernel, integers(n, h, w, c), integers(f, 3, 3, c)).text("block")
     assert "x_part" not in text
     assert re.search(r"mma %\w+ \+= %x_view", text)
+
+
+def test_every_block_of_a_convolution_inside_a_program_ends_where_the_image_does():
+    """Only the first block's loop over taps had limits: the others read what lies before the image."""
+    H, W, C, M, F, G, K = (getattr(tkl.sym, name) for name in ("H", "W", "C", "M", "F", "G", "K"))
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    image = tkw.IndexMapping(2, {H: i // W + j // C // 3 - 1, W: i % W + j // C % 3 - 1, C: j % C}, {M: i, K: j})
+    GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave()
+    def two(
+        x: tkl.Memory[H, W, C, GLOBAL, tkl.f32],
+        w1: tkl.Memory[F, K, GLOBAL, tkl.f32],
+        w2: tkl.Memory[G, F, GLOBAL, tkl.f32],
+        y: tkl.Memory[M, G, GLOBAL, tkl.f32],
+    ):
+        between = tkw.mma(tkw.read(x, mapping=image, otherwise=0), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        tkw.write(tkw.mma(between, tkw.read(w2), tkl.Register[M, G, tkl.f32](0.0)), y)
+
+    kernel = two.bound({H: 9, W: 30, C: 4, M: 270})
+    generally(kernel, integers(9, 30, 4), integers(40, 36), integers(50, 40))
 
 
 def test_a_flat_index_becomes_digits_and_its_loop_goes():
@@ -119,3 +142,19 @@ def test_sums_in_registers_take_a_factor_along_a_batch_dimension(batch):
         tkw.write(total, c)
 
     generally(shrinking, integers(batch, 20, 48), integers(batch, 48, 16), integers(batch, 20))
+
+
+def test_the_microkernel_follows_the_machine_and_the_sizes():
+    f32, bf16 = tkl.f32, tkl.bf16
+    chosen = {
+        ("x86.avx2", f32, (128, 64, 64)): "avx2.f32",
+        ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
+        ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
+        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, block 32x32",
+        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
+        ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
+        ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
+    }
+    for (row, kind, sizes), wanted in chosen.items():
+        assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
+    assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None

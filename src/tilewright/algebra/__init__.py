@@ -36,6 +36,7 @@ from tilewright.algebra.divide import (
     flat_product,
     logical_divide,
     logical_product,
+    make_layout_like,
     make_ordered_layout,
     raked_product,
     tile_to_shape,
@@ -71,9 +72,17 @@ from tilewright.algebra.inttuple import (
     transform_leaf,
     tuple_max,
     unflatten,
+    weakly_compatible,
     weakly_congruent,
 )
-from tilewright.algebra.inverse import complement, left_inverse, max_common_layout, max_common_vector, right_inverse
+from tilewright.algebra.inverse import (
+    complement,
+    left_inverse,
+    max_common_layout,
+    max_common_vector,
+    nullspace,
+    right_inverse,
+)
 from tilewright.algebra.kinds import KINDS
 from tilewright.algebra.layout import (
     Layout,
@@ -88,7 +97,18 @@ from tilewright.algebra.layout import (
     stride,
 )
 from tilewright.algebra.layout_text import parse_layout
-from tilewright.algebra.modes import append, dice, flatten, group, prepend, select, slice_and_offset
+from tilewright.algebra.modes import (
+    append,
+    dice,
+    flatten,
+    group,
+    prepend,
+    replace,
+    reverse,
+    select,
+    slice_and_offset,
+    take,
+)
 from tilewright.algebra.recast import downcast, recast, upcast
 from tilewright.algebra.swizzle import ComposedLayout, Swizzle
 from tilewright.algebra.tiles import local_partition, local_tile
@@ -172,6 +192,7 @@ __all__ = [
     "logical_product",
     "make_identity_layout",
     "make_layout",
+    "make_layout_like",
     "make_ordered_layout",
     "max_common_layout",
     "max_common_vector",
@@ -179,6 +200,7 @@ __all__ = [
     "minimum",
     "ne",
     "negate",
+    "nullspace",
     "parse_expr",
     "parse_layout",
     "prefix_product",
@@ -191,6 +213,8 @@ __all__ = [
     "recast",
     "repeat",
     "repeat_like",
+    "replace",
+    "reverse",
     "right_inverse",
     "round_up",
     "select",
@@ -204,6 +228,7 @@ __all__ = [
     "substitute",
     "suffix_product",
     "symbol",
+    "take",
     "tile_to_shape",
     "tiled_divide",
     "tiled_product",
@@ -218,6 +243,7 @@ __all__ = [
     "unflatten",
     "unwrap",
     "upcast",
+    "weakly_compatible",
     "weakly_congruent",
     "why_not_join",
     "wrap",

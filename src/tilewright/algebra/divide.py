@@ -50,7 +50,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
-        return by_mode(logical_divide, layout, tiler, "logical_divide")
+        return by_mode(logical_divide, as_layout(layout), tiler, "logical_divide")
     layout, tiler = as_layout(layout), as_layout(tiler)
     if tiler.has_coordinates:
         return composition(layout, make_layout(tiler, complement(tiler, layout.shape)))
@@ -59,7 +59,7 @@ def logical_divide(layout: Any, tiler: Any) -> Any:
 
 def _without_last_ones(layout: Layout) -> Layout:
     """The same function of one integer, ending in a mode of more than one element where there is one."""
-    return coalesce(layout) if leaves(layout.shape)[-1] == 1 and size(layout) != 1 else layout
+    return coalesce(layout) if leaves(layout.shape)[-1:] == (1,) and size(layout) != 1 else layout
 
 
 @inside_composed
@@ -144,7 +144,7 @@ def logical_product(block: Any, tiler: Any) -> Any:
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
-        return by_mode(logical_product, block, tiler, "logical_product")
+        return by_mode(logical_product, as_layout(block), tiler, "logical_product")
     block, tiler = as_layout(block), as_layout(tiler)
     if block.has_coordinates != tiler.has_coordinates:
         one, other = (block, tiler) if block.has_coordinates else (tiler, block)
@@ -261,6 +261,30 @@ def make_ordered_layout(extents: Any, order: Any) -> Layout:
             strides[mode] = running
             running *= flat[mode]
     return Layout(extents, unflatten(strides, extents))
+
+
+def make_layout_like(layout: Any) -> Layout:
+    """The packed layout of the same shape whose modes lie in the order of L's strides; modes that stand still do so.
+
+    Post-condition: congruent(R, L), cosize(R) == size(filter_zeros(L)), and of two modes the one with the smaller
+    stride in L has the smaller stride in R.
+
+    >>> make_layout_like(Layout((2, (3, 4)), (40, (0, 5))))
+    Layout((2, (3, 4)), (4, (0, 1)))
+    """
+    layout = as_layout(layout)
+    if not isinstance(layout, Layout) or layout.has_coordinates:
+        raise LayoutError(f"make_layout_like of {layout}: its strides have no order; give a layout of plain offsets")
+    extents, strides = leaves(layout.shape), leaves(layout.stride)
+    for s, d in zip(extents, strides, strict=True):
+        if d < 0:
+            raise LayoutError(f"make_layout_like of {layout}: mode {s}:{d} runs backwards")
+    found, running = [0] * len(extents), 1
+    for mode in sorted(range(len(extents)), key=lambda m: strides[m]):
+        if strides[mode] != 0 and extents[mode] != 1:
+            found[mode] = running
+            running *= extents[mode]
+    return Layout(layout.shape, unflatten(found, layout.shape))
 
 
 def _places(extents: Any, order: Any, shape: Any, whole: Any) -> list[Any]:

@@ -211,7 +211,10 @@ def tuple_max(x: Any) -> int:
     >>> tuple_max(((2, 3), 4))
     4
     """
-    return int(max(_each_leaf(x)))
+    found = list(_each_leaf(x))
+    if not found:
+        raise LayoutError(f"tuple_max of {x}: it has no leaf")
+    return int(max(found))
 
 
 def elem_scale(a: Any, b: Any) -> Any:
@@ -301,19 +304,28 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or len(crd) != len(shape):
             raise LayoutError(f"coordinate {crd} does not fit shape {shape}: the ranks differ")
+        _need_strides(stride, shape)
         return reduce(operator.add, [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)], 0)
     if crd is None:
         return 0
     if isinstance(shape, tuple):
         if not shape:
             return 0
+        _need_strides(stride, shape)
         index: Any = 0
         for s, d in zip(shape[:-1], stride[:-1], strict=True):
             extent = s if type(s) is int else product(s)
             index = index + crd2idx(crd % extent, s, d)
             crd = crd // extent
         return index + crd2idx(crd, shape[-1], stride[-1])
+    if isinstance(stride, tuple):
+        raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
     return crd * stride
+
+
+def _need_strides(stride: Any, shape: tuple[Any, ...]) -> None:
+    if not isinstance(stride, tuple) or len(stride) != len(shape):
+        raise LayoutError(f"stride {stride} does not fit shape {shape}: they are not nested alike")
 
 
 def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
@@ -331,10 +343,14 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutError(f"index {idx} does not fit shape {shape}: the ranks differ")
         strides = (None,) * len(shape) if stride is None else stride
+        _need_strides(strides, shape)
         return tuple(idx2crd(i, s, d) for i, s, d in zip(idx, shape, strides, strict=True))
     if stride is None:
         stride = prefix_product(shape)
+    if idx is None:
+        raise LayoutError("idx2crd of None: an index is an integer")
     if isinstance(shape, tuple):
+        _need_strides(stride, shape)
         return tuple(idx2crd(idx, s, d) for s, d in zip(shape, stride, strict=True))
     if stride == 0:
         return idx * 0
@@ -432,6 +448,22 @@ def compatible(a: Any, b: Any) -> bool:
             return False
         return all(compatible(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == product(b))
+
+
+def weakly_compatible(a: Any, b: Any) -> bool:
+    """Whether b is made of whole copies of a: nested like a or deeper, each size a multiple.
+
+    >>> weakly_compatible(4, (2, 6)), weakly_compatible((4, 3), (8, (3, 5))), weakly_compatible((4, 3), (6, 3))
+    (True, True, False)
+    """
+    a, b = shape_of(a), shape_of(b)
+    if isinstance(a, tuple):
+        if not isinstance(b, tuple) or len(a) != len(b):
+            return False
+        return all(weakly_compatible(x, y) for x, y in zip(a, b, strict=True))
+    if a == 0:
+        raise LayoutError("weakly_compatible with 0: nothing is made of copies of it")
+    return bool(product(b) % a == 0)
 
 
 def shape_of(x: Any) -> Any:

@@ -128,6 +128,22 @@ def left_inverse(layout: Any) -> Any:
     return _each_axis(layout, axes, (), along)
 
 
+def nullspace(layout: Any) -> Layout:
+    """The indexes that L does not tell from 0, because all its modes that they move stand still: stride 0.
+
+    Post-condition: L(R(i)) == L(0) for every i, R takes no value twice, and size(R) * size(filter_zeros(L)) == size(L).
+
+    >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
+    Layout((2, 4), (1, 6))
+    >>> nullspace(Layout((4, 8)))
+    Layout(1, 0)
+    """
+    layout = _plain(layout, "nullspace")
+    flat = leaves(layout.shape)
+    rows = zip(flat, leaves(layout.stride), prefix_product(flat), strict=True)
+    return from_modes([(s, index) for s, d, index in rows if s != 1 and d == 0])
+
+
 def max_common_layout(a: Any, b: Any) -> Layout:
     """The R that walks both layouts along consecutive offsets: how their right inverses begin alike.
 

@@ -29,7 +29,7 @@ def _is_int(x: Any) -> bool:
     return is_int(x) and abs(int(x)) <= INTEGER.most
 
 
-def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf) -> bool:
+def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf, within: tuple[type, ...] = (tuple, list)) -> bool:
     """Whether x is a leaf, or nested tuples (or lists) of them, within the limits."""
     level, seen, depth = [x], 0, 0
     while level:
@@ -37,8 +37,8 @@ def is_nested(x: Any, leaf: Callable[[Any], bool] = _is_leaf) -> bool:
         if MODES.refuses(seen) or NESTING.refuses(depth):
             return False
         depth += 1
-        inner = [e for e in level if isinstance(e, tuple | list)]
-        if not all(leaf(e) for e in level if not isinstance(e, tuple | list)):
+        inner: list[Any] = [e for e in level if isinstance(e, within)]
+        if not all(leaf(e) for e in level if not isinstance(e, within)):
             return False
         level = [e for part in inner for e in part]
     return True
@@ -57,7 +57,19 @@ def _all(kind: type) -> Callable[[Any], bool]:
 
 
 def _is_shape(x: Any) -> bool:
-    return is_nested(x, _is_expr)
+    return is_nested(x, _is_expr, (tuple,))
+
+
+def _is_extent(x: Any) -> bool:
+    return _is_expr(x) and (isinstance(x, Expr) or x > 0)
+
+
+def _is_step(x: Any) -> bool:
+    return _is_expr(x) or isinstance(x, ScaledBasis)
+
+
+def _is_place(x: Any) -> bool:
+    return x is None or _is_expr(x) or (isinstance(x, np.ndarray) and x.dtype.kind in "iu")
 
 
 def _is_layout_or_shape(x: Any) -> bool:
@@ -77,6 +89,12 @@ _LAYOUT: Kind = (_is_layout, "a layout")
 _INTS: Kind = (_is_shape, "an integer or nested tuples of integers")
 _SHAPED: Kind = (_is_layout_or_shape, "a layout or a shape")
 _OPERAND: Kind = (lambda x: _is_layout_or_shape(x) or isinstance(x, Swizzle), "a layout, a shape or a swizzle")
+_EXTENTS: Kind = (
+    lambda x: is_nested(x, _is_extent, (tuple,)),
+    "an integer of at least 1, or nested tuples of them",
+)
+_STEPS: Kind = (lambda x: is_nested(x, _is_step, (tuple,)), "an integer or nested tuples of integers")
+_PLACE: Kind = (lambda x: is_nested(x, _is_place, (tuple,)), "a coordinate: an integer or nested tuples of integers")
 _SYMBOLS: Kind = (_all(Symbol), "a list of symbols")
 
 KINDS: dict[str, Kind] = {
@@ -116,21 +134,26 @@ KINDS: dict[str, Kind] = {
             *("local_tile.layout", "local_partition.layout", "blocked_product.block", "raked_product.block"),
             *("logical_product.block", "zipped_product.block", "tiled_product.block", "flat_product.block"),
             *("complement.layout", "left_inverse.layout", "right_inverse.layout", "slice_and_offset.layout"),
+            *("nullspace.layout", "make_layout_like.layout", "weakly_compatible.a", "weakly_compatible.b"),
+            *("compatible.a", "compatible.b", "complement.max_idx", "size.x"),
             *("max_common_layout.a", "max_common_layout.b", "max_common_vector.a", "max_common_vector.b"),
             *("upcast.layout", "downcast.layout", "recast.layout", "tile_to_shape.block"),
         ),
         _SHAPED,
     ),
     **dict.fromkeys(("composition.a",), _OPERAND),
+    **dict.fromkeys(("crd2idx.shape", "idx2crd.shape", "crd2crd.source", "crd2crd.target"), _EXTENTS),
+    **dict.fromkeys(("crd2idx.stride", "idx2crd.stride"), _STEPS),
+    **dict.fromkeys(("crd2idx.crd", "idx2crd.idx", "crd2crd.crd", "local_tile.coord"), _PLACE),
     **dict.fromkeys(
         (
             *("elem_scale.a", "elem_scale.b", "inner_product.a", "inner_product.b", "prefix_product.x"),
-            *("suffix_product.x", "product.x", "shape_div.a", "shape_div.b", "idx2crd.shape", "crd2idx.shape"),
+            *("suffix_product.x", "product.x", "shape_div.a", "shape_div.b"),
             *("ceil_div.a", "ceil_div.b", "product_each.x", "product_like.x", "product_like.profile"),
             *(
-                "crd2crd.source",
-                "crd2crd.target",
                 "tile_to_shape.extents",
+                "tile_to_shape.order",
+                "make_ordered_layout.order",
                 "tuple_max.x",
                 "make_ordered_layout.extents",
                 "make_identity_layout.shape",

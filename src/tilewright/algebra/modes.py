@@ -1,4 +1,4 @@
-"""Rearranging the modes of a layout: flatten, select, group, append, prepend, slice and dice.
+"""Rearranging the modes of a layout: flatten, select, take, replace, group, append, slice and dice.
 
 None of these changes an offset. A composed layout (swizzled, or started at an offset) keeps both: its inner layout is
 rearranged.
@@ -71,6 +71,51 @@ def select(x: Any, *modes: int) -> Any:
         if not -rank(x) <= m < rank(x):
             raise ModeError(f"select of mode {m} of {x}: it has {rank(x)} modes")
     return tuple(_modes(x)[m] for m in modes)
+
+
+@inside_composed
+def take(x: Any, begin: int, end: int) -> Any:
+    """The modes begin, ..., end - 1.
+
+    Post-condition: rank(R) == end - begin and R[i] == L[begin + i].
+
+    >>> take(Layout((2, 3, 4)), 1, 3), take((2, (3, 4), 5), 0, 2)
+    (Layout((3, 4), (2, 6)), (2, (3, 4)))
+    """
+    if not 0 <= begin < end <= rank(x):
+        raise LayoutError(f"take of modes {begin} to {end} of {x}: it has {rank(x)} modes")
+    found = list(range(begin, end))
+    return make_layout([x[m] for m in found]) if isinstance(x, Layout) else tuple(_modes(x)[m] for m in found)
+
+
+@inside_composed
+def replace(x: Any, mode: int, by: Any) -> Any:
+    """X with another mode in place of one.
+
+    Post-condition: R[mode] == by, and the other modes are those of x.
+
+    >>> replace(Layout((2, 3, 4)), 1, Layout(5, 7)), replace((2, (3, 4)), 1, 9)
+    (Layout((2, 5, 4), (1, 7, 6)), (2, 9))
+    """
+    if not 0 <= mode < rank(x):
+        raise ModeError(f"replace of mode {mode} of {x}: it has {rank(x)} modes")
+    if isinstance(x, Layout):
+        return make_layout([by if m == mode else x[m] for m in range(rank(x))])
+    return tuple(by if m == mode else e for m, e in enumerate(_modes(x)))
+
+
+@inside_composed
+def reverse(x: Any) -> Any:
+    """The modes in the opposite order; nested ones stay as they are.
+
+    Post-condition: R[i] == L[rank(L) - 1 - i].
+
+    >>> reverse(Layout((2, (3, 4)))), reverse((2, (3, 4)))
+    (Layout(((3, 4), 2), ((2, 6), 1)), ((3, 4), 2))
+    """
+    if isinstance(x, Layout):
+        return make_layout(list(x)[::-1]) if isinstance(x.shape, tuple) else x
+    return _modes(x)[::-1] if isinstance(x, tuple) else x
 
 
 @inside_composed

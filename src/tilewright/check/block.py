@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
 from tilewright.check.arrangement import misarranged
-from tilewright.check.copies import check_atom, never_runs
+from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
@@ -178,13 +178,14 @@ class _Checker:
             for value, name in ((c, "c"), (a, "a"), (b, "b"))
             if isinstance(value.type, RegisterType) and (found := self._placement(value)) is not None
         }
-        arranged = "c" in held and misarranged(atom, held) is None
+        why = misarranged(atom, held) if "c" in held else None
+        arranged = "c" in held and why is None
         waves = self._waves_of(c, atom)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
             wanted = getattr(atom, name)
             if isinstance(value.type, RegisterType):
                 if not arranged:
-                    self._check_fragment(value, name, atom, waves)
+                    self._check_fragment(value, name, atom, waves, why)
             elif isinstance(wanted, MemoryOperand):
                 self._check_addressed(value, name, wanted, atom)
             elif self.machine.waves != 1:
@@ -196,7 +197,10 @@ class _Checker:
             return numbers(spread.waves, "waves")
         return (1, 1)
 
-    def _check_fragment(self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...]) -> None:
+    def _check_fragment(
+        self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
+    ) -> None:
+        """Raises where a factor or sum is not spread as the atom has it; `why` says what is wrong with all of them."""
         wanted: Any = getattr(atom, name)
         if not isinstance(wanted, RegisterOperand):
             raise ProgramError(f"mma: {atom.name} reads {name} from memory itself, not from registers")
@@ -204,6 +208,12 @@ class _Checker:
         if mine is None:
             return
         other = placed(operand_layout(atom, name, mine.shape, waves), mine.shape)
+        if (
+            mine.elements.shape != other.elements.shape
+            and why is not None
+            and value.type.distribution.layout is not None
+        ):
+            raise ProgramError(f"mma: {why}; convert_layout is the only way between two distributions")
         if mine.elements.shape != other.elements.shape or np.any(mine.elements != other.elements):
             _name_difference(mine, other, f"%{value.name}", f"{atom.name}.{name}")
 
@@ -259,8 +269,10 @@ class _Checker:
         idle, open_names = never_runs(self.program), {s.name for s in open_parameters(self.program)}
         for op in self.program.walk():
             if op.name == "copy" and "by" in op.attrs and op not in idle:
-                atom = self.machine.copy_atom(op.attrs["by"])
-                self.conditions += check_atom(op, atom, self.machine, self.places, open_names)
+                try:
+                    self.conditions += answer(op, self.machine, self.places, open_names).conditions
+                except ProgramError as fault:
+                    raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
         if self.machine is None or self.machine.spaces["shared"].bytes is None:

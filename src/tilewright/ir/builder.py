@@ -68,7 +68,22 @@ class Builder:
         loc: Any = None,
         names: Sequence[str | None] = (),
     ) -> Op:
-        """A new operation at the end of the innermost open block; a ProgramError at `loc` if it makes no sense.
+        """A new operation at the end of the innermost open block; as `made`."""
+        op = self.made(name, operands, attrs, types, blocks, loc, names)
+        self.blocks[-1].ops.append(op)
+        return op
+
+    def made(
+        self,
+        name: str,
+        operands: Sequence[Value] = (),
+        attrs: dict[str, Any] | None = None,
+        types: tuple[Any, ...] | None = None,
+        blocks: tuple[Block, ...] = (),
+        loc: Any = None,
+        names: Sequence[str | None] = (),
+    ) -> Op:
+        """A new operation that stands nowhere yet; a ProgramError at `loc` if it makes no sense.
 
         `types` are those of the results where they do not follow from the operands; `names` are the results' names.
         """
@@ -92,7 +107,6 @@ class Builder:
             if fault.location is None and loc is not None:
                 raise type(fault)(fault.what, loc) from None
             raise
-        self.blocks[-1].ops.append(op)
         return op
 
     def open(self, args: tuple[Value, ...] = ()) -> Block:
@@ -107,15 +121,22 @@ class Builder:
         return self.blocks.pop()
 
     @contextmanager
-    def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
-        """A block that is open for the time being; it is gone where something raises."""
+    def into(self, block: Block) -> Iterator[Block]:
+        """Operations go to a block that is made elsewhere, for the time being."""
         depth = len(self.blocks)
-        block = self.open(args)
+        self.blocks.append(block)
         try:
             yield block
-            self.close(block)
         finally:
             del self.blocks[depth:]
+
+    @contextmanager
+    def within(self, args: tuple[Value, ...] = ()) -> Iterator[Block]:
+        """A block that is open for the time being; it is gone where something raises."""
+        with self.into(Block(args)) as block:
+            yield block
+            if self.blocks[-1] is not block:
+                raise ProgramError("a block is closed while one within it is open")
 
     @contextmanager
     def inside(

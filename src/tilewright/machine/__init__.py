@@ -9,6 +9,7 @@
 | copy        | copy atoms: one instruction that moves elements; answers and refusals         |
 | lanes       | copies in which each lane has its own address, shared by several targets      |
 | lane_views  | when such a copy can be done between views                                    |
+| offsets     | where each element of a view lies, with sizes and rounds that are not known    |
 | description | the machine: spaces, limits, tables of atoms                                  |
 
 The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.

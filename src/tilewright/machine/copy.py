@@ -30,7 +30,7 @@ import numpy as np
 
 from tilewright.algebra import size
 from tilewright.machine.request import SPACES, CopyRequest, Place
-from tilewright.machine.views import Condition, ViewRequest
+from tilewright.machine.views import Condition, MemoryView, ViewRequest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arguments: TypeAlias = Mapping[str, Any]
@@ -75,10 +75,10 @@ class CopyAtom:
     `layout` gives, for the bytes of an element and the arguments, which element of those moved belongs to each place
     of the target (or source) registers; `meaning` executes the instruction *through that layout only*, in place.
     `rule` finds the arguments of the instructions that do a copy, or raises `Refused`; `on_views` says of views, whose
-    coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`
-    (None: the atom answers only for tables of numbers). `bytes_moved` is the most that
-    one instruction moves; None: a box of any size. `hint` says how the caches are treated: keep, stream or bypass.
-    `completes` says what makes an asynchronous copy visible; None: it is when the instruction returns.
+    coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`.
+    `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` says how the caches are
+    treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
+    instruction returns.
     """
 
     name: str
@@ -87,12 +87,12 @@ class CopyAtom:
     layout: Callable[[int, Arguments], Any]
     meaning: Callable[..., None]
     rule: Callable[[CopyAtom, CopyRequest], Iterable[Arguments]]
+    on_views: Callable[[ViewRequest], Iterable[Condition]]
     bytes_moved: int | None = None
     features: tuple[str, ...] = ()
     hint: Hint = "keep"
     completes: str | None = None
     alike: tuple[str, ...] = ()
-    on_views: Callable[[ViewRequest], Iterable[Condition]] | None = None
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):
@@ -120,8 +120,9 @@ class CopyAtom:
         """What must hold of open sizes for instructions to do the copy, whatever the rest; or why there are none."""
         try:
             self._need_spaces(request)
-            if self.on_views is None:
-                raise LookupError(f"{self.name} has no rule on views")
+            source = request.source
+            if isinstance(source, MemoryView) and any(source.loose) and request.otherwise != 0:
+                raise Refused(f"what lies outside {source.name} arrives as zero, not as {request.otherwise}")
             return tuple(self.on_views(request))
         except Refused as refused:
             return Refusal(self.name, str(refused))

@@ -18,11 +18,7 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 
 def register_conditions(request: ViewRequest, width: int, wave: int) -> Iterator[Condition]:
     """What a copy between registers and memory needs, `width` bytes a lane."""
-    registers, memory = request.target, request.source
-    if isinstance(memory, RegisterView):
-        registers, memory = memory, registers
-    assert isinstance(registers, RegisterView)
-    assert isinstance(memory, MemoryView)
+    registers, memory = request.sides()
     count = run_length(request, width)
     lanes, values = registers.elements.shape
     if lanes % wave:

@@ -38,10 +38,10 @@ def lane_load(
         lambda size, _: _layout(wave, width, size),
         _load,
         lambda _, request: _register_arguments(request, width, wave),
+        lambda request: register_conditions(request, width, wave),
         wave * width,
         features,
         hint,
-        on_views=lambda request: register_conditions(request, width, wave),
     )
 
 
@@ -56,10 +56,10 @@ def lane_store(
         lambda size, _: _layout(wave, width, size),
         _store,
         lambda _, request: _register_arguments(request, width, wave),
+        lambda request: register_conditions(request, width, wave),
         wave * width,
         features,
         hint,
-        on_views=lambda request: register_conditions(request, width, wave),
     )
 
 
@@ -74,11 +74,11 @@ def lane_transfer(
         lambda size, _: _layout(wave, width, size),
         _transfer,
         lambda _, request: _transfer_arguments(request, width, wave),
+        lambda request: transfer_conditions(request, width),
         wave * width,
         features,
         hint,
         completes,
-        on_views=lambda request: transfer_conditions(request, width),
     )
 
 

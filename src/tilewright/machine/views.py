@@ -138,6 +138,15 @@ class ViewRequest:
         """The bytes of an element."""
         return int(self.dtype.numpy.itemsize)
 
+    def sides(self) -> tuple[RegisterView, MemoryView]:
+        """(registers, memory) of a copy between the two."""
+        registers, memory = self.target, self.source
+        if isinstance(memory, RegisterView):
+            registers, memory = memory, registers
+        assert isinstance(registers, RegisterView)
+        assert isinstance(memory, MemoryView)
+        return registers, memory
+
 
 def multiple(e: Expr, of: int, reason: str) -> list[Condition]:
     """That an expression is a multiple of a number: nothing where it always is, otherwise the condition."""

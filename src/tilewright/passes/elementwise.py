@@ -72,10 +72,12 @@ def fill(low: Lowering, op: Op) -> None:
 
 
 def copy(low: Lowering, op: Op) -> None:
-    """Elements from one tensor to another."""
+    """Elements from one tensor to another; the atom that a copy names is asked, and says how caches are treated."""
     source, target = (low.handles[v] for v in op.operands)
-    stream = op.attrs.get("stream")
-    streams = stream is not None and bool(int(low.expr(stream)))
+    stream, answer = op.attrs.get("stream"), low.answer(op)
+    streams = (stream is not None and bool(int(low.expr(stream)))) or (
+        answer is not None and answer.atom.hint == "stream"
+    )
     otherwise = op.attrs.get("otherwise")
     if isinstance(target, Tiles) or isinstance(source, Tiles):
         _copy_tiles(low, source, target, otherwise, streams)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
+from tilewright.check.copies import Answer, answer, never_runs
 from tilewright.check.distribution import placement
 from tilewright.check.places import Places
 from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters, parameters
+from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP, VectorType
@@ -59,13 +62,15 @@ class Lowering:
         self.chain = Places(program, self.made)
         self.handles: dict[Value, Any] = {}
         self.meaning: dict[Symbol, Expr] = {}
-        self.blocks: list[Block] = []
+        self.builder = Builder(LOOP)
+        self.loc: Any = None  # of the operation that is lowered
         self.count = 0
         self.parameters = {s.name for s in parameters(program)}
         self.slow: dict[str, str] = {}
         self.tiles = 0  # tile registers in use
         self.tables: dict[tuple[Expr, Symbol, DType], Value] = {}
         self.straight = 0  # above zero: no loops, the operations are to be woven into others
+        self.guards: dict[Expr, None] = {}  # what copy atoms ask of open sizes
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
     def run(self) -> Lowered:
@@ -80,24 +85,36 @@ class Lowering:
         for record in self.program.records:
             if record.name == "let":
                 _let(self, record)
-        types = [a.type.mapped(self.expr) for a in self.program.args]
-        args = tuple(Value(_flat(t), a.name) for a, t in zip(self.program.args, types, strict=True))
-        for old, new, kind in zip(self.program.args, args, types, strict=True):
-            self.handles[old] = _memory_of(new, kind)
-        body = Block(())
-        self.blocks.append(body)
+        for a in self.program.args:
+            kind = a.type.mapped(self.expr)
+            self.handles[a] = _memory_of(self.builder.argument(a.name or "", _flat(kind)), kind)
         for op in self.program.body.ops:
             if op.name == "role":
                 self.block(op.blocks[0])
             else:
                 self.op(op)
-        records = [r for r in self.program.records if r.name in ("machine", "param")]
-        lowered = Program(LOOP, self.program.name, args, body, records)
-        return Lowered(lowered, tuple(self.slow.values()))
+        self.builder.records += [r for r in self.program.records if r.name in ("machine", "param")]
+        asked = [r.attrs["that"] for r in self.program.records if r.name == "require"]
+        for that in dict.fromkeys([*map(self.expr, asked), *self.guards]):
+            self.builder.record("require", {"that": that})
+        return Lowered(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def available(self, atom: MultiplyAtom) -> bool:
         """Whether the machine that the program is to run on has an atom."""
         return atom.name in self.here.multiply
+
+    @cached_property
+    def _idle(self) -> set[Op]:
+        """The operations that never run, whatever the sizes."""
+        return never_runs(self.program)
+
+    def answer(self, op: Op) -> Answer | None:
+        """What the atom says that a copy names; None where it names none. What it asks of open sizes is kept."""
+        if "by" not in op.attrs or self.machine is None or op in self._idle:
+            return None
+        found = answer(op, self.machine, self.chain, {s.name for s in self.open})
+        self.guards |= dict.fromkeys(condition.that for condition in found.conditions)
+        return found
 
     # -- the walk -----------------------------------------------------------------------------------------
 
@@ -113,35 +130,32 @@ class Lowering:
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return
+        around, self.loc = self.loc, op.loc
         try:
             RULES[op.name](self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
+        finally:
+            self.loc = around
 
     # -- writing --------------------------------------------------------------------------------------------
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """A loop operation at the end of the open block."""
-        op = self.emitted(name, operands, blocks, **attrs)
-        self.blocks[-1].ops.append(op)
-        return op
+        """A loop operation at the end of the open block, at the line of the operation that is lowered."""
+        return self.builder.emit(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
 
     def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation that is not written yet."""
-        spec = LOOP.ops[name]
-        op = Op(spec, operands, {k: attrs[k] for k in spec.attrs if attrs.get(k) is not None}, (), blocks)
-        types = () if spec.result_types is None else spec.result_types(op)
-        op.results = tuple(Value(t) for t in types)
-        return op
+        return self.builder.made(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
 
-    @contextmanager
-    def writing(self, block: Block) -> Iterator[None]:
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that are open, the innermost last."""
+        return self.builder.blocks
+
+    def writing(self, block: Block) -> AbstractContextManager[Block]:
         """Within it, operations are appended to this block."""
-        self.blocks.append(block)
-        try:
-            yield
-        finally:
-            self.blocks.pop()
+        return self.builder.into(block)
 
     def fresh(self, name: str) -> str:
         """A name that no symbol has."""
@@ -178,11 +192,9 @@ class Lowering:
         key = (entry, over, dtype)
         found = self.tables.get(key)
         if found is None:
-            spec = LOOP.ops["constant"]
-            op = Op(spec, (), {"dtype": dtype, "over": (over,), "value": entry})
-            assert spec.result_types is not None
-            found = Value(spec.result_types(op)[0], self.fresh("table"))
-            op.results = (found,)
+            attrs = {"dtype": dtype, "over": (over,), "value": entry}
+            op = self.builder.made("constant", (), attrs, names=(self.fresh("table"),))
+            found = op.result
             self.blocks[0].ops.insert(0, op)
             self.tables[key] = found
         return found
@@ -239,6 +251,10 @@ class Lowering:
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
         """A fresh symbol with limits, for a number that is read at run time."""
         return symbol(self.fresh(name), lo, hi)
+
+
+def _given(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attrs.items() if value is not None}
 
 
 # -- allocations and views ------------------------------------------------------------------------------------

@@ -179,17 +179,17 @@ def _by_rows(machine: Machine) -> Iterator[MultiplyAtom]:
 
 
 def microkernel(machine: Machine, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
-    """The microkernel that takes least time for a product of M x N x K; None where no atom takes its types.
-
-    >>> from tilewright.ir.dtypes import f32
-    >>> from tilewright.targets.registry import machine
-    >>> print(microkernel(machine("x86.avx512"), (f32, f32, f32), (128, 64, 64)))
-    avx512.f32, block 6x64
-    """
+    """The microkernel that takes least time for a product of M x N x K; None where no atom takes its types."""
     found = {
         each: cycles(machine, each, sizes) for atom in atoms_for(machine, *types) for each in _blocks(machine, atom)
     }
-    return min(found, key=lambda each: (found[each], -each.rows * each.columns)) if found else None
+    m, n, _ = sizes
+
+    def good(each: Microkernel) -> tuple[float, int, int]:
+        """Of blocks that cost the same the largest, but none larger than there is."""
+        return found[each], -min(each.rows, m) * min(each.columns, n), each.rows * each.columns
+
+    return min(found, key=good) if found else None
 
 
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:

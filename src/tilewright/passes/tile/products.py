@@ -2,7 +2,7 @@
 
     %s = mma %q, %k, %zero                for f in 0..2 {            blocks of N
                                             for m in 0..4 {          blocks of M
-                                              %sums = alloc register f32 (13, 32) as avx512.f32.c
+                                              %sums = alloc register f32 (13, 32) as ATOM.c
                                               copy %acc_view -> %sums
                                               for e in 0..16 { mma %sums += %q_view * %packed_view ... }
                                               copy %sums -> %acc_view
@@ -178,6 +178,7 @@ class Product:
         self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
         """All that is summed: the dimensions beside K, then K."""
+        left.begin()
         with ExitStack() as loops:
             for d in self.axes.deep:
                 first, end, unroll = left.limits(d)
@@ -222,6 +223,9 @@ class Operand:
         """Whether some of it may be out of bounds, and is left out."""
         return False
 
+    def begin(self) -> None:
+        """Another block begins: no loop has limits yet."""
+
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
         return as_expr(0), as_expr(self.product.width(dim)), False
@@ -242,6 +246,10 @@ class InPlace(Operand):
     found: Load
 
     def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Another block begins: coordinates may be out of bounds until loops see to it."""
         self.marks = self.product.low.loose.get(self.found, (False,) * len(self.found.at))
 
     @property

@@ -1,11 +1,13 @@
 """Vector copies of CPUs: one address a vector, its elements neighbours; whole, masked, streaming, and broadcast.
 
 A vector register is one lane an element: [lane, value] is element `lane` of the register that is the lane's `value`.
+`vector_views` says when they can do a copy between views.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from tilewright.algebra import Layout
 from tilewright.machine import CopyAtom, CopyRequest, Place, Refused
 from tilewright.machine.copy import Arguments, Array, flags, need_alignment, table
+from tilewright.targets.cpu.vector_views import masked_conditions, repeated_conditions, whole_conditions
 
 # scratch memory is ordinary memory here
 ORDINARY = ("shared",)
@@ -119,55 +122,43 @@ def vector_copies(
     >>> [atom.name for atom in vector_copies("avx2", 32, ("avx2",), ("avx2",), (4, 8))]
     ['avx2.load', 'avx2.load.masked', 'avx2.broadcast', 'avx2.store', 'avx2.store.masked', 'avx2.store.stream']
     """
-    near, one = _neighbours(width), features
+
+    def atom(name: str, loads: bool, **options: Any) -> CopyAtom:
+        source, target = ("global", "register") if loads else ("register", "global")
+        return CopyAtom(
+            f"{level}.{name}",
+            source,
+            target,
+            bytes_moved=width,
+            alike=ORDINARY,
+            **{"layout": _neighbours(width), **options},
+        )
+
+    whole = {"rule": _whole(width, 1), "on_views": partial(whole_conditions, width=width), "features": features}
+    masked = {
+        "rule": _masked(width, mask_sizes),
+        "on_views": partial(masked_conditions, width=width, sizes=mask_sizes),
+        "features": mask_features,
+    }
+    repeated = {
+        "layout": lambda size, _: Layout((width // size, 1), (0, 0)),
+        "rule": _repeated(width),
+        "on_views": partial(repeated_conditions, width=width),
+        "features": features,
+    }
+    # past the caches; the address must be a multiple of the vector
+    streamed = {
+        "rule": _whole(width, width),
+        "on_views": partial(whole_conditions, width=width, alignment=width),
+        "features": features,
+        "hint": "stream",
+    }
     found = [
-        CopyAtom(f"{level}.load", "global", "register", near, _load, _whole(width, 1), width, one, alike=ORDINARY),
-        CopyAtom(
-            f"{level}.load.masked",
-            "global",
-            "register",
-            near,
-            _load_masked,
-            _masked(width, mask_sizes),
-            width,
-            mask_features,
-            alike=ORDINARY,
-        ),
-        CopyAtom(
-            f"{level}.broadcast",
-            "global",
-            "register",
-            lambda size, _: Layout((width // size, 1), (0, 0)),
-            _load,
-            _repeated(width),
-            width,
-            one,
-            alike=ORDINARY,
-        ),
-        CopyAtom(f"{level}.store", "register", "global", near, _store, _whole(width, 1), width, one, alike=ORDINARY),
-        CopyAtom(
-            f"{level}.store.masked",
-            "register",
-            "global",
-            near,
-            _store_masked,
-            _masked(width, mask_sizes),
-            width,
-            mask_features,
-            alike=ORDINARY,
-        ),
-        # past the caches; the address must be a multiple of the vector
-        CopyAtom(
-            f"{level}.store.stream",
-            "register",
-            "global",
-            near,
-            _store,
-            _whole(width, width),
-            width,
-            one,
-            hint="stream",
-            alike=ORDINARY,
-        ),
+        atom("load", True, meaning=_load, **whole),
+        atom("load.masked", True, meaning=_load_masked, **masked),
+        atom("broadcast", True, meaning=_load, **repeated),
+        atom("store", False, meaning=_store, **whole),
+        atom("store.masked", False, meaning=_store_masked, **masked),
+        atom("store.stream", False, meaning=_store, **streamed),
     ]
     return found if mask_sizes else [atom for atom in found if not atom.name.endswith(".masked")]

@@ -6,6 +6,7 @@
 | matrices    | ldmatrix, stmatrix                                      |
 | lane_copies | ld, st, cp.async                                        |
 | tma, im2col | TMA, whose side in shared memory is in tma_tile         |
+| *_view      | when TMA can do a copy between views                    |
 """
 
 from __future__ import annotations

@@ -7,25 +7,27 @@ images, adds the tap's offsets, and copies some channels of each pixel. Outside 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tilewright.algebra import Access, ComposedLayout, has_division, index, linear_form
-from tilewright.algebra.expr import FloorDiv, Mod, Symbol
-from tilewright.machine import Condition, CopyAtom, CopyRequest, MemoryView, Refused, ViewRequest
+from tilewright.algebra import Access, ComposedLayout, linear_form
+from tilewright.algebra.expr import Symbol
+from tilewright.machine import CopyAtom, CopyRequest, Refused
 from tilewright.machine.copy import Arguments, Array, table
+from tilewright.targets.nvidia.im2col_view import (
+    CORNER_BITS,
+    MOST_CHANNELS,
+    MOST_PIXELS,
+    MOST_STEP,
+    OFFSET_BITS,
+    im2col_conditions,
+)
 from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
 from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
-from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides
-
-# by the number of spatial dimensions: bits of a corner (signed), bits of an offset (unsigned)
-CORNER_BITS = {1: 16, 2: 8, 3: 5}
-OFFSET_BITS = {1: 16, 2: 8, 3: 5}
-MOST_CHANNELS, MOST_PIXELS, MOST_STEP = 256, 1024, 8
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ class _Walk:
     taps: dict[int, int]
 
 
-def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, list[_Walk]]:
-    """(first channel, the walks along W, H, ...) that the access describes, with one axis over all positions."""
+def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tuple[int, int, list[_Walk]]:
+    """(first channel, first image, walks along W, H, ...) that the access describes, one axis over all positions."""
     normal = access.normalise()
     if normal.general:
         raise Refused(f"the access has no normal form: {normal.general}")
@@ -150,13 +152,13 @@ def _walks(access: Access, box: tuple[int, ...], channel: int, pixel: int) -> tu
         positions *= walk.count
         walks.append(walk)
     images, first = forms[0]
-    if first or any(weights.get(axis) != positions or weight != 1 for axis, weight in images.items()):
+    if any(weights.get(axis) != positions or weight != 1 for axis, weight in images.items()):
         raise Refused("the axis over pixels does not go through images last, one after another")
     used = {axis for form in forms for axis in form[0]}
     idle = [axis.name for d, axis in enumerate(access.axes) if box[d] > 1 and d != pixel and axis not in used]
     if idle:
         raise Refused(f"axis {idle[0]} walks no dimension of the image")
-    return forms[-1][1], walks
+    return forms[-1][1], first, walks
 
 
 def _walk(access: Access, form: tuple[dict[Symbol, int], int], weights: dict[Symbol, int], positions: int) -> _Walk:
@@ -182,7 +184,7 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
     if len(tile.order) < 2:
         raise Refused("a column has several channels and several pixels")
     channel, pixel = tile.order
-    first_channel, walks = _walks(access, request.box, channel, pixel)
+    first_channel, first_image, walks = _walks(access, request.box, channel, pixel)
     tensor_map, tap_lows = _map(access, walks, tile, channel, pixel)
     _check(tensor_map, request)
     begin = request.source.begin(request.box)
@@ -193,7 +195,7 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         for count, low, step in zip(tensor_map.counts, tensor_map.lower, tensor_map.steps, strict=True):
             coordinates.append(low + position % count * step)
             position //= count
-        coordinates.append(position)
+        coordinates.append(first_image + position)
         taps = tuple(
             sum(weight * where[d] for d, weight in walk.taps.items()) - low
             for walk, low in zip(walks, tap_lows, strict=True)
@@ -249,77 +251,6 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
         raise Refused(f"positions {max(tensor_map.steps)} apart are more than {MOST_STEP}, or not forwards")
 
 
-# -- views -----------------------------------------------------------------------------------------------
-
-
-def _conditions(request: ViewRequest) -> Iterator[Condition]:
-    """What a copy needs whose rows are pixels: the flat number of a pixel is one axis of the box plus where it begins.
-
-    The taps of a filter come from outside the box: where the first one reads, and how far the others are from it, is
-    seen at the least and the largest values of what they depend on.
-    """
-    near, far = sides(request, loads=True)
-    tile = near_tile(request, near, most=2)
-    if len(tile.order) < 2:
-        raise Refused("a column has several channels and several pixels")
-    channel, pixel = tile.order
-    flat = _flat_pixels(request, far, pixel)
-    ends = [_walks_at(request, flat, tile, end) for end in ("lo", "hi")]
-    (_, walks), (_, others) = ends
-    extents = tuple(number(e) for e in reversed(far.shape))
-    bits = CORNER_BITS[len(walks)]
-    for walk, other, extent in zip(walks, others, extents[1:-1], strict=True):
-        if (walk.step, walk.count) != (other.step, other.count):
-            raise Refused("positions of the filter are not alike for all taps")
-        least, most = sorted((walk.low, other.low))
-        for corner in (least, least + (walk.count - 1) * walk.step - (extent - 1)):
-            if not -(1 << bits - 1) <= corner < 1 << bits - 1:
-                raise Refused(f"a corner of {corner} does not fit the {bits} bits that it has")
-        if most - least >= 1 << OFFSET_BITS[len(walks)]:
-            raise Refused(f"taps {most - least} apart are more than an offset of {bits} bits can say")
-        if not 1 <= walk.step <= MOST_STEP:
-            raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")
-    if tile.box[channel] > MOST_CHANNELS or tile.box[pixel] > MOST_PIXELS:
-        raise Refused(
-            f"a column of {tile.box[pixel]} pixels and {tile.box[channel]} channels is more than 1024 and 256"
-        )
-    yield from map_conditions(request, far, list(reversed(list(enumerate(far.strides)))))
-
-
-def _flat_pixels(request: ViewRequest, far: MemoryView, pixel: int) -> tuple[Symbol, MemoryView]:
-    """The number of a pixel, counted over all images, as a symbol; and the view in terms of it."""
-    axis = request.axes[pixel]
-    parts = [c for c in far.coordinates if axis in c.symbols]
-    nodes = [n.left for c in parts for n in c.walk() if isinstance(n, FloorDiv | Mod) and axis in n.left.symbols]
-    divided = [e for e in nodes if not has_division(e, (axis,))] or parts
-    forms = {linear_form(e, (axis,)) is not None and (e - axis) for e in divided}
-    begin = forms.pop() if len(forms) == 1 else False
-    if begin is False:
-        raise Refused(f"axis {pixel} of the box does not count pixels of {far.name}: its coordinates do not agree")
-    most = max([int(e.hi) for e in divided if isinstance(e.hi, int)] + [request.box[pixel]])
-    whole = [n.right for c in far.coordinates[:1] for n in c.walk() if isinstance(n, FloorDiv)]
-    count = number(far.shape[0]) * number(whole[0]) if whole else most + 1
-    flat = index("pixel", max(count, 1))
-    return flat, far.substituted({axis: flat - begin})
-
-
-def _walks_at(
-    request: ViewRequest, flat: tuple[Symbol, MemoryView], tile: Tile, end: Literal["lo", "hi"]
-) -> tuple[int, list[_Walk]]:
-    """(first channel, walks along W, H, ...) where all that varies has its least, or its largest value."""
-    pixels, view = flat
-    channel, pixel = tile.order
-    axes = tuple(pixels if d == pixel else axis for d, axis in enumerate(request.axes))
-    outside = {s for c in view.coordinates for s in c.symbols} - set(axes)
-    values = {s: getattr(s, end) for s in outside}
-    if any(not isinstance(v, int) for v in values.values()):
-        raise Refused(f"{view.name} is read where {', '.join(s.name for s in outside)} has no limits")
-    fixed = view.substituted(values)
-    access = Access.of(fixed.coordinates, axes, view.shape, view.strides)
-    box = tuple(request.box)
-    return _walks(access, box, channel, pixel)
-
-
 IM2COL = CopyAtom(
     "tma.load.im2col",
     "global",
@@ -327,8 +258,8 @@ IM2COL = CopyAtom(
     _layout,
     _load,
     _rule,
+    im2col_conditions,
     None,
     ("sm_90",),
     completes="mbarrier",
-    on_views=_conditions,
 )

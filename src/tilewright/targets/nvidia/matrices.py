@@ -6,14 +6,15 @@ Lane i gives the address of row i % 8 of matrix i // 8. Each lane receives two e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from tilewright.algebra import Layout
-from tilewright.machine import CopyAtom, CopyRequest, Refused
+from tilewright.machine import Condition, CopyAtom, CopyRequest, Refused, ViewRequest
 from tilewright.machine.copy import Arguments, Array, integers, need_alignment, table
+from tilewright.machine.offsets import Offsets
 
 WARP = 32
 
@@ -69,6 +70,37 @@ def _rule(layout: Layout, matrices: int) -> Callable[[CopyAtom, CopyRequest], It
     return rule
 
 
+def _on_views(layout: Layout, matrices: int) -> Callable[[ViewRequest], Iterator[Condition]]:
+    """The same for views: each matrix is eight rows of eight neighbours, each row at a multiple of 16 bytes."""
+
+    def conditions(request: ViewRequest) -> Iterator[Condition]:
+        if request.size != 2:
+            raise Refused(f"it moves elements of 2 bytes, not of {request.size}")
+        registers, memory = request.sides()
+        held = registers.elements
+        lanes, values = held.shape
+        if lanes % WARP:
+            raise Refused(f"{registers.name} has {lanes} lanes, not whole warps of {WARP}")
+        if values % (2 * matrices):
+            raise Refused(
+                f"a lane holds {values} values of {registers.name}, no multiple of the {2 * matrices} of {matrices} "
+                "matrices"
+            )
+        if memory.alignment % 16:
+            raise Refused(f"{memory.name} is aligned to {memory.alignment} bytes; rows of a matrix need 16")
+        found = Offsets.of(memory, request.axes)
+        yield from found.inside(1, "it has no mask")
+        found.keeps_runs(8)
+        fragment = table(layout)
+        each = held.reshape(-1, WARP, values // 2, 2).swapaxes(1, 2).reshape(-1, WARP, 2)  # [matrix, lane, half]
+        firsts = np.stack([each[:, lane, half] for lane, half in (np.argwhere(fragment == r)[0] for r in range(8))], 1)
+        reason = f"the fragments of {registers.name} are not rows of 8 neighbours of 8x8 matrices in {memory.name}"
+        yield from found.apart(each, firsts[:, fragment % 8], fragment // 8, reason)
+        yield from found.aligned(firsts, 8, 2)
+
+    return conditions
+
+
 def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -> CopyAtom:
     source, target = ("shared", "register") if loads else ("register", "shared")
     return CopyAtom(
@@ -78,6 +110,7 @@ def _atom(name: str, loads: bool, matrices: int, layout: Layout, feature: str) -
         lambda *_: layout,
         _load if loads else _store,
         _rule(layout, matrices),
+        _on_views(layout, matrices),
         128 * matrices,
         (feature,),
     )

@@ -223,10 +223,10 @@ TILED = [
         _layout,
         _load,
         _tiled_rule,
+        lambda request: tiled_conditions(request, loads=True),
         None,
         ("sm_90",),
         completes="mbarrier",
-        on_views=lambda request: tiled_conditions(request, loads=True),
     ),
     CopyAtom(
         "tma.store",
@@ -235,9 +235,9 @@ TILED = [
         _layout,
         _store,
         _tiled_rule,
+        lambda request: tiled_conditions(request, loads=False),
         None,
         ("sm_90",),
         completes="bulk group",
-        on_views=lambda request: tiled_conditions(request, loads=False),
     ),
 ]

@@ -51,8 +51,6 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
         raise Refused(f"global memory is addressed by strides; {far.name} is swizzled")
     if any(near.loose):
         raise Refused(f"the tile in shared memory, {near.name}, may not lie outside its tensor")
-    if loads and request.otherwise != 0:
-        raise Refused(f"what lies outside {far.name} arrives as zero, not as {request.otherwise}")
     return near, far
 
 

@@ -7,6 +7,7 @@ of a row are part of the tile configuration, so a smaller tile brings less and l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilewright.algebra import Layout
 from tilewright.machine import CopyAtom, CopyRequest, Refused
 from tilewright.machine.copy import Arguments, Array, Hint, table
 from tilewright.targets.cpu.vectors import ORDINARY
+from tilewright.targets.x86.tile_views import tile_conditions
 
 ROWS, ROW_BYTES = 16, 64
 
@@ -78,7 +80,17 @@ def _tile(name: str, loads: bool, hint: Hint = "keep") -> CopyAtom:
     source, target = ("global", "register") if loads else ("register", "global")
     meaning = _load if loads else _store
     return CopyAtom(
-        name, source, target, _layout, meaning, _rule, ROWS * ROW_BYTES, ("amx-tile",), hint, alike=ORDINARY
+        name,
+        source,
+        target,
+        _layout,
+        meaning,
+        _rule,
+        partial(tile_conditions, rows=ROWS, row_bytes=ROW_BYTES),
+        ROWS * ROW_BYTES,
+        ("amx-tile",),
+        hint,
+        alike=ORDINARY,
     )
 
 

@@ -1,0 +1,137 @@
+"""When TMA's im2col form can do a copy between views: rows of the box are pixels, counted through lines and images.
+
+The number of a pixel is one axis of the box plus where it begins. Along each spatial dimension, fastest first, the
+coordinate is `step * digit + tap`, where the digit is that of the pixel's number: `x % Q`, then `x // Q % P`, and the
+image is what is left, `x // (P*Q)`. Q, P and the image's extents may be open; the taps of a filter are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.algebra import Expr, Symbol, is_nonneg
+from tilewright.algebra.expr import ONE, ZERO, Const, Mod, as_expr
+from tilewright.algebra.expr_rules import linear
+from tilewright.machine import Condition, MemoryView, Refused, ViewRequest, is_number
+from tilewright.machine.views import weight
+from tilewright.targets.nvidia.tma_tile import Tile
+from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides
+
+# by the number of spatial dimensions: bits of a corner (signed), bits of an offset (unsigned)
+CORNER_BITS = {1: 16, 2: 8, 3: 5}
+OFFSET_BITS = {1: 16, 2: 8, 3: 5}
+MOST_CHANNELS, MOST_PIXELS, MOST_STEP = 256, 1024, 8
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How pixels move along one spatial dimension: `count` positions, `step` apart, and what the taps add."""
+
+    dimension: int
+    step: int
+    count: Expr
+    taps: Expr
+
+
+def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
+    """What a copy of columns of pixels needs."""
+    near, far = sides(request, loads=True)
+    tile = near_tile(request, near, most=2)
+    if len(tile.order) < 2:
+        raise Refused("a column has several channels and several pixels")
+    _need_column(tile)
+    channel, pixel = (request.axes[d] for d in tile.order)
+    ranks = len(far.coordinates) - 2
+    if ranks not in CORNER_BITS:
+        raise Refused(f"an image has 3 to 5 dimensions, channels last; {far.name} has {len(far.coordinates)}")
+    last = far.coordinates[-1]
+    if not is_number(weight(last, channel), 1) or pixel in last.symbols:
+        raise Refused(f"the last dimension of {far.name} is not walked by the channels alone")
+    used = {s for c in far.coordinates for s in c.symbols}
+    idle = [d for d, axis in enumerate(request.axes) if request.box[d] > 1 and axis not in used]
+    if idle:
+        raise Refused(f"dimension {idle[0]} of the box walks no dimension of {far.name}")
+    for walk in _walks(far, channel, pixel):
+        yield from _walk_conditions(far, walk, ranks)
+    yield from map_conditions(request, far, list(reversed(list(enumerate(far.strides)))))
+
+
+def _need_column(tile: Tile) -> None:
+    channels, pixels = (tile.box[d] for d in tile.order)
+    if channels > MOST_CHANNELS or pixels > MOST_PIXELS:
+        raise Refused(
+            f"a column of {pixels} pixels and {channels} channels is more than {MOST_PIXELS} and {MOST_CHANNELS}"
+        )
+
+
+def _walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
+    """The walks along W, H, ...; refused where the pixels are not counted along lines first, then through images."""
+    flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
+    positions: Expr = ONE
+    for d in range(len(far.coordinates) - 2, 0, -1):
+        coordinate = far.coordinates[d]
+        if channel in coordinate.symbols:
+            raise Refused(f"the channels walk dimension {d} of {far.name} too")
+        digits = [(t, c) for t, c in linear(coordinate)[1] if pixel in t.symbols]
+        if not digits:
+            yield Walk(d, 1, ONE, coordinate)
+            continue
+        (digit, step), rest = digits[0], digits[1:]
+        if isinstance(digit, Mod) and not rest:
+            flat, count = _counted_on(far, d, digit.left, flat, positions, pixel), digit.right
+        else:  # no further digit: all pixels lie within one image
+            digit = flat // positions
+            if not isinstance(digit.hi, int):
+                raise _not_counted(far, d)
+            step, count = _step(far, d, digit, pixel), as_expr(digit.hi + 1)
+        yield Walk(d, step, count, coordinate - step * digit)
+        positions = positions * count
+    _counted_on(far, 0, far.coordinates[0], flat, positions, pixel)
+
+
+def _step(far: MemoryView, d: int, digit: Expr, pixel: Symbol) -> int:
+    """How far apart the positions of a digit are that nothing follows; it may be written as several terms."""
+    for step in range(1, MOST_STEP + 1):
+        if pixel not in (far.coordinates[d] - step * digit).symbols:
+            return step
+    raise _not_counted(far, d)
+
+
+def _counted_on(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Expr, pixel: Symbol) -> Expr:
+    """The number of a pixel of which `left` is what the digits so far leave: more of where it begins is known."""
+    shift = left - flat // positions
+    if pixel in shift.symbols:
+        raise _not_counted(far, d)
+    return flat + positions * shift
+
+
+def _not_counted(far: MemoryView, d: int) -> Refused:
+    return Refused(
+        f"the box does not count pixels of {far.name} along lines first, then from line to line and through images: "
+        f"dimension {d} is at {far.coordinates[d]}"
+    )
+
+
+def _walk_conditions(far: MemoryView, walk: Walk, ranks: int) -> Iterator[Condition]:
+    """That corners and taps fit the bits that the map and the instruction have for them."""
+    if not 1 <= walk.step <= MOST_STEP:
+        raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")
+    least, most = walk.taps.lo, walk.taps.hi
+    if not isinstance(least, int) or not isinstance(most, int):
+        raise Refused(f"the taps along dimension {walk.dimension} of {far.name}, {walk.taps}, have no limits")
+    bits = OFFSET_BITS[ranks]
+    if most - least >= 1 << bits:
+        raise Refused(f"taps {most - least} apart are more than an offset of {bits} bits can say")
+    bits = CORNER_BITS[ranks]
+    limit = 1 << bits - 1
+    last = least + (walk.count - 1) * walk.step - (far.shape[walk.dimension] - 1)
+    for corner in (ZERO + least, last):
+        reason = (
+            f"a corner of {corner} along dimension {walk.dimension} of {far.name} does not fit the {bits} bits it has"
+        )
+        if isinstance(corner, Const):
+            if not -limit <= corner.value < limit:
+                raise Refused(reason)
+        elif not (is_nonneg(corner + limit) and is_nonneg(limit - 1 - corner)):
+            yield Condition((corner >= -limit) & (corner < limit), reason)
