@@ -107,7 +107,7 @@ def _described(module: ModuleType, name: str) -> tuple[str, list[str]]:
     if inspect.ismodule(value):
         return "", [f"A module: {_summary(value)}"]
     usual = str(getattr(value, "__name__", getattr(value, "name", name)))
-    if usual != name and getattr(module, usual, None) is value:
+    if usual != name and usual in public_names(module) and getattr(module, usual) is value:
         return "", [f"Another name for `{usual}`."]
     for home in MODULES:
         known = importlib.import_module(home)
@@ -215,7 +215,7 @@ def _annotation(annotation: Any) -> Any:
     if annotation in (inspect.Parameter.empty, Any, None, "Any", "None"):
         return inspect.Parameter.empty
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return _Written(re.sub(r"\b(typing|collections\.abc|tilewright[\w.]*)\.", "", text))
+    return _Written(re.sub(r"(?<![\w.])(?!np\.)(?:[a-z_]\w*\.)+(?=[A-Z])", "", text))
 
 
 def _default(default: Any) -> Any:
