@@ -1,6 +1,6 @@
 """Random tile programs with one to three products: exact natively, and on the interpreter for described machines.
 
-    python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,aarch64.neon]
+    python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,cdna3,xe]
 
 Products stand one after another or in a loop, some with arithmetic on a factor, with maps, reductions and broadcasts
 between them; factors are f32, bf16, f16, i8, or u8 and i8; sizes are ragged. Data are small integers, and what goes
@@ -23,12 +23,17 @@ import numpy as np
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import FastPathLost, MissingAtomWarning
+from tilewright.targets.registry import machine
 
 SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 64, 65, 70, 96, 100)
 TYPES = {"f32": ("f32", "f32"), "bf16": ("bf16", "bf16"), "f16": ("f16", "f16"), "i8": ("i8", "i8"), "u8": ("u8", "i8")}
 DIMS = (tkl.sym.N, tkl.sym.P, tkl.sym.Q)
-ROWS = ("x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.fullfp16.dotprod.bf16.i8mm")
+ROWS = (
+    *("x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.fullfp16.dotprod", "aarch64.neon.bf16.i8mm"),
+    *("cdna3", "xe", "hopper"),
+)
 
 
 @dataclass
@@ -156,10 +161,11 @@ def wrong(number: int, seed: int, rows: tuple[str, ...] = ()) -> list[str]:
         got = tilewright.compile(case.kernel)(*case.inputs)
     if not all(map(np.array_equal, got, wanted)):
         found.append(f"{number}: natively: {case.words}")
+    names = [a.name for a in case.kernel.trace().args]
     for row in rows:
-        text = tilewright.compile(case.kernel, target=f"cpu:{row}").text("host", case.sizes)
         results = [np.full(x.shape, -77, x.dtype) for x in wanted]
-        tilewright.compile_text(text, "interpreter")(*case.inputs, *results)
+        kernel = kernel_for(case.kernel, case.sizes, machine=machine(row))
+        kernel.bind(dict(zip(names, [*case.inputs, *results], strict=True)))()
         if not all(map(np.array_equal, results, wanted)):
             found.append(f"{number}: {row}: {case.words}")
     return found

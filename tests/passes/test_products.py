@@ -15,6 +15,7 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
+from tilewright.compiler.native import kernel_for
 from tilewright.plan.microkernel import microkernel
 from tilewright.targets.registry import machine
 
@@ -34,6 +35,30 @@ def test_random_products_are_exact(number):
 @pytest.mark.parametrize("row", random_products.ROWS)
 def test_random_products_are_exact_on_every_machine(row):
     assert not random_products.wrong(random_products.ROWS.index(row), 2, (row,))
+
+
+@pytest.mark.parametrize(("row", "atom"), [("cdna3", "mfma"), ("xe", "dpas"), ("hopper", "mma.m16n8k16")])
+@pytest.mark.parametrize("name", ["gemm", "conv", "attention"])
+def test_machines_of_many_lanes_multiply_by_their_atoms(row, atom, name):
+    """One lowering for all: their block programs are exact on the interpreter, which finds no race."""
+    kernel, shapes = {
+        "gemm": (kernels.gemm("nt", "bf16"), {"a": (37, 50), "b": (45, 50)}),
+        "conv": (kernels.conv((3, 3), "bf16", padding=1), {"x": (1, 6, 7, 20), "w": (24, 3, 3, 20)}),
+        "attention": (kernels.attention(32, "bf16"), {"q": (1, 1, 33, 20), "k": (1, 1, 40, 20), "v": (1, 1, 40, 24)}),
+    }[name]
+    sizes = {
+        "gemm": {"M": 37, "N": 45, "K": 50},
+        "conv": {"N": 1, "H": 6, "W": 7, "C": 20, "F": 24},
+        "attention": {"B": 1, "H": 1, "M": 33, "N": 40, "D": 20, "E": 24},
+    }[name]
+    inputs = {n: integers(*shape).astype(tkl.bf16.numpy) for n, shape in shapes.items()}
+    wanted = tilewright.compile(kernel, target="executor")(*inputs.values())
+    made = kernel_for(kernel, sizes, machine=machine(row))
+    (result,) = (a.name for a in kernel.trace().args if a.name not in inputs)
+    found = np.full(wanted.shape, np.nan, wanted.dtype)
+    made.bind({**inputs, result: found})()
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    assert f"using {atom}" in made.text("block")
 
 
 def integers(*shape):
@@ -158,3 +183,25 @@ def test_the_microkernel_follows_the_machine_and_the_sizes():
     for (row, kind, sizes), wanted in chosen.items():
         assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
     assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sums_in_registers_take_a_factor_along_a_batch_dimension(batch):
+    """The coordinate along the batch was left without a value where small sums stay in registers."""
+    B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
+    GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave([tkw.TilingConstraint(K, 16)])
+    def shrinking(
+        a: tkl.Memory[B, M, K, GLOBAL, tkl.f32],
+        b: tkl.Memory[B, K, N, GLOBAL, tkl.f32],
+        factor: tkl.Memory[B, M, GLOBAL, tkl.f32],
+        c: tkl.Memory[B, M, N, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[B, M, N, tkl.f32](1)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc * tkw.read(factor))
+
+        tkw.write(total, c)
+
+    generally(shrinking, integers(batch, 20, 48), integers(batch, 48, 16), integers(batch, 20))

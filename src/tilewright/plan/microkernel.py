@@ -23,6 +23,8 @@ from tilewright.plan.plan import Multiplied
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
 """Vectors of N that a block of sums has, at most."""
+FRAGMENTS = (1, 2, 3, 4)
+"""Fragments of M, and of N, that a block of sums has."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,15 @@ class Microkernel:
     columns: int
 
     @property
-    def opaque(self) -> bool:
-        """Whether factors and sums lie in tile registers."""
-        return isinstance(self.atom.c, OpaqueOperand)
+    def whole(self) -> bool:
+        """Whether factors go to registers first: tiles, or fragments that lanes share; by vectors they do not."""
+        return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
         """Neighbours along K that lie side by side in B, for each of N."""
         m, _, k = self.atom.shape
-        return k // m if self.opaque else k
+        return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     def __str__(self) -> str:
         return f"{self.atom.name}, block {self.rows}x{self.columns}"
@@ -165,16 +167,16 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType) -> list[MultiplyAtom]:
     """The atoms that take a product's types, as they are or converted without loss to the type of its sum."""
-    same = [x for x in _by_rows(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
+    same = [x for x in _in_registers(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
-    return [x for x in _by_rows(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
+    return [x for x in _in_registers(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
 
 
-def _by_rows(machine: Machine) -> Iterator[MultiplyAtom]:
-    """Atoms whose operands are vectors or tiles: a row of A at a time, or matrices in registers of their own."""
+def _in_registers(machine: Machine) -> Iterator[MultiplyAtom]:
+    """Atoms whose operands are in registers: a row of A and vectors of B, tiles, fragments."""
     for x in machine.multiply.values():
-        if isinstance(x.c, OpaqueOperand) or (isinstance(x.c, RegisterOperand) and x.shape[0] == 1):
+        if all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c)) and not x.asynchronous:
             yield x
 
 
@@ -200,6 +202,13 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
         for a in range(1, most):
             for b in range(1, most):
                 if tiles.registers(a, b) <= most:
+                    yield Microkernel(atom, a * m, b * n)
+        return
+    if m > 1:  # a lane has so many values of each
+        each = [operand.values for operand in (atom.a, atom.b, atom.c) if isinstance(operand, RegisterOperand)]
+        for a in FRAGMENTS:
+            for b in FRAGMENTS:
+                if a * each[0] + b * each[1] + a * b * each[2] <= machine.limits.registers:
                     yield Microkernel(atom, a * m, b * n)
         return
     for wide in range(1, MOST_VECTORS + 1):
@@ -234,7 +243,7 @@ def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k
     m, n, depth = how.atom.shape
     down, across, steps = rows // m, columns // n, ceil(k / depth)
     limits = machine.limits
-    if how.opaque:
+    if how.whole:
         fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
         return steps * fed + 2 * down * across * m * limits.load_cycles
     loads = rows / how.atom.picks + across

@@ -156,7 +156,7 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.w = Writer()
+        self.w = Writer(None if machine is None else machine.lanes)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -410,6 +410,12 @@ class Lowering:
         if not isinstance(size, Const):
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
         return low, size.value
+
+    def is_known(self, dim: Expr) -> bool:
+        """Whether the current part of a dimension has a width before the program runs."""
+        if dim in self.walking or dim in self.parts:
+            return True
+        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""

@@ -193,7 +193,7 @@ class Product:
         w, how = self.w, self.how
         depth = how.atom.shape[2]
         chunks = -(-self.width(self.axes.k) // depth)
-        if how.opaque:
+        if how.whole:
             a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
             b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
             with w.loop("e", chunks) as e:
