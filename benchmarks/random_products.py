@@ -46,8 +46,8 @@ class Made:
     words: str
 
 
-def made(number: int, seed: int = 0) -> Made:
-    """Program number so and so."""
+def made(number: int, seed: int = 0, most: int = 100) -> Made:
+    """Program number so and so, whose sizes are at most this."""
     rng = random.Random(f"{seed} {number}")
     left, right = TYPES[rng.choice(list(TYPES))]
     a_type, b_type = getattr(tkl, left), getattr(tkl, right)
@@ -60,7 +60,7 @@ def made(number: int, seed: int = 0) -> Made:
     factor = rng.choice(["plain", "negated", "shifted"])
     looped = rng.random() < 0.5
     turned = [rng.random() < 0.4 for _ in range(count)]  # B lies as [K, N]
-    sizes = {s.name: rng.choice(SIZES) for s in (M, K, *DIMS[:count])}
+    sizes = {s.name: rng.choice([n for n in SIZES if n <= most]) for s in (M, K, *DIMS[:count])}
     if batched:
         sizes["B"] = rng.choice((1, 2, 3))
     tile = rng.choice((1, 4, 7, 16, 32, 200))
@@ -150,9 +150,9 @@ def _kernel(constraints: list[Any], count: int, X: Any, W: list[Any], Y: Any, S:
     return three
 
 
-def wrong(number: int, seed: int, rows: tuple[str, ...] = ()) -> list[str]:
+def wrong(number: int, seed: int, rows: tuple[str, ...] = (), most: int = 100) -> list[str]:
     """What is wrong with a program: natively, and on the interpreter for these machines."""
-    case = made(number, seed)
+    case = made(number, seed, most)
     wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
     found = []
     with warnings.catch_warnings():

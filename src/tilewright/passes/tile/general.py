@@ -40,7 +40,7 @@ from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, 
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, microkernel
+from tilewright.plan.microkernel import Microkernel, microkernel, waves_of
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -156,7 +156,8 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.w = Writer(None if machine is None else machine.lanes)
+        self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
+        self.w = Writer(None if machine is None or machine.lanes is None else self.waves * machine.lanes)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -238,6 +239,8 @@ class Lowering:
             self._faults.type = kind
             args.append(self._faults)
         made = Program(BLOCK, self.program.name, tuple(args), body)
+        if self.waves > 1:
+            made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs)
 

@@ -134,7 +134,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     dtype = order.how.atom.b.dtype
     given = Value(kind, source.name)
     target = Value(TensorType("global", dtype, extents, role="out"), name)
-    w = Writer(low.w.lanes)
+    w = Writer(None if low.machine is None else low.machine.lanes)  # one wave
     for taken in (source.name or "argument", name):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.outer))]

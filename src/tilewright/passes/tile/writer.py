@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from tilewright.algebra import Layout
+from tilewright.algebra import Layout, Swizzle
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
@@ -102,9 +102,9 @@ class Writer:
             self._builder.emit("barrier", loc=self.loc)
         return made
 
-    def alloc(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+    def alloc(self, dtype: DType, sizes: Sequence[int], name: str, swizzle: Swizzle | None = None) -> Value:
         """Memory of the worker's own."""
-        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes))
+        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes), swizzle=swizzle)
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
