@@ -155,22 +155,6 @@ def test_what_several_tasks_read_is_packed_before_they_run():
     assert "launch pack_k" in run.text("host")
 
 
-def test_the_microkernel_follows_the_machine_and_the_sizes():
-    f32, bf16 = tkl.f32, tkl.bf16
-    chosen = {
-        ("x86.avx2", f32, (128, 64, 64)): "avx2.f32",
-        ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
-        ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
-        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, block 32x32",
-        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
-        ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
-        ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
-    }
-    for (row, kind, sizes), wanted in chosen.items():
-        assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
-    assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 def test_sums_in_registers_take_a_factor_along_a_batch_dimension(batch):
     """The coordinate along the batch was left without a value where small sums stay in registers."""
@@ -191,3 +175,19 @@ def test_sums_in_registers_take_a_factor_along_a_batch_dimension(batch):
         tkw.write(total, c)
 
     generally(shrinking, integers(batch, 20, 48), integers(batch, 48, 16), integers(batch, 20))
+
+
+def test_the_microkernel_follows_the_machine_and_the_sizes():
+    f32, bf16 = tkl.f32, tkl.bf16
+    chosen = {
+        ("x86.avx2", f32, (128, 64, 64)): "avx2.f32",
+        ("x86.avx512", f32, (128, 64, 64)): "avx512.f32",
+        ("x86.avx512", bf16, (128, 64, 64)): "avx512.bf16",
+        ("x86.amx", bf16, (128, 64, 64)): "amx.bf16, block 32x32",
+        ("x86.amx", bf16, (1, 512, 64)): "avx512.bf16, block 1x",  # a tile would be fifteen sixteenths empty
+        ("aarch64.neon", f32, (128, 64, 64)): "neon.f32",
+        ("aarch64.neon", bf16, (128, 64, 64)): "neon.f32",  # converted: it has none for bf16
+    }
+    for (row, kind, sizes), wanted in chosen.items():
+        assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
+    assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None

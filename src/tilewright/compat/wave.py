@@ -332,7 +332,7 @@ __all__ = [
     "wave_compile",
     "wave_dtype_to_torch",
 ]
-__all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_"))]
+__all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_")) and name not in __all__]
 
 # Wave's kernels also reach these names as tkw.utils.general_utils.ceildiv and the like
 _here = sys.modules[__name__]
