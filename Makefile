@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-cross lint types fix pictures api clean help
+.PHONY: demo test test-cross test-gpu lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -19,6 +19,10 @@ test: $(READY) lint types  ## lint, type check, all tests
 
 test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user where it is installed
 	$(BIN)/python -m pytest -n auto -m cross tests/cross
+
+test-gpu: $(READY)  ## the programs of tests/targets/nvidia on the GPU at hand (extra `gpu`; a Hopper GPU)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gpu]'
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(READY)   ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -47,4 +51,6 @@ $(READY): pyproject.toml
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "This Python cannot make virtual environments: install the package python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ptxas]' \
+	  || echo "ptxas could not be installed: PTX is made and not assembled in the tests"
 	@touch $(READY)

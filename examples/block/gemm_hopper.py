@@ -13,12 +13,14 @@ def gemm_hopper(
     d: tb.Out("bf16", "M", "N"),
     *,
     M=256, N=256, K=256, BM=128, BN=128, STAGES=4,
+    WG=2,  # warpgroups that multiply, each BM/WG rows
     GROUP=8,  # tiles of m that are walked together, for the second-level cache
 ):  # fmt: skip
-    tb.require("BN % 64 == 0")
+    tb.require("BN % 64 == 0 and BM % (64*WG) == 0")
     tall_tiles, wide_tiles = cdiv(M, BM), cdiv(N, BN)
     stage_a = tb.shared("bf16", (STAGES, BM, 64), swizzle=SWIZZLE)
     stage_b = tb.shared("bf16", (STAGES, BN, 64), swizzle=SWIZZLE)
+    spare = 72 - 16 * WG  # registers of who brings; those who multiply have the others
     ring = tb.ring(stage_a, stage_b, producer="producer", consumer="consumer")
 
     def tile_of(t):
@@ -26,7 +28,7 @@ def gemm_hopper(
         tall = tb.min(GROUP, tall_tiles - first)
         return first + t % (GROUP * wide_tiles) % tall, t % (GROUP * wide_tiles) // tall
 
-    with tb.role("producer", waves=1, registers=40):
+    with tb.role("producer", waves=1, registers=spare):
         for t in tb.tasks(tall_tiles * wide_tiles):
             m, n = tile_of(t)
             for k in tb.steps(cdiv(K, 64)):
@@ -36,8 +38,8 @@ def gemm_hopper(
                     gb = b.view((BN, 64), lambda j, c: (tb.maybe(BN * n + j), tb.maybe(64 * k + c)))
                     tb.copy(gb, sb, otherwise=0, by="tma.load")
 
-    with tb.role("consumer", waves=8, registers=232):
-        mma = tb.Mma(f"wgmma.m64n{BN}k16.bf16", waves=(2, 1))
+    with tb.role("consumer", waves=4 * WG, registers=min(240, (512 - spare) // WG // 8 * 8)):
+        mma = tb.Mma(f"wgmma.m64n{BN}k16.bf16", waves=(WG, 1))
         acc = mma.c(BM, BN)
         stage_d = tb.shared("bf16", (2, BM, 64), swizzle=SWIZZLE)
         out = tb.ring(stage_d, producer="consumer", consumer="consumer")

@@ -134,6 +134,13 @@ def conv_hopper(seed: int = 0, halo: bool = False, **params: int) -> Case:
     return Case("conv_hopper_halo" if halo else "conv_hopper", params, (x, weights), wanted)
 
 
+def conv_patches(seed: int = 0, **params: int) -> Case:
+    """A convolution on Hopper by patches."""
+    n, h, w = (params.setdefault(key, size) for key, size in {"N": 1, "H": 9, "W": 10}.items())
+    x, weights = sparse(seed, n, h, w, 64, keep=0.4), sparse(seed + 1, 64, 3, 3, 64, keep=0.4)
+    return Case("conv_hopper_patches", params, (x, weights), convolution(x, weights, 1, 1))
+
+
 def conv_amx(seed: int = 0, **params: int) -> Case:
     """A convolution on AMX."""
     n, h, w, c, f, r, s, pad = (
@@ -157,8 +164,10 @@ def conv_avx512(seed: int = 0, **params: int) -> Case:
     return Case("conv_avx512", params, (x, packed_for_avx512(weights)), convolution(x, weights, stride, pad))
 
 
-def attention(seed: int = 0, **params: int) -> Case:
+def attention(seed: int = 0, name: str = "attention_hopper", **params: int) -> Case:
     """Attention on Hopper; there is no exact result."""
-    b, t, u = (params.setdefault(key, size) for key, size in {"B": 1, "T": 64, "U": 128}.items())
-    q, k, v = (np.random.default_rng(seed + i).normal(size=(b, n, 64)).astype(BF16) for i, n in enumerate((t, u, u)))
-    return Case("attention_hopper", params, (q, k, v), None)
+    rows, deep = (128, 128) if name == "flash_hopper" else (64, 64)
+    b, t, u = (params.setdefault(key, size) for key, size in {"B": 1, "T": rows, "U": 128}.items())
+    draw = [np.random.default_rng(seed + i) for i in range(3)]
+    q, k, v = (rng.normal(size=(b, n, deep)).astype(BF16) for rng, n in zip(draw, (t, u, u), strict=True))
+    return Case(name, params, (q, k, v), None)

@@ -15,6 +15,7 @@ from block_checks import (
     conv_amx,
     conv_avx512,
     conv_hopper,
+    conv_patches,
     convolution,
     exactly,
     gemm,
@@ -25,7 +26,8 @@ from block_checks import (
 )
 
 from tilewright.check.block import check
-from tilewright.compiler.text import compile_text, machine_of
+from tilewright.compiler.device import machine_of
+from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.ir.verifier import verify
@@ -56,6 +58,8 @@ CASES: dict[str, Case] = {
     "halo one image": conv_hopper(halo=True, N=1, H=4, W=9, C=64, F=128, XSTAGES=2, WSTAGES=1, seed=11),
     "halo flat": conv_hopper(halo=True, N=2, H=1, W=6, C=128, WSTAGES=3, XSTAGES=2, seed=12),
     "amx": conv_amx(),
+    "patches": conv_patches(PATCHES=2),
+    "patches odd strips": conv_patches(N=2, H=17, W=5, PATCHES=1, STAGES=1, seed=2),
     "amx no padding": conv_amx(N=2, H=7, W=9, PAD=0, STRIP=5, seed=2),
     "amx padding 2": conv_amx(H=4, W=3, PAD=2, STRIP=6, R=3, S=3, seed=3),
     "amx 1x1": conv_amx(N=3, H=5, W=6, R=1, S=1, PAD=0, STRIP=1, F=64, seed=4),
@@ -142,7 +146,7 @@ def test_programs_print_read_back_and_verify_unbound_and_bound(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bound_text_means_the_same_as_the_program(name: str) -> None:
-    case = next((c for c in CASES.values() if c.name == name), None) or attention()
+    case = next((c for c in CASES.values() if c.name == name), None) or attention(name=name)
     bound = compile_text(source(name), params=case.params, target="interpreter").text()
     results = case.run(), compile_text(bound, target="interpreter")(*case.arguments)
     for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True):

@@ -24,6 +24,7 @@ PARAMETERS = {
         {"H": 5, "W": 8, "C": 3, "F": 32, "R": 1, "S": 5, "PAD": 0, "PIX": 2, "DEPTH": 1},
     ],
     "conv_hopper": [
+        {"BM": 64, "WG": 1},
         {},
         {"N": 3, "H": 9, "W": 8, "C": 128, "F": 72, "STRIDE": 2, "STAGES": 2},
         {"N": 1, "H": 7, "W": 6, "F": 256, "R": 1, "S": 3, "PAD": 0, "BN": 128, "STAGES": 1},
@@ -33,7 +34,10 @@ PARAMETERS = {
         {"N": 3, "H": 5, "W": 6, "C": 64, "XSTAGES": 1, "WSTAGES": 2},
         {"N": 1, "H": 1, "W": 9, "F": 256, "BN": 128, "WSTAGES": 3},
     ],
+    "conv_hopper_patches": [{}, {"N": 1, "H": 7, "W": 40, "PATCHES": 2}, {"STAGES": 1, "PATCHES": 1}],
+    "flash_hopper": [{}, {"D": 64, "BK": 128, "STAGES": 1}, {"B": 1, "T": 128, "U": 128, "CAUSAL": 1}],
     "gemm_hopper": [
+        {"BM": 192, "WG": 3, "BN": 64},
         {},
         {"M": 130, "N": 72, "K": 100, "BN": 64, "STAGES": 2},
         {"M": 1000, "N": 300, "K": 64, "BN": 256, "STAGES": 1, "GROUP": 2},

@@ -47,7 +47,8 @@ def test_targets_lists_every_machine_and_the_atoms_of_this_cpu() -> None:
     assert host.host_machine().name in found["machine"]
     for name in registry.MACHINES:
         if not is_cpu(name):
-            assert "described; the interpreter runs them" in found[name]
+            wanted = "can be read here" if name in ("ampere", "hopper") else "described; the interpreter runs them"
+            assert wanted in found[name] or "run here" in found[name]
 
 
 CPUS = {

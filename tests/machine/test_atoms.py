@@ -43,6 +43,21 @@ LANE_MAPS = {
         lambda lane, v: (2 * (lane % 4) + v % 2 + 8 * (v // 2), lane // 4),
         lambda lane, v: (lane // 4 + 8 * (v // 2), 2 * (lane % 4) + v % 2),
     ),
+    "mma.m16n8k8.tf32": (
+        lambda lane, v: (lane // 4 + 8 * (v % 2), lane % 4 + 4 * (v // 2)),
+        lambda lane, v: (lane % 4 + 4 * v, lane // 4),
+        lambda lane, v: (lane // 4 + 8 * (v // 2), 2 * (lane % 4) + v % 2),
+    ),
+    "mma.m16n8k32.s8": (
+        lambda lane, v: (lane // 4 + 8 * (v // 4 % 2), 4 * (lane % 4) + v % 4 + 16 * (v // 8)),
+        lambda lane, v: (4 * (lane % 4) + v % 4 + 16 * (v // 4), lane // 4),
+        lambda lane, v: (lane // 4 + 8 * (v // 2), 2 * (lane % 4) + v % 2),
+    ),
+    "mma.m8n8k4.f64": (
+        lambda lane, v: (lane // 4, lane % 4),
+        lambda lane, v: (lane % 4, lane // 4),
+        lambda lane, v: (lane // 4, 2 * (lane % 4) + v),
+    ),
     "wgmma.m64n64k16.bf16": (
         None,
         None,
@@ -115,10 +130,14 @@ def test_lane_maps_are_those_of_the_manuals(name):
 
 # where in shared memory element (row, column) of A and (k, column) of B lie: rows of 128 bytes, eight chunks of 16
 # bytes in each, the chunk's number xor-ed with the row's
-K_FASTEST = (
-    lambda m, k: 64 * m + 8 * (k // 8 ^ m % 8) + k % 8,
-    lambda k, n: 64 * n + 8 * (k // 8 ^ n % 8) + k % 8,
-)
+def k_fastest(chunk):
+    """With k fastest, so many elements to a chunk."""
+    return (
+        lambda m, k: 8 * chunk * m + chunk * (k // chunk ^ m % 8) + k % chunk,
+        lambda k, n: 8 * chunk * n + chunk * (k // chunk ^ n % 8) + k % chunk,
+    )
+
+
 MN_FASTEST = (
     lambda m, k: 64 * k + 8 * (m // 8 ^ k % 8) + m % 8,
     lambda k, n: 4096 * (n // 64) + 64 * k + 8 * (n % 64 // 8 ^ k % 8) + n % 8,
@@ -128,8 +147,9 @@ MN_FASTEST = (
 @pytest.mark.parametrize("name", [name for name in ATOMS if name.startswith("wgmma")])
 def test_shared_operands_are_those_of_the_manual(name):
     atom = ATOMS[name]
-    wanted_a = None if ".ra" in name else (MN_FASTEST if ".ta" in name else K_FASTEST)[0]
-    wanted_b = (MN_FASTEST if ".tb" in name else K_FASTEST)[1]
+    plain = k_fastest(16 // atom.b.dtype.numpy.itemsize)
+    wanted_a = None if ".ra" in name else (MN_FASTEST if ".ta" in name else plain)[0]
+    wanted_b = (MN_FASTEST if ".tb" in name else plain)[1]
     for operand, wanted in ((atom.a, wanted_a), (atom.b, wanted_b)):
         if wanted is not None:
             row, column = np.indices((operand.rows, operand.columns))

@@ -136,7 +136,7 @@ def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
     """What some waves do, with how many registers; on the outermost level of a kernel. One `role`."""
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
-        attrs["registers"] = registers
+        attrs["registers"] = as_expr(registers)
     with trace("role").within(Frame("role", (), attrs, author_location(2))):
         yield
 

@@ -59,7 +59,7 @@ class Placement:
     @cached_property
     def coordinates(self) -> tuple[Array, ...]:
         """The coordinates of the element at each (thread, value)."""
-        return np.unravel_index(self.elements, self.shape, order="F")
+        return np.unravel_index(self.elements, self.shape, order="F") if self.shape else ()
 
 
 @lru_cache(maxsize=256)

@@ -64,16 +64,21 @@ def _machines() -> Table:
 
 def _state(row: Machine) -> str:
     from tilewright.targets.cpu.families import is_cpu
-    from tilewright.targets.registry import native
+    from tilewright.targets.registry import gpu, native
 
-    if not is_cpu(row.name):
-        return "described; the interpreter runs them"
-    why = native(f"cpu:{row.name}").why_not
+    if is_cpu(row.name):
+        why = native(f"cpu:{row.name}").why_not
+    else:
+        try:
+            why = gpu(f"gpu:{row.name}", None).backend.why_not(row)
+        except TilewrightError:  # it has no code generator
+            return "described; the interpreter runs them"
     return "run here" if why is None else f"can be read here, and interpreted: {why}"
 
 
 def _names() -> str:
     return (
         "target= takes 'cpu' (the CPU at hand, the default), 'cpu:NAME' (a CPU of the table, with optional features "
-        "behind dots: cpu:aarch64.neon.dotprod), 'executor' (tile programs) or 'interpreter' (block and loop programs)"
+        "behind dots: cpu:aarch64.neon.dotprod), 'executor' (tile programs); for block and loop programs also 'gpu' "
+        "(the GPU at hand), 'gpu:NAME' (a GPU of the table) and 'interpreter'"
     )

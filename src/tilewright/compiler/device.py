@@ -1,4 +1,6 @@
-"""Devices make the block and loop programs of a module launchable: as machine code for a CPU, or by the interpreter."""
+"""Devices make the block and loop programs of a module launchable: as machine code for a CPU or a GPU, or by the
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tilewright.machine import Condition, Machine
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.registry import is_native, native
+from tilewright.targets.registry import gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -145,9 +147,41 @@ class InterpretedProgram:
         )
 
 
-Device = NativeDevice | InterpretingDevice
+class GpuDevice:
+    """A GPU: each program says which machine it is written for. Workspaces lie on the host, and are moved."""
+
+    room: Limit = ELEMENTS
+
+    def __init__(self, target: str):
+        self.target = target
+
+    def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
+        """The program's code."""
+        return GpuProgram(self, *ready(program, params))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory of the host."""
+        return empty(shape, dtype)
+
+
+class GpuProgram:
+    """A program as code for a GPU; `kernel` has its lower levels."""
+
+    def __init__(self, device: GpuDevice, program: Program, conditions: tuple[Condition, ...]):
+        self.program = program
+        described = machine_of(program)
+        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
+
+    def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
+        """The code bound to arrays; a call starts it."""
+        return self.kernel.launch(arrays, workers, params)
+
+
+Device = NativeDevice | InterpretingDevice | GpuDevice
 
 
 def device_of(target: str, seed: int = 0) -> Device:
-    """The device of a target, "interpreter" or a CPU."""
+    """The device of a target: "interpreter", a GPU or a CPU."""
+    if is_gpu(target):
+        return GpuDevice(target)
     return NativeDevice(target) if is_native(target) else InterpretingDevice(seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import INTERPRETER, InterpretingDevice, device_of, ready
+from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
 from tilewright.ir.block import BLOCK
@@ -26,7 +26,8 @@ from tilewright.runtime.host import HostExecutor
 from tilewright.runtime.overlap import require_own_memory, share_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array
-from tilewright.targets.registry import CPU, check_target
+from tilewright.targets.gpu.arrays import DeviceArray, array_of, made_like
+from tilewright.targets.registry import CPU, GPU, check_target, is_gpu
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
@@ -46,7 +47,8 @@ def compile_text(
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
     them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
     everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
-    programs for every machine. `workers` is how many workgroups share the tasks: two on the interpreter, one for each
+    programs for every machine; "gpu" is the GPU at hand, "gpu:NAME" code for one that can be read everywhere.
+    `workers` is how many workgroups share the tasks: two on the interpreter, one for each
     core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
     for all.
 
@@ -68,7 +70,8 @@ def compile_text(
         raise ArgumentError(f"compile_text takes the text of a program, not {written(text, 60)}")
     if params is not None and not isinstance(params, Mapping):
         raise ArgumentError(f"params={written(params, 60)}: a dictionary of parameters and their values")
-    check_target(target, (INTERPRETER,))
+    if not (isinstance(target, str) and is_gpu(target)):
+        check_target(target, (INTERPRETER, GPU))
     try:
         programs = parse_programs(text, LEVELS)
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
@@ -161,7 +164,7 @@ class TextExecutable:
         for name in made:
             form.require(kinds[name], f"{self.name}: the output {name}")
         self._bound(arrays, params)()
-        found = [form.of(arrays[name]) for name in made]
+        found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
@@ -183,7 +186,7 @@ class TextExecutable:
         if len(args) > len(names):
             raise ArgumentError(f"{self.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}")
         given = {
-            name: as_array(a, f"{self.name}: argument {name}")
+            name: self._array(a, f"{self.name}: argument {name}")
             for a, name in zip(args, names, strict=False)
             if a is not None or name not in self._outputs
         }
@@ -199,13 +202,22 @@ class TextExecutable:
                 shape = tuple(extent(e, known, arg.name or "", dim) for dim, e in enumerate(arg.type.shape))
             else:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
-            arrays[arg.name or ""] = np.zeros(shape, arg.type.dtype.numpy)
+            arrays[arg.name or ""] = (
+                made_like(list(given.values()), shape, arg.type.dtype)
+                if isinstance(self.device, GpuDevice)
+                else np.zeros(shape, arg.type.dtype.numpy)
+            )
         return arrays, [a.name or "" for a in made]
+
+    def _array(self, argument: Any, where: str) -> Any:
+        """The argument as its device takes it: an array of numpy's, or one that lies on a GPU."""
+        return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Array]) -> None:
         """Raises where what is written coincides with itself or with another argument."""
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
-        for name in written:
+        arrays = {name: a for name, a in arrays.items() if isinstance(a, np.ndarray)}
+        for name in (n for n in written if n in arrays):
             require_own_memory(arrays[name], f"{self.name}: argument {name}")
             for other, array in arrays.items():
                 if other != name and share_memory(arrays[name], array):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import OutOfBoundsFault, ProgramError, UninitialisedFault
+from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, UninitialisedFault
+from tilewright.interpret import loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
 from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
-from tilewright.interpret.block.worker import Agent, Steps
+from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.formula import Formula
-from tilewright.ir.loop import VectorType
+from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.tensors import numbers
 from tilewright.machine import RegisterOperand
 
@@ -29,17 +30,45 @@ class Vector:
     data: Array
     name: str
     initialised: bool = False
+    writing: list[Copying] = field(default_factory=list)
+    """Products under way that change it; `reading`, those that take it as a factor. A settled one is covered."""
+    reading: list[Copying] = field(default_factory=list)
 
     def read(self, op: Op) -> Array:
         """Its lanes."""
+        self._require_settled(op, self.writing, "reads")
+        return self.taken(op)
+
+    def taken(self, op: Op) -> Array:
+        """Its lanes, for a product under way."""
         if not self.initialised:
             raise UninitialisedFault(f"{at_line(op)} reads %{self.name}, which nothing wrote", op.loc)
         return self.data
 
-    def write(self, values: Any) -> None:
+    def write(self, values: Any, op: Op | None = None) -> None:
         """Its lanes become the values."""
+        if op is not None:
+            self._require_settled(op, [*self.writing, *self.reading], "changes")
+        self.become(values)
+
+    def become(self, values: Any) -> None:
+        """Its lanes become the values, by a product under way."""
         self.data[...] = values
         self.initialised = True
+
+    def start(self, op: Op, copying: Copying, writes: bool) -> None:
+        """A product begins that changes it, or takes it as a factor."""
+        if not writes:
+            self._require_settled(op, self.writing, "reads")
+        under_way = self.writing if writes else self.reading
+        under_way[:] = [*(c for c in under_way if not c.covered), copying]
+
+    def _require_settled(self, op: Op, under_way: list[Copying], does: str) -> None:
+        if any(not c.covered for c in under_way):
+            raise RaceFault(
+                f"{at_line(op)} {does} %{self.name} while {at_line(under_way[0].op)} is under way: a settle is missing",
+                op.loc,
+            )
 
     def snapshot(self) -> Vector:
         """A copy, for a part that is deferred."""
@@ -49,6 +78,9 @@ class Vector:
 def alloc(agent: Agent, op: Op) -> Steps | None:
     """A register, or flat memory."""
     kind = op.attrs["type"]
+    if isinstance(kind, BarrierType):
+        loop_waves.alloc_barrier(agent, op)
+        return None
     if not isinstance(kind, VectorType):
         return moving.alloc(agent, op)
     data = np.zeros(numbers(kind.shape, kind), kind.dtype.numpy)
@@ -95,7 +127,7 @@ def load(agent: Agent, op: Op) -> Steps:
     places, active = _places(agent, op, memory)
     values = np.full(places.shape, op.attrs.get("otherwise", 0), target.data.dtype)
     values[active] = memory.buffer.read(places[active], agent.clock, op)
-    target.write(values)
+    target.write(values, op)
 
 
 def store(agent: Agent, op: Op) -> Steps:
@@ -104,6 +136,7 @@ def store(agent: Agent, op: Op) -> Steps:
     source, memory = (agent.handles[v] for v in op.operands)
     places, active = _places(agent, op, memory)
     memory.buffer.write(places[active], source.read(op)[active], agent.clock, op, memory.staged)
+    loop_waves.stored(agent, memory.buffer, places[active])
 
 
 def prefetch(agent: Agent, op: Op) -> Steps | None:
@@ -119,7 +152,7 @@ def compute(agent: Agent, op: Op) -> Steps | None:
         return agent.handles[op.operands[f.value]].read(op), op.operands[f.value].type.dtype
 
     lanes = dict(zip((s.name for s in op.attrs.get("over", ())), grid(target.data.shape), strict=False))
-    target.write(compute_formula(op.attrs["formula"], leaf, op.operands[0].type.dtype, {**agent.values, **lanes}))
+    target.write(compute_formula(op.attrs["formula"], leaf, op.operands[0].type.dtype, {**agent.values, **lanes}), op)
     return None
 
 
@@ -128,11 +161,14 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
     lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
-    place = np.broadcast_to(np.asarray(evaluated(op.attrs["at"][0], {**agent.values, **lanes})), shape)
-    flat = source.read(op).reshape(-1)
-    if place.min() < 0 or place.max() >= flat.size:
-        raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(place.max())} of {flat.size}", op.loc)
-    target.write(flat[place])
+    values = source.read(op)
+    places = []
+    for e, size in zip(op.attrs["at"], values.shape, strict=True):
+        place = np.broadcast_to(np.asarray(evaluated(e, {**agent.values, **lanes})), shape)
+        if place.min() < 0 or place.max() >= size:
+            raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(place.max())} of {size}", op.loc)
+        places.append(place)
+    target.write(values[tuple(places)], op)
     return None
 
 
@@ -153,6 +189,8 @@ def atom(agent: Agent, op: Op) -> Steps | None:
     if machine is None:
         raise ProgramError(f"{at_line(op)}: the program names no machine", op.loc)
     found = machine.multiply_atom(op.attrs["atom"])
+    if isinstance(op.operands[0].type, FragmentType):
+        return loop_waves.product(agent, op, found)
     c, a, b = (agent.handles[v] for v in op.operands)
     parts: list[Array] = []
     for vector, operand in ((a, found.a), (b, found.b), (c, found.c)):
@@ -171,6 +209,10 @@ def atomic(agent: Agent, op: Op) -> Steps:
     """One number combined into memory."""
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
+    if "over" in op.attrs:
+        places, active = _places(agent, op, memory)
+        memory.buffer.combine(places[active], source.read(op)[active], op.attrs["how"], agent.clock, op)
+        return
     if "when" in op.attrs and not evaluated(op.attrs["when"], agent.values):
         return
     place = _single(agent, op, memory)
@@ -179,13 +221,15 @@ def atomic(agent: Agent, op: Op) -> Steps:
 
 def fill(agent: Agent, op: Op) -> Steps | None:
     """Every lane becomes the number."""
-    agent.handles[op.operands[0]].write(op.attrs["value"])
+    agent.handles[op.operands[0]].write(op.attrs["value"], op)
     return None
 
 
 def read(agent: Agent, op: Op) -> Steps | None:
     """A number in a register becomes a value for addresses."""
-    agent.values[op.attrs["symbol"].name] = int(agent.handles[op.operands[0]].read(op))
+    found = agent.handles[op.operands[0]].read(op)
+    lanes: Any = found.astype(np.int64) if found.ndim else int(found)  # one in each lane: addresses differ by lane
+    agent.values[op.attrs["symbol"].name] = lanes
     return None
 
 
@@ -211,7 +255,7 @@ def fetch(agent: Agent, op: Op) -> Steps:
 def while_(agent: Agent, op: Op) -> Steps:
     """The body as long as the number is not zero."""
     for _ in range(1_000_000):
-        if not agent.handles[op.operands[0]].read(op):
+        if not agent.handles[op.operands[0]].read(op).any():
             return
         yield from agent.run(op.blocks[0])
     raise ProgramError(f"{at_line(op)} has run a million times", op.loc)
@@ -238,10 +282,10 @@ HANDLERS: dict[str, Any] = {
     "if": control.if_,
     "tasks": control.tasks,
     "role": control.role,
-    "barrier": control.barrier,
     "channel": control.channel,
     "acquire": control.acquire,
     "commit": control.commit,
     "wait": control.wait,
     "release": control.release,
+    **loop_waves.HANDLERS,
 }

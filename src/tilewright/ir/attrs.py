@@ -238,6 +238,7 @@ class _Type(Kind):
 
 class _Expr(Kind):
     allowed = Expr
+    opens = "("
 
     def text(self, value: Any, operands: Sequence[str] = ()) -> str:
         return f"({value})"

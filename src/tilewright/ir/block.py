@@ -423,7 +423,7 @@ _SPECS = (
     OpSpec("if", {"when": "expr"}, blocks=2, result_types=_nothing, notation="if {when} {}[ else {}]"),
     OpSpec(
         "role",
-        {"name": "name", "waves": "count", "registers": "int?"},
+        {"name": "name", "waves": "count", "registers": "count?"},
         blocks=1,
         result_types=role,
         notation="role {name} waves {waves}[ registers {registers}] {}",

@@ -20,60 +20,38 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `fetch i in 0..9 = %t[u]` | a number in memory becomes a value for addresses |
 
 Loops, branches, tasks, roles, channels and barriers are those of the block level; `role consumer waves 8 (w 8)` names
-the wave.
+the wave. What waves of many lanes have besides, fragments, counting barriers, copies and products that go on by
+themselves, is in `loop_waves`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tilewright.algebra.expr import ZERO, Const, Expr
+from tilewright.algebra.expr import ONE, Const
 from tilewright.algebra.expr_use import evaluate
 from tilewright.errors import DimensionMismatch, DtypeMismatch, OutOfBoundsFault, ProgramError
 from tilewright.ir import block as block_level
+from tilewright.ir import loop_waves
 from tilewright.ir.block import ATOMICS, COMBINE, shape_text
 from tilewright.ir.core import Level, Op, OpSpec, Program
-from tilewright.ir.dtypes import DType, dtype
+from tilewright.ir.dtypes import dtype
+from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.parser import Reader, parse_program
-from tilewright.ir.tensors import Images, TensorType, made, require_extents
+from tilewright.ir.tensors import TensorType, made
 from tilewright.ir.tensors import read_type as read_tensor_type
-from tilewright.limits import TABLE, VECTOR
-
-
-@dataclass(frozen=True)
-class VectorType:
-    """A register: a vector of lanes, a tile of rows, or without dimensions a single number."""
-
-    dtype: DType
-    shape: tuple[Expr, ...]
-
-    def __post_init__(self) -> None:
-        require_extents(self, self.shape, (), VECTOR)
-        if any(e == ZERO for e in self.shape):
-            raise ProgramError(f"{self}: a register has at least one element")
-
-    def expressions(self) -> Iterable[Expr]:
-        """Every expression in it."""
-        return self.shape
-
-    def mapped(self, images: Images) -> VectorType:
-        """The type with every expression replaced by its image."""
-        return VectorType(self.dtype, tuple(map(images, self.shape)))
-
-    def __str__(self) -> str:
-        return f"vector {self.dtype} {shape_text(self.shape)}"
-
-    __repr__ = __str__
+from tilewright.limits import TABLE
 
 
 def read_type(reader: Reader) -> VectorType | Any:
     """The type that stands next in the text."""
-    if reader.peek_word() != "vector":
+    word = reader.peek_word()
+    if word not in ("vector", "fragment", "barrier"):
         return read_tensor_type(reader)
     reader.word()
+    if word == "barrier":
+        return loop_waves.read_barrier(reader)
     reader.skip()
     start = reader.at
     try:
@@ -83,7 +61,8 @@ def read_type(reader: Reader) -> VectorType | Any:
     reader.expect("(")
     start = reader.at
     shape = reader.exprs(reader.enclosed(")"), start)
-    return made(reader, start, lambda: VectorType(element, shape))
+    kind = VectorType if word == "vector" else FragmentType
+    return made(reader, start, lambda: kind(element, shape))
 
 
 def _vector(op: Op, place: int) -> VectorType:
@@ -104,6 +83,8 @@ def _alloc(op: Op) -> tuple[Any, ...]:
     found = op.attrs["type"]
     if isinstance(found, TensorType) and (found.space != "shared" or found.role is not None):
         raise ProgramError("alloc makes shared memory or registers")
+    if isinstance(found, BarrierType):
+        return (found,)
     if not isinstance(found, TensorType | VectorType):
         raise ProgramError(f"alloc of {found}: registers of the loop level are vectors")
     return (found,)
@@ -128,7 +109,7 @@ def _over(op: Op, vector: VectorType) -> None:
         raise DimensionMismatch(
             f"{op.name}: {shape_text(over)} does not run over the register's {shape_text(vector.shape)}"
         )
-    if len(op.attrs["at"]) != 1:
+    if op.name != "shuffle" and len(op.attrs["at"]) != 1:
         raise DimensionMismatch(f"{op.name}: memory is flat here, a place is one number, not {len(op.attrs['at'])}")
 
 
@@ -151,7 +132,12 @@ def _compute(op: Op) -> tuple[Any, ...]:
 
 def _atomic(op: Op) -> tuple[Any, ...]:
     value, memory = _vector(op, 0), _memory(op, 1)
-    if value.shape or value.dtype is not memory.dtype or len(op.attrs["at"]) != 1 or op.attrs["how"] not in ATOMICS:
+    if (
+        (value.shape and "over" not in op.attrs)
+        or value.dtype is not memory.dtype
+        or len(op.attrs["at"]) != 1
+        or op.attrs["how"] not in ATOMICS
+    ):
         raise ProgramError(f"atomic: one {memory.dtype} with {', '.join(ATOMICS)}, not {value} with {op.attrs['how']}")
     return ()
 
@@ -161,6 +147,10 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
     _over(op, target)
     if target.dtype is not source.dtype:
         raise DtypeMismatch(f"shuffle: {target.dtype} and {source.dtype} differ")
+    if len(op.attrs["at"]) != len(source.shape):
+        raise DimensionMismatch(f"shuffle: {len(op.attrs['at'])} places in {source}")
+    if isinstance(target, FragmentType) and isinstance(source, FragmentType):
+        return ()
     if len(target.shape) != 1 or len(source.shape) != 1:
         raise DimensionMismatch(f"shuffle: {target} of {source}: both are vectors of lanes")
     (lane,), (place,), (lanes,) = op.attrs["over"], op.attrs["at"], source.shape
@@ -184,12 +174,6 @@ def _reduce(op: Op) -> tuple[Any, ...]:
     return ()
 
 
-def _atom(op: Op) -> tuple[Any, ...]:
-    for place in range(3):
-        _vector(op, place)
-    return ()
-
-
 def _fill(op: Op) -> tuple[Any, ...]:
     block_level.holds(op, _vector(op, 0).dtype, "value")
     return ()
@@ -197,8 +181,9 @@ def _fill(op: Op) -> tuple[Any, ...]:
 
 def _read(op: Op) -> tuple[Any, ...]:
     found = _vector(op, 0)
-    if found.shape or found.dtype.is_float:
-        raise ProgramError(f"read of {found}: a single integer")
+    one = not found.shape or (isinstance(found, FragmentType) and found.shape[1] == ONE)
+    if not one or found.dtype.is_float:
+        raise ProgramError(f"{op.name} of {found}: a single integer, or one in each lane")
     return ()
 
 
@@ -250,12 +235,11 @@ _SPECS = (
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
     OpSpec(
         "atomic",
-        {"how": "name", "at": "exprs", "when": "expr?"},
+        {"how": "name", "over": "axes?", "at": "exprs", "when": "expr?"},
         result_types=_atomic,
-        notation="atomic {how} $0 -> $1{at}[ if {when}]",
+        notation="atomic {how} $0[ {over}] -> $1{at}[ if {when}]",
     ),
     OpSpec("reduce", {"with": "name"}, result_types=_reduce, notation="reduce $0 -> $1 with {with}"),
-    OpSpec("atom", {"atom": "dotted"}, result_types=_atom, notation="atom {atom} $0 += $1 * $2"),
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
     OpSpec("read", {"symbol": "fetched"}, result_types=_read, notation="read {symbol} = $0"),
     OpSpec(
@@ -268,21 +252,21 @@ _SPECS = (
     OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
     OpSpec(
         "role",
-        {"name": "name", "waves": "count", "over": "axes?", "registers": "int?"},
+        {"name": "name", "waves": "count", "over": "axes?", "registers": "count?"},
         blocks=1,
         result_types=block_level.role,
         notation="role {name} waves {waves}[ {over}][ registers {registers}] {}",
     ),
 )
-_SHARED = ("bitcast", "let", "for", "tasks", "if", "channel", "acquire", "commit", "wait", "release", "barrier")
+_SHARED = ("bitcast", "let", "for", "if", "channel", "acquire", "commit", "wait", "release")
 
 LOOP = Level(
     "loop",
-    {spec.name: spec for spec in _SPECS} | {name: block_level.BLOCK.ops[name] for name in _SHARED},
+    {spec.name: spec for spec in (*_SPECS, *loop_waves.SPECS)} | {n: block_level.BLOCK.ops[n] for n in _SHARED},
     block_level.BLOCK.records,
     read_type=read_type,
     declares_symbols=False,
-    after_ranges=block_level.BLOCK.after_ranges,
+    after_ranges=(*block_level.BLOCK.after_ranges, "turn"),
 )
 
 

@@ -33,16 +33,16 @@ def _combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) ->
     for place, formula in enumerate(how):
         shape = totals[place].type.shape
         results.append(low.register(totals[place].type.dtype, *(int(n) for n in shape)))
-        low.emit("compute", (results[-1], *totals, *items), formula=_bound(formula, count))
+        low.emit("compute", (results[-1], *totals, *items), formula=arguments_as_operands(formula, count))
     for total, result in zip(totals, results, strict=True):
         low.emit("compute", (total, result), formula=Formula.operand(1))
 
 
-def _bound(formula: Formula, count: int) -> Formula:
+def arguments_as_operands(formula: Formula, count: int) -> Formula:
     """Arguments a0, b0, ... as operands: the totals come first, then the items."""
     if formula.name == "argument":
         return Formula.operand(1 + int(formula.value[1:]) + (count if formula.value[0] == "b" else 0))
-    return Formula(formula.name, tuple(_bound(p, count) for p in formula.parts), formula.value)
+    return Formula(formula.name, tuple(arguments_as_operands(p, count) for p in formula.parts), formula.value)
 
 
 class _Walk:

@@ -19,7 +19,7 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value, walk_block
 from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
-from tilewright.ir.loop import VectorType
+from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import RegisterType
 from tilewright.passes.clone import cloned
 from tilewright.passes.storage import Tiles, Vectors

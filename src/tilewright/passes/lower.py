@@ -23,7 +23,8 @@ from tilewright.ir.binding import open_parameters, parameters
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building
 from tilewright.ir.dtypes import DType
-from tilewright.ir.loop import LOOP, VectorType
+from tilewright.ir.loop import LOOP
+from tilewright.ir.loop_types import VectorType
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
@@ -56,6 +57,7 @@ class Lowering:
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine):
         self.program, self.machine, self.here = program, machine, here
+        self.rules: Mapping[str, Callable[[Any, Op], None]] = RULES
         self.vector_bytes = here.limits.vector_bytes or 16
         self.open = frozenset(open_parameters(program))
         self.made = {r: op for op in program.walk() for r in op.results}
@@ -84,10 +86,10 @@ class Lowering:
             )
         for record in self.program.records:
             if record.name == "let":
-                _let(self, record)
+                let(self, record)
         for a in self.program.args:
             kind = a.type.mapped(self.expr)
-            self.handles[a] = _memory_of(self.builder.argument(a.name or "", _flat(kind)), kind)
+            self.handles[a] = memory_of(self.builder.argument(a.name or "", _flat(kind)), kind)
         for op in self.program.body.ops:
             if op.name == "role":
                 self.block(op.blocks[0])
@@ -130,9 +132,12 @@ class Lowering:
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
             return
+        rule = self.rules.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op.name} has no form on {self.here.name} yet; target='interpreter' runs it", op.loc)
         around, self.loc = self.loc, op.loc
         try:
-            RULES[op.name](self, op)
+            rule(self, op)
         except ProgramError as fault:
             raise type(fault)(fault.what, fault.location or op.loc) from None
         finally:
@@ -264,7 +269,8 @@ def _flat(kind: TensorType) -> TensorType:
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
-def _memory_of(buffer: Value, kind: TensorType) -> Memory:
+def memory_of(buffer: Value, kind: TensorType) -> Memory:
+    """The tensor of that type at the start of a buffer."""
     return Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
@@ -273,7 +279,7 @@ def _alloc(low: Lowering, op: Op) -> None:
     if isinstance(kind, TensorType):
         value = low.emit("alloc", type=TensorType("shared", kind.dtype, (as_expr(kind.cosize()),))).results[0]
         value.name = result.name
-        low.handles[result] = _memory_of(value, kind)
+        low.handles[result] = memory_of(value, kind)
         return
     low.handles[result] = _registers(low, kind, result)
 
@@ -342,7 +348,8 @@ def _bitcast(low: Lowering, op: Op) -> None:
     low.handles[op.results[0]] = Memory(value, op.attrs["dtype"], base.shape, base.strides, base.swizzle, base.start)
 
 
-def _let(low: Lowering, op: Op) -> None:
+def let(low: Lowering, op: Op) -> None:
+    """A name: expressions have what it stands for instead."""
     found = op.attrs["symbol"]
     low.meaning = {**low.meaning, found: low.expr(found.definition)}
 
@@ -351,7 +358,7 @@ RULES: dict[str, Callable[[Lowering, Op], None]] = {
     "alloc": _alloc,
     "view": _view,
     "bitcast": _bitcast,
-    "let": _let,
+    "let": let,
     "fill": elementwise.fill,
     "copy": elementwise.copy,
     "map": elementwise.map_,

@@ -127,7 +127,11 @@ def products_of(
         else:
             sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
             found[op] = microkernel(machine, types_of(op, axes.swapped), sizes, lanes)
-    if lanes is None and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1:
+    if (
+        machine.lanes is not None
+        and lanes is None
+        and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1
+    ):
         return products_of(program, machine, width, machine.lanes)
     return found
 

@@ -63,14 +63,25 @@ def _read(stream: Stream, count: int) -> bytes | None:
 
 
 def generate(request: dict[str, Any], text: str) -> bytes:
-    """The object code (or assembly) of an LLVM module, by the request's triple, CPU, features and level."""
+    """The object code (or assembly) of an LLVM module, by the request's triple, CPU, features, level, flags and passes.
+
+    Flags are LLVM's own, for the whole process: each request says all that it rests on.
+    """
     import llvmlite.binding as llvm
 
+    for flag in request.get("flags", ()):
+        llvm.set_option("", flag)
     module = llvm.parse_assembly(text)
     target = llvm.Target.from_triple(request["triple"]) if request.get("triple") else llvm.Target.from_default_triple()
     machine = target.create_target_machine(
         cpu=request["cpu"], features=request["features"], opt=request.get("level", 2), reloc="pic", codemodel="default"
     )
+    if request.get("passes"):
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+        manager = llvm.create_new_module_pass_manager()
+        for name in request["passes"]:
+            getattr(manager, f"add_{name}_pass")()
+        manager.run(module, builder)
     if request.get("form") == "assembly":
         return str(machine.emit_assembly(module)).encode()
     made: bytes = machine.emit_object(module)
@@ -164,9 +175,6 @@ def main() -> None:
     """Serves requests until the input ends."""
     import llvmlite.binding as llvm
 
-    llvm.set_option("", "--disable-lsr")  # addresses are placed by the compiler; the search for better ones took half
-    llvm.set_option("", "--enable-misched=false")  # programs come in a good order; its own loads too early, and spills
-    llvm.set_option("", "--enable-post-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the terminal is for the author's program

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import cast
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, UnknownName
 from tilewright.targets.cpu.families import family, is_cpu
 from tilewright.targets.cpu.target import CpuTarget, host, named
+from tilewright.targets.gpu.kernel import GpuTarget
 
 _GPUS = {"ampere": "nvidia", "hopper": "nvidia", "cdna3": "amd", "xe": "intel"}
 MACHINES = (
@@ -31,6 +33,9 @@ MACHINES = (
     *_GPUS,
 )
 """The names of all machines; those of CPUs may go on with features that are optional, `aarch64.neon.dotprod`."""
+
+GPU = "gpu"
+"""The target that is the GPU at hand, for programs that name its machine; `gpu:NAME` is a named machine."""
 
 CPU = "cpu"
 """The target that is the CPU at hand; `cpu:NAME` is a named machine."""
@@ -74,6 +79,27 @@ def _named(target: str) -> CpuTarget:
     if not is_cpu(name):
         raise ArgumentError(f"target={target!r}: {name} is no CPU; its programs run on target='interpreter'")
     return named(found)
+
+
+def is_gpu(target: str) -> bool:
+    """Whether a target is a GPU.
+
+    >>> is_gpu("gpu"), is_gpu("gpu:hopper"), is_gpu("cpu")
+    (True, True, False)
+    """
+    return target == GPU or target.startswith(f"{GPU}:")
+
+
+def gpu(target: str, described: Machine | None) -> GpuTarget:
+    """The GPU of that name; "gpu" is whichever machine a program is written for."""
+    name = target.partition(":")[2] or (described.name if described is not None else "")
+    if name not in _GPUS:
+        what = name or "a program that names no machine"
+        raise ArgumentError(f"target={target!r}: {what} is no GPU; there is {', '.join(map(repr, _GPUS))}")
+    place = f"tilewright.targets.{_GPUS[name]}.backend"
+    if find_spec(place) is None:
+        raise ArgumentError(f"target={target!r}: {name} has no code generator yet; target='interpreter' runs programs")
+    return GpuTarget(target, machine(name), import_module(place).BACKEND)
 
 
 def check_target(target: object, others: tuple[str, ...]) -> None:

@@ -149,6 +149,8 @@ def tasks(agent: Agent, op: Op) -> Steps:
     meets = worker.task_memory.get(id(op))
     if meets is None:
         meets = worker.task_memory[id(op)] = uses_task_memory(op)
+    if "turn" in op.attrs:  # of the loop level: every second one
+        found = found[int(evaluated(op.attrs["turn"], agent.values)) :: 2]
     if op.attrs.get("overlap") == "pingpong":
         yield from _pingpong(agent, op, found, any(meets))
     else:

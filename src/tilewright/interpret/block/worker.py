@@ -70,6 +70,7 @@ class Agent:
 
     def __init__(self, worker: Worker, group: Group, wave: int, role: str, clock: Clock):
         self.worker, self.group, self.wave, self.role, self.clock = worker, group, wave, role, clock
+        self.started: dict[str, list[Any]] = {}  # what goes on by itself, by kind; see `loop_waves`
         self.deals = 0  # how often it has come to tasks whose owners only the run decides
         self.handles: dict[Value, Handle] = {}
         self.values: dict[str, int] = {}
@@ -235,7 +236,7 @@ class Worker:
             ready = [a for a in live if a.waiting is None or a.waiting.until()]
             pending = [c for c in self.copies if not c.done]
             if pending and (not ready or self.random.random() < 0.2):
-                self._finish(self.random.choice(pending))
+                self.finish(self.random.choice(pending))
                 continue
             if not ready:
                 raise self._stuck(live)
@@ -243,7 +244,7 @@ class Worker:
             live += self._advance(agent, live)
         for copy in self.copies:
             if not copy.done:
-                self._finish(copy)
+                self.finish(copy)
 
     def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
         """One agent runs on, until it waits; gives the agents that it started."""
@@ -262,7 +263,8 @@ class Worker:
                 agent.waiting = None
         return self.agents[before:]
 
-    def _finish(self, copy: Copying) -> None:
+    def finish(self, copy: Copying) -> None:
+        """A copy that is under way is done."""
         copy.finish()
         copy.done = True
         copy.clock.end()

@@ -93,13 +93,13 @@ class Product:
                 self.at[d] = loops.enter_context(self.w.loop(f"o_{_word(d)}", self.width(d)))
             for across in spans(self.width(axes.n), how.columns, n):
                 for down in spans(self.width(axes.m), how.rows, m):
-                    with self.over("f", across) as f, self.over("m", down) as i:
+                    with self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
 
     @contextmanager
-    def over(self, name: str, span: Span) -> Iterator[Expr]:
-        """A loop over blocks; gives where a block starts."""
-        with self.w.loop(name, span.count) as number:
+    def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
+        """A loop over blocks; gives where a block starts. The first and the last may be written apart."""
+        with self.w.loop(name, span.count, peel=(1, 1) if apart and span.count > 1 else None) as number:
             yield span.first + span.size * number
 
     # -- factors ------------------------------------------------------------------------------------------

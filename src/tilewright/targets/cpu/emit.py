@@ -24,7 +24,7 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.formula import Formula
-from tilewright.ir.loop import VectorType
+from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.targets.cpu import memory, products

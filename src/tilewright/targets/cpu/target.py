@@ -14,6 +14,13 @@ from tilewright.runtime.dump import Dump
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.host import cpu_name, features, host_family, host_machine
 
+FLAGS = (
+    "--disable-lsr",  # addresses are placed by the compiler; the search for better ones took half the time
+    "--enable-misched=false",  # programs come in a good order; LLVM's own loads too early, and spills
+    "--enable-post-misched=false",
+)
+"""What LLVM is told for all CPUs."""
+
 
 @dataclass(frozen=True)
 class CodeOptions:
@@ -25,7 +32,8 @@ class CodeOptions:
 
     def request(self, form: str) -> dict[str, Any]:
         """What the helper that generates code is asked for: "object" or "assembly"."""
-        return {"triple": self.triple, "cpu": self.cpu, "features": self.features, "level": 2, "form": form}
+        asked = {"triple": self.triple, "cpu": self.cpu, "features": self.features, "level": 2, "form": form}
+        return {**asked, "flags": FLAGS}
 
 
 @dataclass(frozen=True)

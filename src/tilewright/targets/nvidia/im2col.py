@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.algebra import Access, ComposedLayout, linear_form
-from tilewright.algebra.expr import Symbol
-from tilewright.machine import CopyAtom, CopyRequest, Refused
+from tilewright.algebra import Access, ComposedLayout, linear_form, substitute
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.machine import CopyAtom, CopyRequest, Refused, ViewRequest
 from tilewright.machine.copy import Arguments, Array, table
 from tilewright.targets.nvidia.im2col_view import (
     CORNER_BITS,
@@ -25,9 +25,11 @@ from tilewright.targets.nvidia.im2col_view import (
     MOST_STEP,
     OFFSET_BITS,
     im2col_conditions,
+    walks,
 )
 from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
 from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma_view import near_tile, sides
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,29 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
         )
     if any(not 1 <= step <= MOST_STEP for step in tensor_map.steps):
         raise Refused(f"positions {max(tensor_map.steps)} apart are more than {MOST_STEP}, or not forwards")
+
+
+def column_of(request: ViewRequest) -> tuple[Im2colMap, Tile, tuple[Expr, ...], tuple[Expr, ...]]:
+    """(map, tile, coordinates, offsets of the tap) of a copy that the conditions allow, as expressions.
+
+    Coordinates and offsets are those of the first pixel and channel, fastest dimension first.
+    """
+    near, far = sides(request, loads=True)
+    tile = near_tile(request, near, most=2)
+    channel, pixel = tile.order
+    found = list(walks(far, request.axes[channel], request.axes[pixel]))
+    extents, strides = (tuple(number(e) for e in reversed(what)) for what in (far.shape, far.strides))
+    lower, counts = tuple(int(walk.taps.lo) for walk in found), tuple(number(walk.count) for walk in found)
+    steps = tuple(walk.step for walk in found)
+    ends = zip(lower, counts, steps, extents[1:-1], strict=True)
+    upper = tuple(low + (count - 1) * step - (extent - 1) for low, count, step, extent in ends)
+    shape = (tile.box[channel], tile.box[pixel])
+    tensor_map = Im2colMap(0, extents, strides, lower, upper, steps, *shape, tile.span)
+    # what the taps add is told apart from where the first tap stands
+    offsets = {walk.dimension: walk.taps - low for walk, low in zip(found, lower, strict=True)}
+    begin = {axis: as_expr(0) for axis in request.axes}
+    coordinates = tuple(substitute(c - offsets.get(d, 0), begin) for d, c in enumerate(far.coordinates))
+    return tensor_map, tile, tuple(reversed(coordinates)), tuple(offsets.values())
 
 
 IM2COL = CopyAtom(

@@ -52,7 +52,7 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
     idle = [d for d, axis in enumerate(request.axes) if request.box[d] > 1 and axis not in used]
     if idle:
         raise Refused(f"dimension {idle[0]} of the box walks no dimension of {far.name}")
-    for walk in _walks(far, channel, pixel):
+    for walk in walks(far, channel, pixel):
         yield from _walk_conditions(far, walk, ranks)
     yield from map_conditions(request, far, list(reversed(list(enumerate(far.strides)))))
 
@@ -65,7 +65,7 @@ def _need_column(tile: Tile) -> None:
         )
 
 
-def _walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
+def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
     """The walks along W, H, ...; refused where the pixels are not counted along lines first, then through images."""
     flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
     positions: Expr = ONE

@@ -6,10 +6,16 @@ Lanes come as (t, g): t = lane % 4 walks columns in pairs, g = lane // 4 walks r
 from __future__ import annotations
 
 from tilewright.algebra import ComposedLayout, Layout, Swizzle
-from tilewright.ir.dtypes import DType, bf16, f16, f32
+from tilewright.ir.dtypes import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i32
 from tilewright.machine import MemoryOperand, MultiplyAtom, RegisterOperand
 
 SLAB = 64  # elements of 16 bits in a row of 128 bytes
+NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3fn": "e4m3", "f8e5m2": "e5m2"}
+"""Element types by the instructions' names, where they differ; f32 is cut to tf32 when it is multiplied."""
+
+
+def _name(dtype: DType) -> str:
+    return NAMES.get(dtype.name, dtype.name)
 
 
 def _mma_sync(dtype: DType) -> MultiplyAtom:
@@ -23,9 +29,37 @@ def _mma_sync(dtype: DType) -> MultiplyAtom:
     )
 
 
+def _mma_words() -> list[MultiplyAtom]:
+    """mma.sync of elements that are not 16 bits wide: a word of A is one of tf32, four of s8; f64 has its own form."""
+    return [
+        MultiplyAtom(
+            "mma.m16n8k8.tf32",
+            RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))),
+            RegisterOperand(8, 8, f32, Layout(((4, 8), 2), ((1, 8), 4))),
+            RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
+            ("sm_80",),
+        ),
+        MultiplyAtom(
+            "mma.m16n8k32.s8",
+            RegisterOperand(16, 32, i8, Layout(((4, 8), (4, 2, 2)), ((64, 1), (16, 8, 256)))),
+            RegisterOperand(32, 8, i8, Layout(((4, 8), (4, 2)), ((4, 32), (1, 16)))),
+            RegisterOperand(16, 8, i32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
+            ("sm_80",),
+        ),
+        MultiplyAtom(
+            "mma.m8n8k4.f64",
+            RegisterOperand(8, 4, f64, Layout(((4, 8), 1), ((8, 1), 0))),
+            RegisterOperand(4, 8, f64, Layout(((4, 8), 1), ((1, 4), 0))),
+            RegisterOperand(8, 8, f64, Layout(((4, 8), 2), ((16, 1), 8))),
+            ("sm_80",),
+        ),
+    ]
+
+
 def _shared(rows: int, columns: int, dtype: DType, layout: Layout) -> MemoryOperand:
     """Shared memory in rows of 128 bytes, swizzled in chunks of 16 bytes by the row; `layout` is before the swizzle."""
-    return MemoryOperand(rows, columns, dtype, ComposedLayout(Swizzle(3, 3, 3), 0, layout), 1024, "descriptor")
+    swizzle = Swizzle(3, (16 // dtype.numpy.itemsize).bit_length() - 1, 3)
+    return MemoryOperand(rows, columns, dtype, ComposedLayout(swizzle, 0, layout), 1024, "descriptor")
 
 
 def _a_operand(dtype: DType, form: str) -> MemoryOperand | RegisterOperand:
@@ -62,7 +96,22 @@ def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
     )
 
 
-MMA_SYNC = [_mma_sync(dtype) for dtype in (f16, bf16)]
+def _wgmma_bytes(columns: int, dtype: DType) -> MultiplyAtom:
+    """wgmma of elements that are not 16 bits wide: both factors in shared memory, k fastest, 32 bytes of k a step."""
+    size = dtype.numpy.itemsize
+    deep, slab = 32 // size, 128 // size
+    total = i32 if dtype is i8 else f32
+    return MultiplyAtom(
+        f"wgmma.m64n{columns}k{deep}.{_name(dtype)}",
+        _shared(64, deep, dtype, Layout((64, deep), (slab, 1))),
+        _shared(deep, columns, dtype, Layout((deep, columns), (1, slab))),
+        RegisterOperand(64, columns, total, Layout(((4, 8, 4), (2, 2, columns // 8)), ((128, 1, 16), (64, 8, 512)))),
+        ("sm_90a",),
+        completes="wgmma.wait_group",
+    )
+
+
+MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 WGMMA = [
     _wgmma(columns, dtype, *forms)
@@ -72,3 +121,4 @@ WGMMA = [
     # with n fastest, rows of 128 bytes hold 64 of n
     if "tb" not in forms or columns % SLAB == 0
 ]
+WGMMA += [_wgmma_bytes(columns, dtype) for columns in (64, 128, 256) for dtype in (f32, f8e4m3fn, f8e5m2, i8)]

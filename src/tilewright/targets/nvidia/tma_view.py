@@ -31,11 +31,17 @@ class Dimension:
     first: Expr
 
 
-def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
-    """What a copy of boxes of a tensor needs."""
+def tiled_box(request: ViewRequest, loads: bool) -> tuple[Tile, list[Dimension]]:
+    """(the tile in shared memory, the tensor's dimensions in the order of a tensor map) of a copy."""
     near, far = sides(request, loads)
     tile = near_tile(request, near)
-    dimensions = _in_order(tile, far, _dimensions(request, far.joined(request.axes)))
+    return tile, _in_order(tile, far, _dimensions(request, far.joined(request.axes)))
+
+
+def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
+    """What a copy of boxes of a tensor needs."""
+    _, far = sides(request, loads)
+    tile, dimensions = tiled_box(request, loads)
     for extent in tile.box:
         if extent > MOST_BOX:
             raise Refused(f"the box has {extent} elements in one dimension; the most is {MOST_BOX}")

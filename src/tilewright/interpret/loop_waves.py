@@ -1,0 +1,360 @@
+"""Waves of many lanes on the interpreter: counting barriers, copies and products that go on by themselves.
+
+What goes on by itself is an actor with a clock of its own: it is done late, when the schedule says, and only who waits
+for it is ordered after it. Shared memory that a wave stored to is there for such actors after the wave's `fence` only:
+on a machine they go another way to memory, and a missing fence mostly goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault, RaceFault
+from tilewright.interpret.block import control
+from tilewright.interpret.block.clocks import Clock
+from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
+from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.core import Op
+from tilewright.ir.tensors import numbers
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# -- barriers that count --------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Barrier:
+    """One barrier: how many phases are complete, and what the phase under way still waits for."""
+
+    name: str
+    arrivals: int
+    phase: int = 0
+    arrived: int = 0
+    bytes: int = 0
+    knows: list[Array] = field(default_factory=list)
+    known: list[Array] = field(default_factory=list)
+    """What those knew who completed the last phase."""
+
+    def arrive(self, known: Array, op: Op) -> None:
+        """One arrival."""
+        if self.arrived == self.arrivals:
+            raise ProtocolFault(f"{at_line(op)}: {self.name} has all its {self.arrivals} arrivals already", op.loc)
+        self.arrived += 1
+        self.knows.append(known)
+        self._turn()
+
+    def land(self, count: int, known: Array) -> None:
+        """So many bytes have landed."""
+        self.bytes -= count
+        self.knows.append(known)
+        self._turn()
+
+    def _turn(self) -> None:
+        if self.arrived == self.arrivals and self.bytes == 0:
+            self.phase, self.arrived = self.phase + 1, 0
+            self.known, self.knows = self.knows, []
+
+
+def alloc_barrier(agent: Agent, op: Op) -> None:
+    """Barriers of the workgroup: the same for all its waves."""
+    kind = op.attrs["type"]
+    key = ("barriers", id(op))
+    found = agent.worker.shared.get(key)
+    if found is None:
+        count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
+        name = f"%{op.results[0].name or 'barrier'}"
+        found = agent.worker.shared[key] = [Barrier(f"{name}[{i}]", arrivals) for i in range(count)]
+    agent.handles[op.results[0]] = found
+
+
+def _barrier(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
+    found: list[Barrier] = agent.handles[op.operands[place]]
+    number = int(evaluated(op.attrs[at][0], agent.values))
+    if not 0 <= number < len(found):
+        raise OutOfBoundsFault(f"{at_line(op)}: there are {len(found)} barriers, and no number {number}", op.loc)
+    return found[number]
+
+
+def arrive(agent: Agent, op: Op) -> Steps:
+    """One arrival."""
+    yield None
+    _barrier(agent, op).arrive(agent.clock.now(), op)
+
+
+def expect(agent: Agent, op: Op) -> Steps:
+    """The phase waits for bytes too."""
+    yield None
+    _barrier(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
+
+
+def await_(agent: Agent, op: Op) -> Steps:
+    """Until a phase is complete; hardware tells neighbouring phases apart, not others."""
+    yield None
+    barrier = _barrier(agent, op)
+    number = int(evaluated(op.attrs["phase"], agent.values))
+    if barrier.phase not in (number, number + 1):
+        raise ProtocolFault(
+            f"{at_line(op)} waits for phase {number} of {barrier.name}, which is at phase {barrier.phase}: a barrier "
+            "tells neighbouring phases apart, not these",
+            op.loc,
+        )
+    yield Waiting(
+        lambda: barrier.phase > number,
+        lambda: (
+            f"waits for phase {number} of {barrier.name}: {barrier.arrived} of {barrier.arrivals} have arrived, "
+            f"{barrier.bytes} bytes are under way"
+        ),
+        op,
+    )
+    for known in barrier.known:
+        agent.clock.meet(known)
+
+
+def barrier(agent: Agent, op: Op) -> Steps:
+    """Waves that name the same number meet; without a number, those of the role."""
+    if "id" not in op.attrs:
+        yield from control.barrier(agent, op)
+        return
+    yield None
+    number = int(evaluated(op.attrs["id"], agent.values))
+    (waves,) = numbers((op.attrs["waves"],), "waves")
+    key = ("named barrier", number)
+    meeting: list[Array] = agent.worker.shared.setdefault(key, [])
+    meeting.append(agent.clock.now())
+    if len(meeting) == waves:
+        del agent.worker.shared[key]
+    yield Waiting(
+        lambda: len(meeting) == waves, lambda: f"waits at barrier {number}: {len(meeting)} of {waves} are there", op
+    )
+    for known in meeting:
+        agent.clock.meet(known)
+
+
+# -- the other way to shared memory ---------------------------------------------------------------------------
+
+
+def _unfenced(agent: Agent, buffer: Buffer) -> Array:
+    """Who stored each element and has not fenced since: the wave's slot; 0: nobody."""
+    found: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
+    if found is None:
+        found = agent.worker.shared["unfenced", id(buffer.data)] = np.zeros(buffer.data.size, np.int32)
+    return found
+
+
+def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
+    """The wave stored to shared memory."""
+    if buffer.space == "shared":
+        _unfenced(agent, buffer)[places] = agent.clock.slot
+
+
+def fence(agent: Agent, op: Op) -> Steps | None:
+    """What the wave stored is there for all."""
+    for key, found in agent.worker.shared.items():
+        if key[0] == "unfenced":
+            found[found == agent.clock.slot] = 0
+    return None
+
+
+def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None:
+    found = _unfenced(agent, buffer)[places]
+    if found.any():
+        place = int(np.asarray(places)[found != 0].reshape(-1)[0])
+        raise RaceFault(
+            f"{at_line(op)} reads element {place} of {buffer.name} by itself, and the wave that stored it has not "
+            "fenced: a fence is missing",
+            op.loc,
+        )
+
+
+# -- copies that go on by themselves --------------------------------------------------------------------------
+
+
+def _far(agent: Agent, op: Op, tensor: Tensor) -> tuple[Array, Array]:
+    """(places, which are inside) of a box of an argument."""
+    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
+    values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
+    place: Any = np.zeros(shape, np.int64)
+    inside = np.ones(shape, bool)
+    for (e, loose), size, stride in zip(op.attrs["there"], tensor.shape, tensor.strides, strict=True):
+        c = np.broadcast_to(np.asarray(evaluated(e, values)), shape)
+        there = (c >= 0) & (c < size)
+        if not loose and not there.all():
+            raise OutOfBoundsFault(
+                f"{at_line(op)}: {e} is {int(c[~there][0])}, not in 0..{size}; if that may be, mark it with ?", op.loc
+            )
+        place, inside = place + c * stride, inside & there
+    return place, inside
+
+
+def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any) -> Array:
+    """Places in shared memory, after its swizzle, for every point of some axes."""
+    shape = numbers(tuple(s.upper + 1 for s in axes), op.name)
+    values = {**agent.values, **dict(zip((s.name for s in axes), grid(shape), strict=True))}
+    place = np.broadcast_to(np.asarray(evaluated(at, values)), shape)
+    size = tensor.buffer.data.size
+    if place.size and (place.min() < 0 or place.max() >= size):
+        raise OutOfBoundsFault(f"{at_line(op)} leaves {tensor.buffer.name}, which has {size} elements", op.loc)
+    found: Array = tensor.swizzle(place) if tensor.swizzle is not None else place
+    return found
+
+
+def copy_in(agent: Agent, op: Op) -> Steps:
+    """Starts; lands at a barrier."""
+    yield None
+    tensor, shared = agent.handles[op.operands[0]], agent.handles[op.operands[1]]
+    signal = _barrier(agent, op, 2, "signal")
+    places, inside = _far(agent, op, tensor)
+    to = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+    clock = agent.clock.fork()
+
+    def finish() -> None:
+        values = np.zeros(places.shape, tensor.buffer.data.dtype)
+        values[inside] = tensor.buffer.read(places[inside], clock, op)
+        shared.buffer.write(to, values, clock, op)
+        signal.land(values.nbytes, clock.known)
+
+    agent.worker.copies.append(Copying(finish, op, clock, covered=True))
+
+
+def copy_out(agent: Agent, op: Op) -> Steps:
+    """Starts; the group that is sealed next sees to its end."""
+    yield None
+    shared, tensor = (agent.handles[v] for v in op.operands)
+    places, inside = _far(agent, op, tensor)
+    source = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+    _require_fenced(agent, shared.buffer, source, op)
+    clock = agent.clock.fork()
+
+    def finish() -> None:
+        values = shared.buffer.read(source, clock, op)
+        tensor.buffer.write(places[inside], values[inside], clock, op)
+
+    copying = Copying(finish, op, clock)
+    agent.worker.copies.append(copying)
+    agent.started.setdefault("copies", []).append(copying)
+
+
+def seal(agent: Agent, op: Op) -> Steps | None:
+    """The copies out since the last seal are a group."""
+    agent.started.setdefault("groups", []).append(agent.started.pop("copies", []))
+    return None
+
+
+def drain(agent: Agent, op: Op) -> Steps:
+    """Until at most so many groups are under way."""
+    yield None
+    groups = agent.started.setdefault("groups", [])
+    over = groups[: max(0, len(groups) - op.attrs["pending"])]
+    copies = [c for group in over for c in group]
+    yield Waiting(lambda: all(c.done for c in copies), lambda: "waits for copies out", op)
+    for copy in copies:
+        agent.clock.meet(copy.clock.known)
+        copy.covered = True
+    del groups[: len(over)]
+
+
+# -- products that go on by themselves ------------------------------------------------------------------------
+
+
+def product(agent: Agent, op: Op, found: Any) -> Steps | None:
+    """The wave's part of a product: of the lanes of an atom that several waves share, its own."""
+    c, a, b = (agent.handles[v] for v in op.operands)
+    if not found.asynchronous:
+        _multiply(agent, op, found, agent.clock)
+        return None
+    return _start(agent, op, found, (c, a, b))
+
+
+def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> Steps:
+    yield None
+    c, a, b = handles
+    for factor, name in ((a, "a"), (b, "b")):
+        if name in op.attrs:
+            _require_fenced(
+                agent, factor.buffer, near(agent, op, factor, op.attrs[name], op.attrs[f"{name}_at"][0]), op
+            )
+    clock, values = agent.clock.fork(), dict(agent.values)
+    under_way = agent.started.setdefault("products", [])
+
+    def finish() -> None:
+        for before in list(under_way):
+            if before is me:
+                break
+            if not before.done:  # sums grow in the order in which products were started
+                agent.worker.finish(before)
+        now, agent.values = agent.values, values
+        _multiply(agent, op, found, clock)
+        agent.values = now
+
+    me = Copying(finish, op, clock)
+    c.start(op, me, writes=True)
+    for factor in (a, b):
+        if hasattr(factor, "start"):
+            factor.start(op, me, writes=False)
+    agent.worker.copies.append(me)
+    under_way.append(me)
+
+
+def settle(agent: Agent, op: Op) -> Steps:
+    """Until at most so many products are under way."""
+    yield None
+    under_way = agent.started.setdefault("products", [])
+    over = under_way[: max(0, len(under_way) - op.attrs["pending"])]
+    yield Waiting(lambda: all(c.done for c in over), lambda: "waits for products", op)
+    for copy in over:
+        agent.clock.meet(copy.clock.known)
+        copy.covered = True
+    del under_way[: len(over)]
+
+
+def _multiply(agent: Agent, op: Op, found: Any, clock: Clock) -> None:
+    c, a, b = (agent.handles[v] for v in op.operands)
+    lanes = found.c.lanes
+    mine = c.data.shape[0]
+    first = agent.wave * mine % lanes
+    part = slice(first, first + mine)
+
+    def whole(data: Array, operand: Any) -> Array:
+        """The registers of all lanes of the atom: those of other waves count for other waves' sums only."""
+        full = np.zeros((operand.lanes, data.shape[1]), data.dtype)
+        full[part] = data
+        return full
+
+    wide = np.float64 if found.c.dtype.is_float else np.int64
+    m, n, k = found.shape
+    if "a" in op.attrs:
+        left = a.buffer.read(near(agent, op, a, op.attrs["a"], op.attrs["a_at"][0]), clock, op)
+    else:
+        data = whole(a.taken(op), found.a)
+        pieces = [found.a.load(piece) for piece in np.split(data, data.shape[1] // found.a.values, axis=1)]
+        left = np.concatenate(pieces, axis=1)
+    if "b" in op.attrs:
+        right = b.buffer.read(near(agent, op, b, op.attrs["b"], op.attrs["b_at"][0]), clock, op)
+    else:
+        data = whole(b.taken(op), found.b)
+        right = np.concatenate(
+            [found.b.load(piece) for piece in np.split(data, data.shape[1] // found.b.values, axis=1)], axis=0
+        )
+    if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
+        raise ProgramError(f"{at_line(op)}: {found.name} does not multiply {left.shape} by {right.shape}", op.loc)
+    total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + left.astype(wide) @ right.astype(wide)
+    c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])
+
+
+HANDLERS: dict[str, Any] = {
+    "arrive": arrive,
+    "expect": expect,
+    "await": await_,
+    "barrier": barrier,
+    "fence": fence,
+    "copy_in": copy_in,
+    "copy_out": copy_out,
+    "seal": seal,
+    "drain": drain,
+    "settle": settle,
+}

@@ -1,0 +1,75 @@
+"""Types of the loop level: registers of one wave, and barriers that count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import ZERO, Expr
+from tilewright.errors import ProgramError
+from tilewright.ir.block import shape_text
+from tilewright.ir.dtypes import DType
+from tilewright.ir.tensors import Images, require_extents
+from tilewright.limits import VECTOR
+
+
+@dataclass(frozen=True)
+class VectorType:
+    """A register: a vector of lanes, a tile of rows, or without dimensions a single number."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        require_extents(self, self.shape, (), VECTOR)
+        if any(e == ZERO for e in self.shape):
+            raise ProgramError(f"{self}: a register has at least one element")
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        return self.shape
+
+    def mapped(self, images: Images) -> VectorType:
+        """The type with every expression replaced by its image."""
+        return type(self)(self.dtype, tuple(map(images, self.shape)))
+
+    def __str__(self) -> str:
+        return f"vector {self.dtype} {shape_text(self.shape)}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class FragmentType(VectorType):
+    """A register of a wave of many lanes: so many values in each lane, (lanes, values)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.shape) != 2:
+            raise ProgramError(f"{self}: a fragment has lanes and values, (32, 4)")
+
+    def __str__(self) -> str:
+        return f"fragment {self.dtype} {shape_text(self.shape)}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class BarrierType:
+    """Barriers in shared memory; each goes to its next phase when so many waves have arrived and all bytes have."""
+
+    count: Expr
+    arrivals: Expr
+
+    def expressions(self) -> Iterable[Expr]:
+        """Every expression in it."""
+        return (self.count, self.arrivals)
+
+    def mapped(self, images: Images) -> BarrierType:
+        """The type with every expression replaced by its image."""
+        return BarrierType(images(self.count), images(self.arrivals))
+
+    def __str__(self) -> str:
+        return f"barrier ({self.count}) arrivals {self.arrivals}"
+
+    __repr__ = __str__

@@ -1,0 +1,188 @@
+"""Element by element, along dimensions, and from one distribution to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType, packed
+from tilewright.passes.places import Memory
+from tilewright.passes.waves import general, moving
+from tilewright.passes.waves.held import Held, Piece, numbered, place
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+
+
+def map_(low: Waves, op: Op) -> None:
+    """Each lane computes what it holds; where the target is memory, whoever holds an element in registers."""
+    handles = [low.handles[v] for v in op.operands]
+    target = handles[0]
+    holder = target if isinstance(target, Held) else next((h for h in handles[1:] if isinstance(h, Held)), None)
+    if holder is None:
+        _over_memory(low, op, handles)
+        return
+    for piece in holder.pieces:
+        operands = [moving.held_as(low, h, piece, holder.shape) for h in handles[1:]]
+        if isinstance(target, Held):
+            result = piece.fragment
+            low.flying.touch(written=(result,))
+        else:
+            result = low.fragment(target.dtype, len(piece.columns))
+        lane, v = low.axes(len(piece.columns))
+        at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
+        _compute(low, op, result, operands, lane, v, at)
+        if not isinstance(target, Held):
+            moving.store(low, result, piece, target)
+
+
+def _compute(
+    low: Waves, op: Op, result: Value, operands: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...]
+) -> None:
+    names = dict(zip(op.attrs.get("over", ()), at, strict=False))
+    with low.means(names):
+        formula: Formula = op.attrs["formula"].mapped(low.expr)
+    low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
+
+
+def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
+    target = handles[0]
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        operands = [moving.get(low, h, lane, v, at, inside, 0) for h in handles[1:]]
+        result = low.fragment(target.dtype, int(v.hi) + 1)
+        _compute(low, op, result, operands, lane, v, at)
+        moving.put(low, result, target, lane, v, at, inside)
+
+    moving.over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+
+
+# -- along a dimension ------------------------------------------------------------------------------------------
+
+
+def reduce(low: Waves, op: Op) -> None:
+    """Within a lane value by value, then between lanes that hold the same row, by shuffles."""
+    handles = [low.handles[v] for v in op.operands]
+    plans = _plans(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
+    if plans is None:
+        general.along(low, op)
+        return
+    source, target = handles
+    name = COMBINING[op.attrs["with"]]
+    together = Formula(name, (Formula.operand(1), Formula.operand(2)))
+    for piece, (groups, bits) in zip(target.pieces, plans, strict=True):
+        total = _within_lanes(low, source, groups, together)
+        for bit in bits:
+            other = low.fragment(source.dtype, len(piece.columns))
+            moving.pick(low, other, total, np.arange(len(piece.columns)), bit)
+            low.emit("compute", (total, total, other), formula=together)
+        low.flying.touch(written=(piece.fragment,), read=(piece.fragment,))
+        old = (piece.fragment,) if op.attrs.get("accumulate") else ()
+        formula = together if old else Formula.operand(1)
+        low.emit("compute", (piece.fragment, *old, total), formula=formula)
+
+
+Plan = tuple[list[list[Any]], list[int]]
+"""For each piece of the source, which of its values go to each value of the result; and bits of the lane to go over."""
+
+
+def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
+    """How lanes reduce what they hold; None where rows do not lie so that values and shuffles do it."""
+    if not isinstance(source, Held) or not isinstance(target, Held) or not source.dtype.is_float:
+        return None
+    if source.dtype.accumulator is not source.dtype or not all(p.whole for p in target.pieces):
+        return None
+    along = op.attrs["along"]
+    kept = [d for d in range(len(source.shape)) if d != along]
+    shape = tuple(source.shape[d] for d in kept)
+    found: list[Plan] = []
+    for piece in target.pieces:
+        wanted = piece.ids(target.shape)
+        groups, held = [], 0
+        for part in source.pieces:
+            rows = numbered(tuple(part.coordinates[d] for d in kept), shape) + np.zeros(part.first.shape, np.int64)
+            mine = [np.nonzero((rows == wanted[:, c : c + 1]).all(axis=0))[0] for c in range(wanted.shape[1])]
+            if len({len(g) for g in mine}) != 1:
+                return None
+            groups.append(mine)
+            held += len(mine[0])
+        bits = _lanes_between(low, source, along, wanted)
+        if bits is None or held == 0 or held << len(bits) != source.shape[along]:
+            return None
+        found.append((groups, bits))
+    return found
+
+
+def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: Formula) -> Value:
+    """What each lane has of the rows that are wanted, combined."""
+    parts: list[Value] = []
+    for piece, mine in zip(source.pieces, groups, strict=True):
+        values = moving.values_of(low, piece) if len(mine[0]) else None
+        for k in range(len(mine[0])):
+            assert values is not None
+            part = low.fragment(source.dtype, len(mine))
+            moving.pick(low, part, values, np.asarray([g[k] for g in mine]))
+            parts.append(part)
+    while len(parts) > 1:  # neighbours first, so that sums do not wait for one another
+        for i in range(0, len(parts) - 1, 2):
+            low.emit("compute", (parts[i], parts[i], parts[i + 1]), formula=together)
+        parts = parts[::2]
+    return parts[0]
+
+
+def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int] | None:
+    """The bits of the lane in which those differ that hold parts of one row; None: waves, or other numbers, do."""
+    threads = np.arange(len(wanted))
+    bits = []
+    column = source.pieces[0].coordinates[along]
+    bit = 1
+    while bit < len(threads):
+        moved = threads ^ bit
+        if (wanted[moved] == wanted).all() and (column[moved] != column).any():
+            if bit >= low.lanes:
+                return None
+            bits.append(bit)
+        bit *= 2
+    return bits
+
+
+def broadcast(low: Waves, op: Op) -> None:
+    """Each lane has the rows that it needs; only values are named again."""
+    source, target = (low.handles[v] for v in op.operands)
+    along = op.attrs["along"]
+    if not isinstance(target, Held):
+        general.broadcast(low, op)
+        return
+    kept = [d for d in range(len(target.shape)) if d != along]
+    shape = tuple(target.shape[d] for d in kept)
+    rows = [Piece(p.fragment, p.columns, tuple(p.coordinates[d] for d in kept), p.first) for p in target.pieces]
+    if isinstance(source, Held) and not all(moving.holds(source, row, shape) for row in rows):
+        general.broadcast(low, op)
+        return
+    for piece, row in zip(target.pieces, rows, strict=True):
+        found = moving.held_as(low, source, row, shape)
+        low.flying.touch(written=(piece.fragment,))
+        moving.pick(low, piece.fragment, found, np.arange(len(piece.columns)))
+
+
+def convert_layout(low: Waves, op: Op) -> None:
+    """Through shared memory: everything is stored, the waves meet, everything is loaded."""
+    source, target = (low.handles[v] for v in op.operands)
+    shape = tuple(map(as_expr, source.shape))
+    room = int(np.prod(source.shape))
+    kind = TensorType("shared", source.dtype, (as_expr(room * low.group.halves),))
+    buffer = low.hoist((op, "scratch", low.group.halves), kind, "scratch")
+    strides = tuple(int(e) for e in packed(shape))
+    scratch = Memory(buffer, source.dtype, source.shape, strides, None, low.group.side * room)
+    for piece in source.pieces:
+        moving.store(low, moving.values_of(low, piece), piece, scratch)
+    low.meet()
+    for piece in target.pieces:
+        moving.load(low, scratch, piece.fragment, piece, None)
+    low.meet()

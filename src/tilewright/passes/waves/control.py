@@ -1,0 +1,198 @@
+"""Loops, branches, tasks; two halves of a role that take tasks in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.check.lifetimes import uses_task_memory
+from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op
+from tilewright.passes.waves.flying import Group as Products
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+MOST = 1024
+"""Rounds that `unroll` may write out."""
+
+
+def for_(low: Waves, op: Op) -> None:
+    """A loop; products of a round may go on into the next one. `defer` is done as it stands, one after the other."""
+    ranges: tuple[Range, ...] = op.attrs["ranges"]
+    limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
+    known = all(isinstance(e, Const) for pair in limits for e in pair)
+    if known and any(int(hi) <= int(lo) for lo, hi in limits):
+        return
+    rounds = [range(int(lo), int(hi), r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)] if known else []
+    if known and (op.attrs.get("unroll") or all(len(n) == 1 for n in rounds)):
+        points = list(product(*rounds))
+        if len(points) > MOST:
+            raise ProgramError(f"unroll: {len(points)} rounds are more than {MOST}")
+        for point in points:
+            with low.means({r.symbol: as_expr(n) for r, n in zip(ranges, point, strict=True)}):
+                _body(low, op)
+        return
+    low.flying.settle_all()
+    loops = tuple(
+        Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
+    )
+    first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
+    meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
+
+    def written(before: list[Products], ends: bool) -> tuple[Block, list[Products]]:
+        inner = Block(())
+        low.flying.groups = list(before)
+        with low.writing(inner), low.means(meanings):
+            _body(low, op)
+            if ends:
+                low.flying.settle_all()
+        after, low.flying.groups = low.flying.groups, []
+        return inner, after
+
+    before, low.flying.touched = low.flying.touched, set()
+    inner, after = written([], ends=False)
+    if any(not low.flying.touched.isdisjoint(g.sums) for g in after):  # assemblers do not follow such sums around
+        inner, after = written([], ends=True)
+    low.flying.touched |= before
+    if after:  # the next round begins with what this one leaves under way
+        carried = [replace(g, there=~first, releases=list(g.releases), released=list(g.released)) for g in after]
+        inner, again = written(carried, ends=False)
+        if len(again) != len(after) or not all(x.like(y) for x, y in zip(again, after, strict=True)):
+            inner, after = written([], ends=True)
+        else:
+            after = again
+    low.emit("for", ranges=loops, blocks=(inner,))
+    some = [lo < hi for lo, hi in limits]
+    there = None if known else _all(some)
+    low.flying.groups = [replace(g, there=there) for g in after]
+
+
+def _all(conditions: list[Expr]) -> Expr:
+    found = conditions[0]
+    for c in conditions[1:]:
+        found = found & c
+    return found
+
+
+def _body(low: Waves, op: Op) -> None:
+    before = low.meaning
+    for block in op.blocks:
+        low.block(block)
+    low.meaning = before
+
+
+def if_(low: Waves, op: Op) -> None:
+    """A branch that all waves of the group take alike."""
+    when = low.expr(op.attrs["when"])
+    before = low.meaning
+    if isinstance(when, Const):
+        for block in op.blocks[:1] if when.value else op.blocks[1:]:
+            low.block(block)
+        low.meaning = before
+        return
+    low.flying.settle_all()
+    blocks = []
+    for block in op.blocks:
+        inner = Block(())
+        with low.writing(inner):
+            low.block(block)
+            low.flying.settle_all()
+        low.meaning = before
+        blocks.append(inner)
+    low.emit("if", when=when, blocks=tuple(blocks))
+
+
+def barrier(low: Waves, op: Op) -> None:
+    """The waves of the group meet; products that read shared memory are done before."""
+    low.flying.settle_all()
+    low.meet()
+
+
+def tasks(low: Waves, op: Op) -> None:
+    """The workgroup's share of all tasks; where tasks have shared memory of their own, the waves meet after each."""
+    ranges = tuple(
+        Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
+    )
+    low.flying.settle_all()
+    meets = any(uses_task_memory(op))
+    inner = Block(())
+    meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
+    turns = op.attrs.get("overlap") == "pingpong"
+    whole = low.group
+    with low.writing(inner), low.means(meanings):
+        if turns:
+            turn = _in_turn(low, op)
+        else:
+            _body(low, op)
+        low.flying.settle_all()
+        if meets:
+            low.meet()
+    side = low.group.side
+    low.group = whole
+    extra: dict[str, Any] = {"turn": side} if turns else {}
+    if turns:
+        turn()
+    low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,), **extra)
+
+
+def _in_turn(low: Waves, op: Op) -> Any:
+    """A task of one half of the role: its body waits for the other half's, and hands on; its end runs beside it.
+
+    Fills that bodies take from channels are counted by both halves: a half skips what the other takes.
+    """
+    whole = low.group
+    if whole.waves % 2:
+        raise ProgramError(f"overlap pingpong needs an even number of waves, not {whole.waves}")
+    half = whole.waves // 2
+    side = whole.wave // half
+    number = int(whole.barrier)
+    low.group = replace(
+        whole, waves=half, wave=whole.wave % half, barrier=side + (len(low.roles) + 1 + 2 * number), side=side, halves=2
+    )
+    order = low.barriers((op, "turn"), 2, half, "turn")
+    done = low.counter("turns")
+    count = low.value_of(done, "turn")
+    low.count_on(done, as_expr(1))
+    low.emit("await", (order,), at=(side,), phase=count + side - 1)
+    before = low.meaning
+    low.block(op.blocks[0])
+    low.flying.settle_all()
+    low.emit("arrive", (order,), at=(1 - side,))
+    skipped: list[tuple[Any, Expr]] = []
+    for ring in low.rings.values():
+        for name, counter in ring.counters.items():
+            fills = _fills(low, op.blocks[0], name, ring.op.results[0])
+            if not (isinstance(fills, Const) and fills.value == 0):
+                low.count_on(counter, fills)
+                skipped.append((counter, fills))
+    for block in op.blocks[1:]:
+        low.block(block)
+    low.meaning = before
+
+    def begin() -> None:
+        for counter, fills in skipped:
+            low.count_on(counter, side * fills)
+
+    return begin
+
+
+def _fills(low: Waves, block: Block, name: str, channel: Any) -> Expr:
+    """How often a block acquires, commits, awaits or releases a channel."""
+    total: Expr = as_expr(0)
+    for op in block.ops:
+        if op.name == name and op.operands[0] is channel:
+            total = total + 1
+        inner = [_fills(low, b, name, channel) for b in op.blocks]
+        if not any(not (isinstance(e, Const) and e.value == 0) for e in inner):
+            continue
+        if op.name != "for":
+            raise ProgramError(f"overlap pingpong: how often %{channel.name} is used must not depend on a condition")
+        each = inner[0] + (inner[1] if len(inner) == 2 else 0)
+        for r in op.attrs["ranges"]:
+            each = each * -(-(low.expr(r.hi) - low.expr(r.lo)) // r.step)
+        total = total + each
+    return total

@@ -1,0 +1,97 @@
+"""Products that go on by themselves: who must wait for which of them, and what is given back when they are done.
+
+Groups of products end in the order in which they were started, so a wait names how many may still go on. A stage
+that a product reads is given back when the product is done; that is seen to when the next product has been started,
+so that one is always under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.ir.core import Value
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+
+@dataclass
+class Group:
+    """A group of products under way: the sums, the factors in registers, the channels whose stages it reads."""
+
+    sums: tuple[Value, ...]
+    factors: tuple[Value, ...]
+    rings: frozenset[Any]
+    releases: list[Callable[[], None]] = field(default_factory=list)
+    released: list[Any] = field(default_factory=list)
+    there: Expr | None = None
+    """Under which condition it was started at all; None: it was."""
+
+    def like(self, other: Group) -> bool:
+        """Whether both are the same group of two rounds."""
+        mine, others = (self.sums, self.factors, self.released), (other.sums, other.factors, other.released)
+        return mine == others
+
+
+class Flying:
+    """The groups under way at this point of the program that is written."""
+
+    def __init__(self, low: Waves):
+        self.low = low
+        self.groups: list[Group] = []
+        self.touched: set[Value] = set()
+        """Sums that something else than a product has looked at, or changed."""
+
+    def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
+        """Groups, each with sums and factors, were started; stages of the ones before are given back."""
+        before = len(self.groups)
+        self.groups += [Group(sums, factors, frozenset(rings)) for sums, factors in groups]
+        if any(g.releases for g in self.groups[:before]):
+            self._settle(before)
+
+    def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
+        """Registers are looked at, or changed: the products that concern them must be done."""
+        read, written = set(read), set(written)
+        self.touched |= read | written
+        last = -1
+        for i, g in enumerate(self.groups):
+            if (read | written) & set(g.sums) or written & set(g.factors):
+                last = i
+        if last >= 0:
+            self._settle(last + 1)
+
+    def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
+        """A stage is given back, when the products that read it are done."""
+        readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
+        if not readers:
+            give_back()
+            return
+        last = readers[-1]
+        if late:
+            self.groups[last].releases.append(give_back)
+            self.groups[last].released.append(ring)
+            return
+        self._settle(last + 1)
+        give_back()
+
+    def settle_all(self) -> None:
+        """Nothing is under way any more."""
+        if self.groups:
+            self._settle(len(self.groups))
+
+    def _settle(self, count: int) -> None:
+        done, self.groups = self.groups[:count], self.groups[count:]
+        under_way = {v for g in self.groups for v in g.sums}
+        sums = dict.fromkeys(v for g in done for v in g.sums)
+        there = tuple(v for v in sums if v not in under_way)
+        self.low.emit("settle", there, pending=len(self.groups))
+        for g in done:
+            for give_back in g.releases:
+                if g.there is None or (isinstance(g.there, Const) and g.there.value):
+                    give_back()
+                else:
+                    with self.low.when(g.there):
+                        give_back()

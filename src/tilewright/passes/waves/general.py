@@ -1,0 +1,364 @@
+"""Operations by elements or rows that lanes take in turn, through shared memory: the general form of each.
+
+What lies in registers is stored first, and results are loaded to where they belong; the waves meet in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType, packed
+from tilewright.passes.along import arguments_as_operands
+from tilewright.passes.places import Memory, MemoryView, Where
+from tilewright.passes.waves import moving
+from tilewright.passes.waves.held import Held, both
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+InMemory = Memory | MemoryView
+COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+FIRST = {"sum": 0, "prod": 1}
+
+
+def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> Memory:
+    """Shared memory of the group for an operation."""
+    room = max(1, int(np.prod(shape, dtype=np.int64)))
+    kind = TensorType("shared", dtype, (as_expr(room * low.group.halves),))
+    buffer = low.hoist((*key, low.role, low.group.halves), kind, "scratch")
+    strides = tuple(int(e) for e in packed(tuple(map(as_expr, shape))))
+    return Memory(buffer, dtype, shape, strides, None, low.group.side * room)
+
+
+def in_memory(low: Waves, op: Op, operand: int, filled: bool = True) -> InMemory:
+    """An operand in memory: what lies in registers is stored, unless it is only a place for results."""
+    handle = low.handles[op.operands[operand]]
+    if not isinstance(handle, Held):
+        found: InMemory = handle
+        return found
+    made = scratch(low, (op, operand), handle.dtype, handle.shape)
+    if filled:
+        for piece in handle.pieces:
+            moving.store(low, moving.values_of(low, piece), piece, made)
+        low.meet()
+    return made
+
+
+def back(low: Waves, op: Op, operands: range | tuple[int, ...], memories: list[InMemory]) -> None:
+    """Results go where they belong; memory of the group is free again."""
+    handles = [low.handles[op.operands[i]] for i in operands]
+    if any(isinstance(h, Held) for h in (low.handles[v] for v in op.operands)):
+        low.meet()
+    for handle, memory in zip(handles, memories, strict=True):
+        if isinstance(handle, Held):
+            for piece in handle.pieces:
+                moving.load(low, memory, piece.fragment, piece, None)
+    if any(isinstance(h, Held) for h in handles):
+        low.meet()
+
+
+def _one(low: Waves, dtype: DType) -> Value:
+    return low.fragment(dtype, 1)
+
+
+# -- along a dimension ------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The rows of reduce and scan: each is one lane's, element after element."""
+
+    def __init__(self, low: Waves, op: Op):
+        self.low, self.op, self.half = low, op, len(op.operands) // 2
+        self.along = op.attrs["along"]
+        self.targets = [in_memory(low, op, self.half + i, self._kept_before()) for i in range(self.half)]
+        self.sources = [self._apart(i) for i in range(self.half)]
+        shape = self.sources[0].extents
+        self.length, self.outer = shape[self.along], shape[: self.along] + shape[self.along + 1 :]
+        wide = op.attrs["with"] in ("sum", "prod")
+        self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
+
+    def _kept_before(self) -> bool:
+        return bool(self.op.attrs.get("accumulate"))
+
+    def _apart(self, place_: int) -> InMemory:
+        """A source that no target overwrites while others read it: a copy, where they share memory."""
+        low, op = self.low, self.op
+        source = in_memory(low, op, place_)
+        if all(t.root.buffer is not source.root.buffer for t in self.targets):
+            return source
+        made = scratch(low, (op, place_, "before"), source.dtype, source.extents)
+
+        def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+            moving.put(low, moving.get(low, source, lane, v, at, inside, 0), made, lane, v, at, inside)
+
+        moving.over_lanes(low, source.extents, source.dtype.numpy.itemsize, body)
+        low.meet()
+        return made
+
+    def run(self) -> None:
+        """All rows."""
+        moving.over_lanes(self.low, self.outer, 16, self._row)
+        back(self.low, self.op, range(self.half, 2 * self.half), self.targets)
+        if any(s.root.buffer in self.low.hoisted.values() for s in self.sources):
+            self.low.meet()
+
+    def full(self, at: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
+        """Coordinates with the one along the dimension put in."""
+        return (*at[: self.along], along, *at[self.along :])
+
+    def items(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> list[Value]:
+        """The elements of all sources there, as they are combined."""
+        found = []
+        for source, kind in zip(self.sources, self.kinds, strict=True):
+            raw = moving.get(self.low, source, lane, v, at, inside, 0)
+            found.append(self._cast(raw, kind))
+        return found
+
+    def _cast(self, value: Value, kind: DType) -> Value:
+        if value.type.dtype is kind:
+            return value
+        made = _one(self.low, kind)
+        self.low.emit("compute", (made, value), formula=Formula.cast(kind, Formula.operand(1)))
+        return made
+
+    def combine(self, totals: list[Value], items: list[Value]) -> None:
+        """The totals grow by the items."""
+        how, low = self.op.attrs["with"], self.low
+        if isinstance(how, str):
+            formula = Formula(COMBINING[how], (Formula.operand(1), Formula.operand(2)))
+            low.emit("compute", (totals[0], totals[0], items[0]), formula=formula)
+            return
+        results = []
+        for total, formula in zip(totals, how, strict=True):
+            results.append(_one(low, total.type.dtype))
+            low.emit("compute", (results[-1], *totals, *items), formula=arguments_as_operands(formula, len(totals)))
+        for total, result in zip(totals, results, strict=True):
+            low.emit("compute", (total, result), formula=Formula.operand(1))
+
+    def write(self, totals: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """Totals as elements of the targets."""
+        for total, target in zip(totals, self.targets, strict=True):
+            moving.put(self.low, self._cast(total, target.dtype), target, lane, v, at, inside)
+
+    def begin(self, items: list[Value]) -> list[Value]:
+        """Totals that begin with these."""
+        totals = [_one(self.low, kind) for kind in self.kinds]
+        for total, item in zip(totals, items, strict=True):
+            self.low.emit("compute", (total, item), formula=Formula.operand(1))
+        return totals
+
+    def _row(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        low, op = self.low, self.op
+        if op.name == "scan":
+            self._running(lane, v, at, inside)
+            return
+        first = 0
+        if op.attrs.get("accumulate"):
+            before = [
+                self._cast(moving.get(low, t, lane, v, at, inside, 0), kind)
+                for t, kind in zip(self.targets, self.kinds, strict=True)
+            ]
+            totals = self.begin(before)
+        else:
+            totals = self.begin(self.items(lane, v, self.full(at, as_expr(0)), inside))
+            first = 1
+        if first < self.length:
+            with low.loop("along", first, self.length) as i:
+                self.combine(totals, self.items(lane, v, self.full(at, i), inside))
+        self.write(totals, lane, v, at, inside)
+
+    def _running(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        """A scan: what was combined so far is written at every element, before or after it counts."""
+        low, how = self.low, self.op.attrs["with"]
+        exclusive = bool(self.op.attrs.get("exclusive"))
+        start = self.full(at, as_expr(0))
+        totals = self.begin(self.items(lane, v, start, inside))
+        if exclusive:
+            neutral = _one(low, self.kinds[0])
+            low.emit("fill", (neutral,), value=_neutral(how, self.kinds[0]))
+            self.write([neutral], lane, v, start, inside)
+        else:
+            self.write(totals, lane, v, start, inside)
+        if self.length == 1:
+            return
+        with low.loop("along", 1, self.length) as i:
+            items = self.items(lane, v, self.full(at, i), inside)
+            if exclusive:
+                self.write(totals, lane, v, self.full(at, i), inside)
+            self.combine(totals, items)
+            if not exclusive:
+                self.write(totals, lane, v, self.full(at, i), inside)
+
+
+def _neutral(how: str, kind: DType) -> float:
+    if how in FIRST:
+        return FIRST[how]
+    if kind.is_float:
+        return float("-inf") if how == "max" else float("inf")
+    limits = np.iinfo(kind.numpy)
+    return int(limits.min if how == "max" else limits.max)
+
+
+def along(low: Waves, op: Op) -> None:
+    """Reduce or scan, each row by one lane."""
+    Rows(low, op).run()
+
+
+def broadcast(low: Waves, op: Op) -> None:
+    """Each element of the target takes its row's."""
+    source, target = in_memory(low, op, 0), in_memory(low, op, 1, filled=False)
+    axis = op.attrs["along"]
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        found = moving.get(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), inside, 0)
+        moving.put(low, found, target, lane, v, at, inside)
+
+    moving.over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+    back(low, op, (1,), [target])
+
+
+# -- places that are data ---------------------------------------------------------------------------------------
+
+
+def _elements(
+    low: Waves,
+    op: Op,
+    memory: InMemory,
+    body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, Where], None],
+    in_order: bool = False,
+) -> None:
+    """The body for each element of the tile, with the place in memory that the data give."""
+    indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
+    shape = tuple(int(s.upper + 1) for s in op.attrs["over"])
+
+    def one(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        meanings: dict[Symbol, Expr] = dict(zip(op.attrs["over"], at, strict=True))
+        for (name, place_), source in zip(op.attrs.get("where", ()), indices, strict=True):
+            images = Substitution({**low.meaning, **meanings})
+            found = moving.get(low, source, lane, v, tuple(images(e) for e in place_), inside, 0)
+            number = low.unlimited("d")
+            low.emit("read", (found,), symbol=number)
+            meanings[name] = number
+        images = Substitution({**low.meaning, **meanings})
+        coordinates, conditions = [], []
+        for (e, loose), size in zip(op.attrs["at"], memory.shape, strict=True):
+            c = images(e)
+            if loose:
+                conditions += [c >= 0, c < size]
+            coordinates.append(c)
+        where = memory.at(tuple(coordinates))
+        body(lane, v, at, inside, Where(where.buffer, where.offset, (*conditions, *where.conditions)))
+
+    if not in_order:
+        moving.over_lanes(low, shape, 16, one)
+        return
+    with low.one_wave(), low.loop("element", 0, int(np.prod(shape, dtype=np.int64))) as number:
+        lane, v = low.axes(1)
+        one(lane, v, moving.unravelled(number, shape), lane < 1)
+
+
+def _attrs(where: Where, inside: Expr | None, otherwise: Any = None) -> dict[str, Any]:
+    condition = both((*(() if inside is None else (inside,)), *where.conditions))
+    if condition is None:
+        return {}
+    return {"when": condition} if otherwise is None else {"when": condition, "otherwise": otherwise}
+
+
+def gather(low: Waves, op: Op) -> None:
+    """Elements at places that are data."""
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0, filled=False)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
+        found = _one(low, tile.dtype)
+        attrs = _attrs(where, inside, op.attrs.get("otherwise", 0))
+        low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        moving.put(low, found, tile, lane, v, at, inside)
+
+    _elements(low, op, memory, body)
+    back(low, op, (0,), [tile])
+
+
+def scatter(low: Waves, op: Op) -> None:
+    """Elements to places that are data: one after another by one lane, since of several at one place the last stays."""
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
+        found = moving.get(low, tile, lane, v, at, inside, 0)
+        attrs = _attrs(where, inside)
+        low.emit("store", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+        low.written(memory)
+
+    _elements(low, op, memory, body, in_order=True)
+    back(low, op, (), [])
+
+
+def atomic(low: Waves, op: Op) -> None:
+    """Elements combined into places that are data."""
+    memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, where: Where) -> None:
+        found = moving.get(low, tile, lane, v, at, inside, 0)
+        low.emit(
+            "atomic",
+            (found, where.buffer),
+            over=(lane, v),
+            how=op.attrs["how"],
+            at=(where.offset,),
+            **_attrs(where, inside),
+        )
+        low.written(memory)
+
+    _elements(low, op, memory, body)
+    back(low, op, (), [])
+
+
+# -- the rest -----------------------------------------------------------------------------------------------------
+
+
+def bitcast(low: Waves, op: Op) -> None:
+    """Memory has another type; registers go through memory."""
+    base, to = low.handles[op.operands[0]], op.attrs["dtype"]
+    if isinstance(base, MemoryView):
+        raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
+    if isinstance(base, Held):
+        stored = in_memory(low, op, 0)
+        assert isinstance(stored, Memory)
+        buffer = low.emit("bitcast", (stored.buffer,), dtype=to).results[0]
+        turned = Memory(buffer, to, stored.shape, stored.strides, None, stored.start)
+        pieces = []
+        for piece in base.pieces:
+            fragment = low.fragment(to, len(piece.columns), op.results[0].name)
+            whole = type(piece)(fragment, tuple(range(len(piece.columns))), piece.coordinates, piece.first)
+            moving.load(low, turned, fragment, whole, None)
+            pieces.append(whole)
+        low.meet()
+        low.handles[op.results[0]] = Held(to, base.shape, tuple(pieces))
+        return
+    buffer = low.emit("bitcast", (base.buffer,), dtype=to).results[0]
+    if base.buffer in low.origins:
+        low.origins[buffer] = low.origins[base.buffer]
+    low.handles[op.results[0]] = Memory(buffer, to, base.shape, base.strides, None, base.start)
+
+
+def while_(low: Waves, op: Op) -> None:
+    """As long as a number in a register, the same in all lanes, is not zero."""
+    flag = low.handles[op.operands[0]]
+    if not isinstance(flag, Held) or len(flag.pieces) != 1 or flag.shape:
+        raise ProgramError("while looks at one number in registers")
+    low.flying.settle_all()
+    inner = Block(())
+    before = low.meaning
+    with low.writing(inner):
+        low.block(op.blocks[0])
+        low.flying.settle_all()
+    low.meaning = before
+    low.emit("while", (flag.pieces[0].fragment,), blocks=(inner,))

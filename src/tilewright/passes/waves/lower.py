@@ -1,0 +1,263 @@
+"""The walk over a block program: every wave of a role executes the same loop program, and knows its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.check.places import Places
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
+from tilewright.ir.dtypes import DType, i32
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop import LOOP
+from tilewright.ir.loop_types import BarrierType, FragmentType
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.machine import Machine
+from tilewright.passes.lower import Lowering, let, memory_of
+from tilewright.passes.places import Memory, MemoryView
+from tilewright.passes.waves import channels, computing, control, general, moving, products
+from tilewright.passes.waves.flying import Flying
+
+EVERYONE = "all"
+
+
+def lower_waves(program: Program, machine: Machine) -> Program:
+    """The loop program of a block program whose parameters are bound, for a machine whose waves have many lanes."""
+    with building():
+        return Waves(program, machine).whole()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Waves that do collective operations together: how many, this one's number, the barrier where they meet."""
+
+    waves: int
+    wave: Expr
+    barrier: Expr
+    side: Expr
+    """Which of two halves it is, where the role's waves take tasks in turn; 0 otherwise."""
+    halves: int = 1
+
+
+class Waves(Lowering):
+    """What names mean in the role that is written, and what goes on by itself at this point."""
+
+    def __init__(self, program: Program, machine: Machine):
+        super().__init__(program, machine, machine)
+        if machine.lanes is None:
+            raise ProgramError(f"{machine.name} has no waves of many lanes")
+        self.rules = RULES
+        self.lanes = machine.lanes
+        self.target = machine
+        self.roles = [op for op in program.body.ops if op.name == "role"]
+        self.top = Block(())
+        self.head = Block(())
+        self.hoisted: dict[Any, Value] = {}
+        self.flying = Flying(self)
+        self.dirty: set[Value] = set()
+        self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
+        self.rings: dict[Op, channels.Ring] = {}
+        self._counters: dict[tuple[str, Op], dict[str, Value]] = {}
+        self.leaving = False
+        self.asynchronous = _read_by_itself(program, self.chain, machine)
+        self.role = EVERYONE
+        self.group = Group(1, as_expr(0), as_expr(0), as_expr(0))
+
+    # -- the program ----------------------------------------------------------------------------------------
+
+    def whole(self) -> Program:
+        """The loop program."""
+        for record in self.program.records:
+            if record.name == "let":
+                let(self, record)
+        args = tuple(Value(a.type.mapped(self.expr), a.name) for a in self.program.args)
+        for old, new in zip(self.program.args, args, strict=True):
+            self.handles[old] = memory_of(new, new.type)
+        counted = self.program.record("waves")
+        alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
+        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in self.roles] or [alone]
+        written = []
+        for place, size in enumerate(sizes):
+            role = self.roles[place] if self.roles else None
+            written.append(self._role(role, place, size, sum(sizes[:place]), sum(sizes)))
+        records = [r for r in self.program.records if r.name in ("machine", "param")]
+        return Program(LOOP, self.program.name, args, Block((), [*self.top.ops, *written]), records)
+
+    def _role(self, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
+        """A role with what stands outside of roles, which all waves do together."""
+        self.head, body = Block(()), Block(())
+        symbol = index(self.fresh("w"), waves)
+        own = Group(waves, symbol, as_expr(place + 1), as_expr(0))
+        self.role = EVERYONE if role is None else role.attrs["name"]
+        handles, meaning = dict(self.handles), self.meaning
+        with self.writing(body):
+            self.group = own if role is None else Group(total, symbol + before, as_expr(0), as_expr(0))
+            for op in self.program.body.ops:
+                if op.name != "role":
+                    self.op(op)
+                elif op is role:
+                    self.flying.settle_all()
+                    self.group = own
+                    self.block(op.blocks[0])
+            self.flying.settle_all()
+            channels.at_the_end(self)
+        self.handles, self.meaning = handles, meaning
+        inner = Block((), [*self.head.ops, *body.ops])
+        attrs = {"name": self.role, "waves": as_expr(waves), "over": (symbol,)}
+        if role is not None and role.attrs.get("registers") is not None:
+            attrs["registers"] = role.attrs["registers"]
+        return Op(LOOP.ops["role"], (), {k: attrs[k] for k in LOOP.ops["role"].attrs if k in attrs}, (), (inner,))
+
+    def group_of(self, role: str) -> int:
+        """How many waves of a role do a collective operation together: half of them, where they take turns."""
+        found = next((op for op in self.roles if op.attrs["name"] == role), None)
+        if found is None:
+            return self.group.waves
+        (waves,) = numbers((found.attrs["waves"],), "waves")
+        turns = any(op.attrs.get("overlap") == "pingpong" for b in found.blocks for op in walk_block(b))
+        return waves // 2 if turns else waves
+
+    # -- what the workgroup has once ---------------------------------------------------------------------------
+
+    def hoist(self, key: Any, type_: Any, name: str) -> Value:
+        """Memory or barriers of the workgroup, made at the beginning; the same for the same key."""
+        found = self.hoisted.get(key)
+        if found is None:
+            op = self.emitted("alloc", (), type=type_)
+            found = self.hoisted[key] = op.results[0]
+            found.name = self.fresh(name)
+            self.top.ops.append(op)
+        return found
+
+    def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
+        """Barriers of the workgroup."""
+        return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
+
+    def counter(self, name: str, start: Expr | int = 0) -> Value:
+        """A number of the wave's own, from the beginning of the role on."""
+        with self.writing(self.head):
+            found = self.register(i32, name=name)
+            self.count_on(found, as_expr(start), fresh=True)
+        return found
+
+    def counters_of(self, channel: Op) -> dict[str, Value]:
+        """The counters of a channel in this role, by what they count."""
+        return self._counters.setdefault((self.role, channel), {})
+
+    def count_on(self, counter: Value, more: Expr, fresh: bool = False) -> None:
+        """The counter grows, or begins."""
+        number = Formula.cast(i32, Formula("index", (), more))
+        formula = number if fresh else Formula("add", (Formula.operand(1), number))
+        self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
+
+    def value_of(self, counter: Value, name: str) -> Symbol:
+        """What the counter says now, as a name for addresses."""
+        found = self.symbol(name, 0, (1 << 30) - 1)
+        self.emit("read", (counter,), symbol=found)
+        return found
+
+    # -- fragments ---------------------------------------------------------------------------------------------
+
+    def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
+        """A fresh fragment."""
+        kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
+        value = self.emit("alloc", type=kind).results[0]
+        value.name = None if name is None else self.fresh(name)
+        return value
+
+    def axes(self, values: int) -> tuple[Symbol, Symbol]:
+        """Names for lane and value."""
+        return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
+
+    def meet(self) -> None:
+        """The waves of the group meet; what was stored is there for what goes on by itself."""
+        self.make_visible()
+        if self.group.waves > 1:
+            self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
+
+    def make_visible(self) -> None:
+        """A fence, where something that goes on by itself reads what waves stored since the last one."""
+        if self.dirty & self.asynchronous:
+            self.emit("fence")
+        self.dirty.clear()
+
+    def written(self, memory: Memory | MemoryView) -> None:
+        """Waves stored to shared memory."""
+        found = self.origins.get(memory.root.buffer)
+        if found is not None:
+            self.dirty.add(found)
+
+    def leaving_channels(self) -> set[Value]:
+        """The channels from whose stages copies leave by themselves, in this role."""
+        ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
+        found = set()
+        for op in self.program.walk() if ops is None else ops:
+            if op.name == "copy" and "by" in op.attrs and moving.box_copy(self.target, op.attrs["by"]):
+                made = self.chain.made.get(self.chain.root(op.operands[0]))
+                if made is not None and made.name == "wait":
+                    found.add(made.operands[0])
+        return found
+
+    @contextmanager
+    def one_wave(self) -> Iterator[None]:
+        """What is written within is done by the group's first wave."""
+        if self.group.waves == 1:
+            yield
+            return
+        with self.when(self.group.wave < 1):
+            yield
+
+
+def _read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """The shared memory that asynchronous copies and products read: as it is allocated."""
+    found = set()
+
+    def note(value: Value) -> None:
+        root = chain.root(value)
+        made = chain.made.get(root)
+        if made is not None and made.name in ("acquire", "wait"):
+            channel = chain.made[made.operands[0]]
+            root = channel.operands[made.results.index(root)]
+        found.add(chain.root(root))
+
+    for op in program.walk():
+        if op.name == "copy" and "by" in op.attrs and moving.box_copy(machine, op.attrs["by"]):
+            note(op.operands[0])
+        elif op.name == "mma" and machine.multiply_atom(op.attrs["atom"]).asynchronous:
+            for value in op.operands[1:]:
+                if isinstance(value.type, TensorType):
+                    note(value)
+    return found
+
+
+RULES: dict[str, Callable[[Any, Op], None]] = {
+    "alloc": moving.alloc,
+    "view": moving.view,
+    "let": let,
+    "fill": moving.fill,
+    "copy": moving.copy,
+    "map": computing.map_,
+    "reduce": computing.reduce,
+    "broadcast": computing.broadcast,
+    "convert_layout": computing.convert_layout,
+    "scan": general.along,
+    "gather": general.gather,
+    "scatter": general.scatter,
+    "atomic": general.atomic,
+    "bitcast": general.bitcast,
+    "while": general.while_,
+    "mma": products.mma,
+    "for": control.for_,
+    "tasks": control.tasks,
+    "if": control.if_,
+    "barrier": control.barrier,
+    "channel": channels.channel,
+    "acquire": channels.acquire,
+    "commit": channels.commit,
+    "wait": channels.wait,
+    "release": channels.release,
+}

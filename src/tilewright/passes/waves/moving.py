@@ -1,0 +1,349 @@
+"""Allocations, views, fill and copy, split over lanes; copies that go on by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.check.distribution import Placement, placement
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Value
+from tilewright.ir.tensors import RegisterType, TensorType
+from tilewright.machine import Machine, RegisterOperand
+from tilewright.passes.places import Memory, MemoryView, Where, sizes
+from tilewright.passes.waves import channels
+from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+InMemory = Memory | MemoryView
+
+
+def alloc(low: Waves, op: Op) -> None:
+    """Shared memory of the workgroup, one piece for each half where waves take turns; or fragments."""
+    kind, result = op.attrs["type"], op.results[0]
+    if isinstance(kind, RegisterType):
+        low.handles[result] = registers(low, kind, result.name or "register")
+        return
+    room = kind.cosize()
+    inside = low.group.halves == 2
+    period = 1 if kind.swizzle is None else kind.swizzle.size()
+    room = -(-room // period) * period
+    whole = TensorType("shared", kind.dtype, (as_expr(room * (2 if inside else 1)),), None, kind.swizzle)
+    buffer = low.hoist((op, inside), whole, result.name or "shared")
+    start = low.group.side * room if inside else as_expr(0)
+    low.handles[result] = Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), None, start)
+    low.origins[buffer] = result
+
+
+def registers(low: Waves, kind: RegisterType, name: str) -> Held:
+    """The fragments of a register tensor: one for each atom's sum, or for each row or column of atoms of a factor."""
+    spread = placement(kind, low.machine)
+    if spread.threads != low.lanes * low.group.waves:
+        raise ProgramError(
+            f"{kind} is spread over {spread.threads} threads; {low.group.waves} waves of {low.lanes} run it"
+        )
+    pieces = []
+    for columns in _parts(low, kind, spread):
+        fragment = low.fragment(kind.dtype, len(columns), name)
+        coordinates = tuple(c[:, columns] for c in spread.coordinates)
+        pieces.append(Piece(fragment, tuple(range(len(columns))), coordinates, spread.first[:, columns]))
+    return Held(kind.dtype, spread.shape, tuple(pieces))
+
+
+def _parts(low: Waves, kind: RegisterType, spread: Placement) -> list[list[int]]:
+    every = list(range(spread.values))
+    if kind.distribution is None or kind.distribution.operand is None or low.machine is None:
+        return [every]
+    name, _, which = kind.distribution.operand.rpartition(".")
+    operand = getattr(low.machine.multiply_atom(name), which)
+    assert isinstance(operand, RegisterOperand)
+    one = operand.values
+    atoms = [every[i : i + one] for i in range(0, len(every), one)]
+    if which == "c":
+        return atoms
+    # a factor's values along k stay together: those of atoms with the same rows of A, or columns of B
+    same: dict[int, list[int]] = {}
+    for part in atoms:
+        same.setdefault(int(spread.coordinates[0 if which == "a" else 1][0, part[0]]), []).extend(part)
+    return list(same.values())
+
+
+def view(low: Waves, op: Op) -> None:
+    """A view of memory stays one; of registers, it is those values that it holds."""
+    base = low.handles[op.operands[0]]
+    shape = sizes(low.expr(e) for e in op.results[0].type.shape)
+    if isinstance(base, Held):
+        low.handles[op.results[0]] = _of_registers(low, op, base, tuple(int(n) for n in shape))
+        return
+    over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
+    with low.means(dict(zip(op.attrs["over"], over, strict=True))):
+        places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
+    low.handles[op.results[0]] = MemoryView(base, base.dtype, shape, over, places)
+
+
+def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Held:
+    indices = np.indices(shape)
+    names = {s.name: c for s, c in zip(op.attrs["over"], indices, strict=True)}
+    at = []
+    for e, _ in op.attrs["at"]:
+        meant = low.expr(e)
+        left = meant.symbols - set(op.attrs["over"])
+        if left:
+            raise ProgramError(
+                f"view of registers at {meant}: which registers these are must be known when the program is compiled; "
+                f"unroll the loop over {', '.join(sorted(s.name for s in left))}"
+            )
+        at.append(np.broadcast_to(np.asarray(evaluate(meant, names)), shape))
+    mine = np.full(prod(base.shape), -1)
+    mine[numbered(tuple(at), base.shape)] = np.arange(prod(shape)).reshape(shape)
+    pieces = []
+    for piece in base.pieces:
+        ids = mine[base.ids(piece)]
+        held = (ids >= 0).all(axis=0)
+        if ((ids >= 0).any(axis=0) != held).any():
+            raise ProgramError("view of registers: some lanes hold more of it than others; convert_layout first")
+        columns = np.nonzero(held)[0]
+        if len(columns):
+            pieces.append(piece.taken(columns, tuple(np.unravel_index(ids[:, columns], shape))))
+    return Held(base.dtype, shape, tuple(pieces))
+
+
+# -- between fragments and memory -----------------------------------------------------------------------------
+
+
+def values_of(low: Waves, piece: Piece) -> Value:
+    """A fragment with just the values of a piece."""
+    low.flying.touch(read=(piece.fragment,))
+    if piece.whole:
+        return piece.fragment
+    found = low.fragment(piece.fragment.type.dtype, len(piece.columns), piece.fragment.name)
+    pick(low, found, piece.fragment, np.asarray(piece.columns))
+    return found
+
+
+def pick(low: Waves, target: Value, source: Value, columns: Any, apart: int = 0) -> None:
+    """The target's values are those of the source, of this lane or of the one whose number differs in these bits."""
+    lane, v = low.axes(len(columns))
+    taken = lane ^ apart if apart else lane
+    low.emit("shuffle", (target, source), over=(lane, v), at=(taken, place(np.asarray([columns]), 1, lane, lane, v)))
+
+
+def held_as(low: Waves, handle: Any, piece: Piece, shape: tuple[int, ...], otherwise: float | None = None) -> Value:
+    """A fragment whose values are the elements of a tensor where a piece has them."""
+    if isinstance(handle, Held):
+        wanted = piece.ids(shape)
+        for source in handle.pieces:
+            columns = matching(wanted, handle.ids(source))
+            if columns is not None:
+                chosen = source.taken(columns, piece.coordinates)
+                return values_of(low, chosen)
+        raise ProgramError("the operands are not spread over lanes alike; convert_layout first")
+    found = low.fragment(handle.dtype, len(piece.columns))
+    load(low, handle, found, piece, otherwise)
+    return found
+
+
+def holds(handle: Held, piece: Piece, shape: tuple[int, ...]) -> bool:
+    """Whether every lane holds the elements of a piece, in one fragment."""
+    wanted = piece.ids(shape)
+    return any(matching(wanted, handle.ids(source)) is not None for source in handle.pieces)
+
+
+def _where(low: Waves, memory: InMemory, piece: Piece, lane: Symbol, v: Symbol) -> tuple[tuple[Expr, ...], Where]:
+    at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
+    return at, memory.at(at)
+
+
+def load(low: Waves, memory: InMemory, target: Value, piece: Piece, otherwise: float | None) -> None:
+    """A fragment's values are loaded from where a piece has its elements."""
+    low.flying.touch(written=(target,))
+    lane, v = low.axes(len(piece.columns))
+    _, where = _where(low, memory, piece, lane, v)
+    condition = both(where.conditions)
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
+    low.emit("load", (target, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+
+
+def store(low: Waves, source: Value, piece: Piece, memory: InMemory) -> None:
+    """A fragment's values are stored to where a piece has its elements; repeated ones once."""
+    lane, v = low.axes(len(piece.columns))
+    columns, conditions = storing(piece, low.lanes, low.group.wave, lane)
+    if len(columns) != len(piece.columns):
+        one = Piece(source, tuple(range(len(piece.columns))), piece.coordinates, piece.first)
+        piece = one.taken(columns, tuple(c[:, columns] for c in piece.coordinates))
+        source = values_of(low, piece)
+        lane, v = low.axes(len(columns))
+        _, conditions = storing(piece, low.lanes, low.group.wave, lane)
+    _, where = _where(low, memory, piece, lane, v)
+    condition = both((*conditions, *where.conditions))
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition}
+    low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    low.written(memory)
+
+
+# -- memory to memory: lanes take neighbouring elements --------------------------------------------------------
+
+
+def over_lanes(
+    low: Waves, shape: tuple[int, ...], size: int, body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None]
+) -> None:
+    """`body` for every element of a shape, dealt out over lanes: 16 bytes to a lane where that fits."""
+    count = prod(shape)
+    if not count:
+        return
+    width = max(1, 16 // size)
+    while shape and shape[-1] % width:
+        width //= 2
+    width = width if shape else 1
+    threads = low.lanes * low.group.waves
+    rounds = -(-count // (threads * width))
+    with low.loop("round", 0, rounds) as turn:
+        lane, v = low.axes(width)
+        number = ((turn * low.group.waves + low.group.wave) * low.lanes + lane) * width + v
+        inside = None if count % (threads * width) == 0 else number < count
+        body(lane, v, unravelled(number, shape), inside)
+
+
+def unravelled(number: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+    """The coordinates of an element by its number, last dimension fastest."""
+    at: list[Expr] = []
+    for extent in reversed(shape[1:]):
+        at.append(number % extent)
+        number = number // extent
+    return (*([number] if shape else []), *reversed(at))
+
+
+def fill(low: Waves, op: Op) -> None:
+    """A number everywhere."""
+    target, value = low.handles[op.operands[0]], op.attrs["value"]
+    if isinstance(target, Held):
+        for piece in target.pieces:
+            _whole(piece)
+            low.flying.touch(written=(piece.fragment,))
+            low.emit("fill", (piece.fragment,), value=value)
+        return
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        register = low.fragment(target.dtype, int(v.hi) + 1)
+        low.emit("fill", (register,), value=value)
+        put(low, register, target, lane, v, at, inside)
+
+    over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+
+
+def put(
+    low: Waves, source: Value, target: InMemory, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None
+) -> None:
+    """One round's values are stored."""
+    where = target.at(at)
+    condition = both((*(() if inside is None else (inside,)), *where.conditions))
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition}
+    low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    low.written(target)
+
+
+def get(
+    low: Waves, source: InMemory, lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None, otherwise: Any
+) -> Value:
+    """One round's values, loaded."""
+    found = low.fragment(source.dtype, int(v.hi) + 1)
+    where = source.at(at)
+    condition = both((*(() if inside is None else (inside,)), *where.conditions))
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
+    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    return found
+
+
+def _whole(piece: Piece) -> None:
+    if not piece.whole:
+        raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
+
+
+def copy(low: Waves, op: Op) -> None:
+    """Elements from one tensor to another."""
+    source, target = (low.handles[v] for v in op.operands)
+    otherwise = op.attrs.get("otherwise")
+    by = op.attrs.get("by")
+    if by is not None and box_copy(low.target, by):
+        by_itself(low, op, source, target)
+    elif isinstance(target, Held):
+        for piece in target.pieces:
+            _whole(piece)
+            if isinstance(source, Held):
+                found = held_as(low, source, piece, target.shape)
+                low.flying.touch(written=(piece.fragment,))
+                pick(low, piece.fragment, found, np.arange(len(piece.columns)))
+            else:
+                load(low, source, piece.fragment, piece, otherwise)
+    elif isinstance(source, Held):
+        for piece in source.pieces:
+            store(low, values_of(low, piece), piece, target)
+    else:
+
+        def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+            put(low, get(low, source, lane, v, at, inside, otherwise), target, lane, v, at, inside)
+
+        over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+
+
+# -- copies that go on by themselves --------------------------------------------------------------------------
+
+
+def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
+    """One wave of the group starts the copy; the stage that it fills, or leaves, sees to its end."""
+    comes = target.root.buffer.type.space == "shared"
+    near, far = (target, source) if comes else (source, target)
+    stage = near.root
+    if not isinstance(stage, channels.Stage):
+        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+    axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(near.shape))
+    at, there = near.at(axes), _coordinates(far, axes)
+    with low.one_wave():
+        if comes:
+            count = prod(near.extents) * near.dtype.numpy.itemsize
+            full = stage.ring.full
+            low.emit("expect", (full,), at=(stage.stage,), bytes=as_expr(count))
+            low.emit(
+                "copy_in",
+                (far.root.buffer, stage.buffer, full),
+                over=axes,
+                there=there,
+                at=(at.offset,),
+                by=op.attrs["by"],
+                signal=(stage.stage,),
+            )
+        else:
+            low.emit(
+                "copy_out",
+                (stage.buffer, far.root.buffer),
+                over=axes,
+                at=(at.offset,),
+                there=there,
+                by=op.attrs["by"],
+            )
+    if not comes:
+        stage.ring.leaving(low)
+
+
+def box_copy(machine: Machine, by: str) -> bool:
+    """Whether an atom copies whole boxes by itself; one that each lane issues is done by loads and stores here."""
+    atom = machine.copy_atom(by)
+    return atom.asynchronous and atom.bytes_moved is None
+
+
+def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[Expr, bool], ...]:
+    """The coordinates in the argument at the bottom, each with whether it may lie outside."""
+    found: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
+    while isinstance(memory, MemoryView):
+        images = Substitution({s: e for s, (e, _) in zip(memory.over, found, strict=True)})
+        outside = {s for s, (_, may) in zip(memory.over, found, strict=True) if may}
+        found = tuple((images(e), bool(loose or e.symbols & outside)) for e, loose in memory.places)
+        memory = memory.base
+    return found

@@ -1,0 +1,80 @@
+"""mma: one operation of the loop level for each sum of an atom, over all of k."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Value
+from tilewright.ir.loop_types import FragmentType
+from tilewright.machine import MultiplyAtom
+from tilewright.passes.places import Memory
+from tilewright.passes.waves import channels
+from tilewright.passes.waves.held import Held, along
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+
+def mma(low: Waves, op: Op) -> None:
+    """Sums grow; an atom that completes later goes on by itself."""
+    if op.attrs.get("skip"):
+        raise ProgramError(
+            "mma skip: copy the factors with `else 0` first; waves of many lanes do not leave out factors"
+        )
+    atom = low.target.multiply_atom(op.attrs["atom"])
+    c, a, b = (low.handles[v] for v in op.operands)
+    depth = int(a.shape[1])
+    rings = {f.root.ring for f in (a, b) if not isinstance(f, Held) and isinstance(f.root, channels.Stage)}
+    written: list[tuple[tuple[Value, ...], dict[str, Any]]] = []
+    for piece in c.pieces:
+        if not piece.whole or len(piece.columns) != atom.c.values:
+            raise ProgramError(f"mma: the sum is to be allocated `as {atom.name}.c`")
+        attrs: dict[str, Any] = {}
+        operands = [piece.fragment]
+        for factor, which, along_ in ((a, "a", 0), (b, "b", 1)):
+            value, more = _factor(low, atom, factor, which, _first(low, atom, piece.coordinates[along_]), depth)
+            operands.append(value)
+            attrs |= more
+        written.append((tuple(operands), attrs))
+    factors = {v for values, _ in written for v in values[1:] if isinstance(v.type, FragmentType)}
+    low.flying.touch(read=factors)
+    if not atom.asynchronous:
+        low.flying.touch(written=[values[0] for values, _ in written])
+    for values, attrs in written:
+        low.emit("atom", values, atom=atom.name, **attrs)
+    if atom.asynchronous:
+        groups = [((values[0],), tuple(v for v in values[1:] if v in factors)) for values, _ in written]
+        low.flying.start(groups, rings)
+
+
+def _first(low: Waves, atom: MultiplyAtom, table: Any) -> Any:
+    """Where each wave's atom begins along rows or columns: the same for the waves that share one."""
+    together = atom.c.lanes // low.lanes
+    return table.reshape(low.group.waves // together, -1).min(axis=1).repeat(together)
+
+
+def _factor(
+    low: Waves, atom: MultiplyAtom, factor: Any, which: str, first: Any, depth: int
+) -> tuple[Value, dict[str, Any]]:
+    """(operand, attributes) of one factor: a fragment, or a place for every element of a matrix in memory."""
+    if isinstance(factor, Held):
+        for piece in factor.pieces:
+            if (_first(low, atom, piece.coordinates[0 if which == "a" else 1]) == first).all():
+                return piece.fragment, {}
+        raise ProgramError(f"mma: no lane holds the factor {which} where it sums; allocate it `as {atom.name}.{which}`")
+    start = along(np.asarray(first), low.group.wave)
+    if start is None:
+        raise ProgramError("mma: where a wave's rows begin is no sum of digits of its number")
+    extent = atom.shape[0] if which == "a" else atom.shape[1]
+    i, k = low.axis("i" if which == "a" else "j", extent), low.axis("k", depth)
+    at: tuple[Expr, Expr] = (start + i, k) if which == "a" else (k, start + i)
+    where = factor.at(at)
+    if where.conditions:
+        raise ProgramError("mma: a factor may lie outside its tensor; copy it with `else 0` first")
+    axes: tuple[Symbol, Symbol] = (i, k) if which == "a" else (k, i)
+    root: Memory = factor.root
+    return root.buffer, {which: axes, f"{which}_at": (where.offset,)}

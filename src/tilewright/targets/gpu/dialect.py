@@ -1,0 +1,96 @@
+"""What a machine must say in its own words: each method writes the instructions of one operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+
+class Dialect(Protocol):
+    """The instructions of one machine; texts are LLVM values, addresses in shared memory are i32."""
+
+    waves_together: int
+    """Roles begin at multiples of so many waves, where a role says how many registers it has."""
+
+    def module(self, e: Emitter) -> str:
+        """The module: the kernel with its arguments around the lines that were written."""
+
+    def thread(self, e: Emitter) -> str:
+        """The thread's number in its workgroup."""
+
+    def worker(self, e: Emitter) -> str:
+        """The workgroup's number."""
+
+    def workers(self, e: Emitter) -> str:
+        """How many workgroups there are."""
+
+    def uniform(self, e: Emitter, value: str) -> str:
+        """A number that is the same in all lanes of the wave, so that the machine knows it is."""
+
+    def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
+        """The first thread prepares barriers, (offset, arrivals); then the workgroup meets."""
+
+    def registers(self, e: Emitter, count: int, threads: int) -> None:
+        """The role has so many registers from here on; `threads` are those of the workgroup."""
+
+    def meet(self, e: Emitter, barrier: str, threads: int) -> None:
+        """Threads that name the same barrier meet."""
+
+    def together(self, e: Emitter) -> None:
+        """The lanes of the wave meet: what each did before, all see."""
+
+    def arrive(self, e: Emitter, address: str) -> None:
+        """One arrival at a counting barrier."""
+
+    def expect(self, e: Emitter, address: str, count: int) -> None:
+        """The barrier waits for so many bytes too."""
+
+    def await_(self, e: Emitter, address: str, parity: str) -> None:
+        """Until the phase of that parity is complete."""
+
+    def fence(self, e: Emitter) -> None:
+        """What the lane stored is there for what goes on by itself."""
+
+    def copy_in(self, e: Emitter, op: Op) -> None:
+        """A copy to shared memory that goes on by itself, by one lane."""
+
+    def copy_out(self, e: Emitter, op: Op) -> None:
+        """A copy from shared memory that goes on by itself, by one lane."""
+
+    def seal(self, e: Emitter) -> None:
+        """Closes a group of copies out."""
+
+    def drain(self, e: Emitter, pending: int) -> None:
+        """Until at most so many groups of copies still read."""
+
+    def load(self, e: Emitter, op: Op) -> bool:
+        """Loads a fragment by an instruction of the wave's own; False: by each lane's loads."""
+
+    def store(self, e: Emitter, op: Op) -> bool:
+        """Stores a fragment by an instruction of the wave's own; False: by each lane's stores."""
+
+    def multiply(self, e: Emitter, op: Op) -> None:
+        """A product."""
+
+    def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+        """Until at most so many groups of products are under way."""
+
+    def own_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
+        """A number in a register of its own, written here; None: it may as well be a constant.
+
+        Sums begin so: a copy from another sum's register would make it wait for that one's products.
+        """
+
+    def from_lane(self, e: Emitter, value: str, lane: str) -> str:
+        """An i32 of another lane."""
+
+    def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
+        """A function of f32 that the machine has an instruction for."""
+
+    def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
+        """Two f32 rounded to a vector of two `kind`, bfloat or half; None: one by one."""

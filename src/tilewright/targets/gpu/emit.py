@@ -1,0 +1,438 @@
+"""From a loop program for waves of many lanes to LLVM IR: one kernel, as one lane executes it.
+
+A fragment's values are registers of the lane; the lane's number stands for the axis of lanes. Single steps of a wave
+(arrivals, copies that go on by themselves) are done by its first lane, several in a row under one branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.codegen.text import element, literal
+from tilewright.errors import ProgramError
+from tilewright.ir import dtypes
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
+from tilewright.ir.tensors import TensorType, numbers
+from tilewright.machine import Machine
+from tilewright.targets.gpu import memory
+from tilewright.targets.gpu.dialect import Dialect
+from tilewright.targets.gpu.formulas import LaneFormula
+from tilewright.targets.gpu.writer import LaneWriter
+
+SINGLE = ("arrive", "expect", "copy_in", "copy_out", "seal", "drain")
+"""Steps that one lane does for its wave."""
+ALIGNMENT = 1024
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of the kernel beyond the tensors' pointers: what the host makes of a tensor, for copies."""
+
+    tensor: int
+    what: Any
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel's text, and what a launch must provide."""
+
+    text: str
+    name: str
+    threads: int
+    shared_bytes: int
+    tasks: int
+    parameters: tuple[Parameter, ...]
+    written: tuple[bool, ...]
+    """Of each tensor, whether the kernel writes to it."""
+
+
+class Emitter:
+    """One walk over a loop program: where its registers and memory are, and the text so far."""
+
+    def __init__(self, program: Program, machine: Machine, dialect: Dialect):
+        self.program, self.machine, self.dialect = program, machine, dialect
+        if machine.lanes is None:
+            raise ProgramError(f"{machine.name} has no waves of many lanes")
+        self.lanes = machine.lanes
+        self.w = LaneWriter()
+        self.offsets: dict[Value, int] = {}
+        self.arrivals: list[tuple[int, int]] = []
+        self.registers: dict[Value, list[str]] = {}
+        self.pointers = {arg: f"%t{i}" for i, arg in enumerate(program.args)}
+        self.parameters: list[Parameter] = []
+        self.shared_bytes = 0
+        self.tasks = 1
+        self.pending: list[Op] = []
+        self.touching: list[bool] = [False]
+        self.threads = 0
+        self.lane = self.first_lane = self.shared = ""
+
+    # -- the kernel -------------------------------------------------------------------------------------------
+
+    def run(self) -> Emitted:
+        """The kernel."""
+        w, d = self.w, self.dialect
+        roles = [op for op in self.program.body.ops if op.name == "role"]
+        for op in self.program.body.ops:
+            if op.name == "alloc":
+                self.reserve(op)
+            elif op.name != "role":
+                raise ProgramError(f"{op.name} stands outside of roles; a kernel's work is done by its roles", op.loc)
+        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
+        apart = d.waves_together if any("registers" in op.attrs for op in roles) else 1
+        starts, total = [], 0
+        for size in sizes:
+            starts.append(total)
+            total += -(-size // apart) * apart
+        self.threads = total * self.lanes
+        thread = d.thread(self)
+        self.lane = w.value(f"and i32 {thread}, {self.lanes - 1}")
+        self.first_lane = w.value(f"icmp eq i32 {self.lane}, 0")
+        wave = d.uniform(self, w.value(f"udiv i32 {thread}, {self.lanes}"))
+        self.shared = w.value("ptrtoint ptr addrspace(3) @shared to i32")
+        d.begin(self, self.arrivals)
+        self._branch(list(zip(roles, starts, sizes, strict=True)), wave, apart)
+        return Emitted(
+            d.module(self),
+            self.program.name,
+            self.threads,
+            self.shared_bytes,
+            self.tasks,
+            tuple(self.parameters),
+            tuple(arg.type.role != "in" for arg in self.program.args),
+        )
+
+    def _branch(self, roles: list[tuple[Op, int, int]], wave: str, apart: int) -> None:
+        """Each wave goes to its role, one branch of a chain; those that only fill a role's room up go to the end."""
+        if not roles:
+            return
+        (op, start, size), *others = roles
+        room = -(-size // apart) * apart
+        mine = self.w.value(f"sub i32 {wave}, {start}")
+        here = self.w.value(f"icmp ult i32 {mine}, {room}")
+
+        def role() -> None:
+            if "registers" in op.attrs:
+                (count,) = numbers((op.attrs["registers"],), "registers")
+                self.dialect.registers(self, count, self.threads)
+            if room == size:
+                self._role(op, mine)
+                return
+            with self.w.when(self.w.value(f"icmp ult i32 {mine}, {size}")):
+                self._role(op, mine)
+
+        self.w.either(here, role, lambda: self._branch(others, wave, apart))
+
+    def _role(self, op: Op, wave: str) -> None:
+        for symbol in op.attrs.get("over", ()):
+            self.w.names[symbol] = wave
+        self._within(op.blocks)
+
+    # -- blocks -----------------------------------------------------------------------------------------------
+
+    def body(self, block: Block) -> None:
+        """Every operation of a block; single steps in a row are done together."""
+        for op in block.ops:
+            scalar = op.name in ("read", "alloc", "let") or (
+                op.name in ("compute", "fill") and not isinstance(op.operands[0].type, FragmentType)
+            )
+            if op.name in SINGLE:
+                self.pending.append(op)
+                continue
+            if not scalar:
+                self.flush()
+            getattr(self, f"_{op.name}")(op)
+        self.flush()
+
+    def flush(self) -> None:
+        """The single steps that were put off are done."""
+        if not self.pending:
+            return
+        steps, self.pending = self.pending, []
+        if any(op.name == "arrive" for op in steps) and self.touching[-1]:
+            self.dialect.together(self)
+        with self.w.when(self.first_lane):
+            for op in steps:
+                getattr(self, f"_{op.name}")(op)
+
+    def _within(self, blocks: tuple[Block, ...]) -> None:
+        """The blocks of a loop or role; whether lanes touch shared memory there is known to its arrivals."""
+        self.touching.append(_touches(blocks))
+        for block in blocks:
+            self.body(block)
+        self.touching.pop()
+
+    def _for(self, op: Op) -> None:
+        self._nest(op, list(op.attrs["ranges"]))
+
+    def _nest(self, op: Op, ranges: list[Range]) -> None:
+        if not ranges:
+            self._within(op.blocks)
+            return
+        r = ranges[0]
+        with self.w.loop(self.w.number(r.lo), self.w.number(r.hi), str(r.step)) as number:
+            self.w.names[r.symbol] = number
+            self._nest(op, ranges[1:])
+
+    def _tasks(self, op: Op) -> None:
+        w, ranges = self.w, op.attrs["ranges"]
+        counts = [numbers((-(-(r.hi - r.lo) // r.step),), "tasks")[0] for r in ranges]
+        total = max(0, prod(counts))
+        self.tasks = max(self.tasks, total)
+        worker, workers = self.dialect.worker(self), self.dialect.workers(self)
+        first, step, last = worker, workers, str(total)
+        if op.attrs.get("schedule") == "contiguous":
+            more = w.value(f"add i32 {workers}, {total - 1}")
+            part = w.value(f"udiv i32 {more}, {workers}")
+            first, step = w.value(f"mul i32 {worker}, {part}"), "1"
+            end = w.value(f"add i32 {first}, {part}")
+            w.declare("i32 @llvm.smin.i32(i32, i32)")
+            last = w.value(f"call i32 @llvm.smin.i32(i32 {end}, i32 {total})")
+        if "turn" in op.attrs:
+            skipped = w.value(f"mul i32 {w.number(op.attrs['turn'])}, {step}")
+            first, step = w.value(f"add i32 {first}, {skipped}"), w.value(f"mul i32 {step}, 2")
+        with w.loop(first, last, step) as number:
+            rest = number
+            for r, count in reversed(list(zip(ranges, counts, strict=True))):
+                digit = w.value(f"urem i32 {rest}, {count}") if r is not ranges[0] else rest
+                rest = w.value(f"udiv i32 {rest}, {count}") if r is not ranges[0] else rest
+                if r.step != 1:
+                    digit = w.value(f"mul i32 {digit}, {r.step}")
+                low = w.number(r.lo)
+                w.names[r.symbol] = digit if low == "0" else w.value(f"add i32 {digit}, {low}")
+            self._within(op.blocks)
+
+    def _if(self, op: Op) -> None:
+        condition = self.w.condition(op.attrs["when"])
+        if len(op.blocks) == 1:
+            with self.w.when(condition):
+                self.body(op.blocks[0])
+            return
+        self.w.either(condition, lambda: self.body(op.blocks[0]), lambda: self.body(op.blocks[1]))
+
+    def _let(self, op: Op) -> None:
+        """A name: expressions have what it stands for."""
+
+    # -- registers and memory ---------------------------------------------------------------------------------
+
+    def reserve(self, op: Op) -> None:
+        """Shared memory and barriers have their place from the beginning."""
+        kind, value = op.attrs["type"], op.results[0]
+        if isinstance(kind, BarrierType):
+            count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
+            start = self.offsets[value] = self._room(8 * count, 8)
+            self.arrivals += [(start + 8 * i, arrivals) for i in range(count)]
+        elif isinstance(kind, TensorType):
+            self.offsets[value] = self._room(kind.cosize() * kind.dtype.numpy.itemsize, ALIGNMENT)
+        else:
+            raise ProgramError("registers are allocated in roles", op.loc)
+
+    def _room(self, size: int, alignment: int) -> int:
+        start = -(-self.shared_bytes // alignment) * alignment
+        self.shared_bytes = start + size
+        most = self.machine.spaces["shared"].bytes
+        if most is not None and self.shared_bytes > most:
+            raise ProgramError(f"{self.shared_bytes} bytes of shared memory are used; {self.machine.name} has {most}")
+        return start
+
+    def _alloc(self, op: Op) -> None:
+        kind, value = op.attrs["type"], op.results[0]
+        if not isinstance(kind, VectorType):
+            self.reserve(op)
+            return
+        count = self.values(value)
+        self.registers[value] = [self.w.slot(element(kind.dtype)) for _ in range(count)]
+
+    def values(self, value: Value) -> int:
+        """How many values a lane has of a register."""
+        shape = numbers(value.type.shape, "register")
+        return shape[1] if isinstance(value.type, FragmentType) else prod(shape)
+
+    def get(self, value: Value, place: int = 0) -> str:
+        """A value of a register."""
+        return self.w.value(f"load {element(value.type.dtype)}, ptr {self.registers[value][place]}")
+
+    def put(self, value: Value, place: int, text: str) -> None:
+        """A value of a register changes."""
+        self.w.line(f"store {element(value.type.dtype)} {text}, ptr {self.registers[value][place]}")
+
+    def address(self, value: Value, place: Expr, size: int) -> str:
+        """An address in shared memory, an i32."""
+        inner = self.w.number(place * size + self.offsets[value])
+        return self.w.once((value, place, "address"), f"add i32 {self.shared}, {inner}")
+
+    def lane_axis(self, op: Op) -> tuple[Symbol, ...]:
+        """The axes of an operation on a register; the first stands for the lane's number."""
+        axes: tuple[Symbol, ...] = op.attrs.get("over", ())
+        if axes and isinstance(op.operands[0].type, FragmentType):
+            self.w.names[axes[0]] = self.lane
+        return axes
+
+    def at_value(self, e: Expr, axes: tuple[Symbol, ...], place: int) -> Expr:
+        """An expression for one of a lane's values."""
+        return Substitution({axes[-1]: as_expr(place)})(e) if axes and axes[-1] in e.symbols else e
+
+    def _load(self, op: Op) -> None:
+        if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
+            memory.load(self, op)
+
+    def _store(self, op: Op) -> None:
+        if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
+            memory.store(self, op)
+
+    def _fill(self, op: Op) -> None:
+        value = op.operands[0]
+        number, dtype = op.attrs["value"], value.type.dtype
+        for i in range(self.values(value)):
+            own = self.dialect.own_register(self, number, dtype) if isinstance(value.type, FragmentType) else None
+            self.put(value, i, literal(number, dtype) if own is None else own)
+
+    def _read(self, op: Op) -> None:
+        value = op.operands[0]
+        text, kind = self.get(value), value.type.dtype
+        if kind.bits < 32:
+            word = "zext" if kind.numpy.kind in "ub" else "sext"
+            text = self.w.value(f"{word} {element(kind)} {text} to i32")
+        elif kind.bits > 32:
+            text = self.w.value(f"trunc i64 {text} to i32")
+        self.w.names[op.attrs["symbol"]] = text
+
+    def _atomic(self, op: Op) -> None:
+        memory.atomic(self, op)
+
+    def _bitcast(self, op: Op) -> None:
+        source, result = op.operands[0], op.results[0]
+        if source in self.offsets:
+            self.offsets[result] = self.offsets[source]
+        else:
+            self.pointers[result] = self.pointers[source]
+
+    def _while(self, op: Op) -> None:
+        kind = element(op.operands[0].type.dtype)
+        with self.w.rounds(lambda: self.w.value(f"icmp ne {kind} {self.get(op.operands[0])}, 0")):
+            self._within(op.blocks)
+
+    def _compute(self, op: Op) -> None:
+        target, formula = op.operands[0], op.attrs["formula"]
+        axes, to = self.lane_axis(op), target.type.dtype
+        count = self.values(target)
+        pairs = formula.name == "cast" and formula.value is to and to.bits == 16 and count % 2 == 0
+        if pairs and self._in_pairs(op, axes, formula, to, count):
+            return
+        found = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
+        for i, text in enumerate(found):
+            self.put(target, i, text)
+
+    def _in_pairs(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> bool:
+        """Two values rounded by one instruction, where the machine has one."""
+        inner = formula.parts[0]
+        kind = inner.gives(lambda leaf: op.operands[leaf.value].type.dtype, dtypes.f32)
+        if kind is not dtypes.f32:
+            return False
+        for i in range(0, count, 2):
+            low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32) for n in (0, 1))
+            both = self.dialect.pair(self, low, high, element(to))
+            if both is None:
+                return False
+            for n in (0, 1):
+                self.put(op.operands[0], i + n, self.w.value(f"extractelement <2 x {element(to)}> {both}, i32 {n}"))
+        return True
+
+    def _formula(self, op: Op, axes: tuple[Symbol, ...], place: int) -> LaneFormula:
+        def leaf(f: Formula) -> Any:
+            value = op.operands[f.value]
+            return self.get(value, place if self.values(value) > 1 else 0), value.type.dtype
+
+        return LaneFormula(self, axes, place, leaf)
+
+    def _shuffle(self, op: Op) -> None:
+        target, source = op.operands
+        axes = self.lane_axis(op)
+        lane, value = op.attrs["at"]
+        found = []
+        for i in range(self.values(target)):
+            place = self.at_value(value, axes, i)
+            if not isinstance(place, Const):
+                raise ProgramError(f"shuffle: which value is taken, {place}, is not known when the program is compiled")
+            text = self.get(source, place.value)
+            if lane is not axes[0]:
+                text = self._moved(text, element(source.type.dtype), self.w.number(self.at_value(lane, axes, i)))
+            found.append(text)
+        for i, text in enumerate(found):
+            self.put(target, i, text)
+
+    def _moved(self, text: str, kind: str, lane: str) -> str:
+        w = self.w
+        bits = {"float": 32, "i32": 32, "half": 16, "bfloat": 16, "i8": 8, "i16": 16}.get(kind)
+        if bits is None:
+            raise ProgramError(f"shuffle between lanes: elements of {kind} have no form here")
+        whole = w.value(f"bitcast {kind} {text} to i{bits}") if kind not in ("i8", "i16", "i32") else text
+        if bits < 32:
+            whole = w.value(f"zext i{bits} {whole} to i32")
+        other = self.dialect.from_lane(self, whole, lane)
+        if bits < 32:
+            other = w.value(f"trunc i32 {other} to i{bits}")
+        return other if kind in ("i8", "i16", "i32") else w.value(f"bitcast i{bits} {other} to {kind}")
+
+    # -- who waits for whom -----------------------------------------------------------------------------------
+
+    def barrier_address(self, op: Op, place: int = 0, at: str = "at") -> str:
+        """The address of a counting barrier."""
+        return self.address(op.operands[place], op.attrs[at][0], 8)
+
+    def _arrive(self, op: Op) -> None:
+        self.dialect.arrive(self, self.barrier_address(op))
+
+    def _expect(self, op: Op) -> None:
+        self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])
+
+    def _await(self, op: Op) -> None:
+        self.dialect.await_(self, self.barrier_address(op), self.w.number(op.attrs["phase"] % 2))
+
+    def _barrier(self, op: Op) -> None:
+        if "id" not in op.attrs:
+            raise ProgramError("barrier: say which one, and of how many waves: barrier (1) of 4", op.loc)
+        (waves,) = numbers((op.attrs["waves"],), "waves")
+        self.dialect.meet(self, self.w.number(op.attrs["id"]), waves * self.lanes)
+
+    def _fence(self, op: Op) -> None:
+        self.dialect.fence(self)
+
+    def _copy_in(self, op: Op) -> None:
+        self.dialect.copy_in(self, op)
+
+    def _copy_out(self, op: Op) -> None:
+        self.dialect.copy_out(self, op)
+
+    def _seal(self, op: Op) -> None:
+        self.dialect.seal(self)
+
+    def _drain(self, op: Op) -> None:
+        self.dialect.drain(self, op.attrs["pending"])
+
+    def _atom(self, op: Op) -> None:
+        self.dialect.multiply(self, op)
+
+    def _settle(self, op: Op) -> None:
+        self.dialect.settle(self, op.attrs["pending"], op.operands)
+
+
+def _touches(blocks: tuple[Block, ...]) -> bool:
+    """Whether lanes load or store shared memory."""
+    return any(
+        op.name in ("load", "store") and op.operands[1].type.space == "shared" for b in blocks for op in walk_block(b)
+    )
+
+
+def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:
+    """The LLVM IR of a loop program for a machine, in its dialect."""
+    with building():
+        return Emitter(program, machine, dialect).run()

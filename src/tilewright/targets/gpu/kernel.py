@@ -1,0 +1,142 @@
+"""A block or loop program as code for a GPU: text on every level, and launches bound to arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.ir.binding import open_parameters
+from tilewright.ir.core import Program
+from tilewright.ir.loop import LOOP
+from tilewright.ir.tensors import numbers
+from tilewright.machine import Machine
+from tilewright.passes.waves.lower import lower_waves
+from tilewright.runtime import cache as disk
+from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.dump import Dump
+from tilewright.runtime.toolchain import toolchain
+from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.targets.gpu.emit import Emitted
+
+
+class Backend(Protocol):
+    """What a maker of GPUs provides."""
+
+    def emitted(self, program: Program, machine: Machine) -> Emitted:
+        """The LLVM IR of a loop program."""
+
+    def request(self, machine: Machine) -> dict[str, Any]:
+        """What the helper that generates code is asked for: the machine's assembly."""
+
+    def why_not(self, machine: Machine) -> str | None:
+        """Why the machine's code does not run here; None: it does."""
+
+    def loaded(self, assembly: str, emitted: Emitted, key: str) -> Any:
+        """The code on the device at hand; what was assembled is kept under the key."""
+
+    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
+        """A launch on arrays of the host and of the device."""
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """A machine, and how code is made for it and started."""
+
+    name: str
+    machine: Machine
+    backend: Backend
+
+    def kernel(self, program: Program, described: Machine | None, dump: Dump) -> GpuKernel:
+        """The code of a program that was written for a machine."""
+        if described is not None and described is not self.machine:
+            raise ProgramError(
+                f"{program.name} is written for {described.name}, not for {self.machine.name}, which {self.name} is"
+            )
+        return GpuKernel(program, self, dump)
+
+
+class GpuKernel:
+    """A program's code, made as far as it is asked for."""
+
+    def __init__(self, program: Program, target: GpuTarget, dump: Dump):
+        if open_parameters(program):
+            names = ", ".join(s.name for s in open_parameters(program))
+            raise ProgramError(f"{program.name}: {names}: open parameters have no form on GPUs yet; give params=")
+        self.program, self.target = program, target
+        dump.write("lower", "loop", lambda: str(self.loop))
+        dump.write("emit", "ll", lambda: self.llvm)
+        dump.write("generate", "s", lambda: self.assembly)
+        if target.backend.why_not(target.machine) is None:
+            _ = self._loaded
+
+    @cached_property
+    def loop(self) -> Program:
+        """The loop program."""
+        return self.program if self.program.level is LOOP else lower_waves(self.program, self.target.machine)
+
+    @cached_property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and what a launch must provide."""
+        return self.target.backend.emitted(self.loop, self.target.machine)
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM IR."""
+        return self.emitted.text
+
+    @cached_property
+    def assembly(self) -> str:
+        """The machine's assembly, from the cache or by LLVM."""
+        request = self.target.backend.request(self.target.machine)
+        key = disk.key_of("gpu", self.target.machine.name, self.llvm, json.dumps(request), toolchain())
+        kept = disk.load(key)
+        if kept is None:
+            kept = HELPER.ask(request, self.llvm)
+            disk.store(key, kept)
+        return kept.decode()
+
+    @property
+    def object(self) -> bytes:
+        """What is given to the driver."""
+        return self.assembly.encode()
+
+    @cached_property
+    def _loaded(self) -> Any:
+        return self.target.backend.loaded(self.assembly, self.emitted, toolchain())
+
+    def launch(
+        self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
+    ) -> Callable[[], None]:
+        """The program bound to arrays; call it as often as wanted."""
+        why = self.target.backend.why_not(self.target.machine)
+        if why is not None:
+            from tilewright.errors import TargetError
+
+            raise TargetError(f"{self.program.name}: code for {self.target.machine.name} does not run here: {why}")
+        for array, arg in zip(arrays, self.program.args, strict=True):
+            self._check(array, arg)
+        return self.target.backend.bound(self._loaded, self.emitted, arrays, workers)
+
+    def _check(self, array: Any, arg: Any) -> None:
+        kind, name = arg.type, arg.name
+        shape = numbers(kind.shape, "shape")
+        takes = f"{self.program.name} takes"
+        if tuple(array.shape) != shape:
+            raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")
+        if array.dtype != kind.dtype.numpy:
+            raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
+        if kind.strides is not None or kind.swizzle is not None:
+            raise ArgumentError(f"{name}: arguments with strides of their own have no form on GPUs yet")
+        packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
+        if not packed:
+            raise ArgumentError(f"{name} is not contiguous; pass a contiguous copy of it")
+        if isinstance(array, DeviceArray) and array.pointer % 16:
+            raise ArgumentError(f"{name} does not lie at a multiple of 16 bytes; pass a copy of it")
+        if isinstance(array, np.ndarray) and kind.role != "in" and not array.flags.writeable:
+            raise ArgumentError(f"{name} is written, but the array given is read-only")

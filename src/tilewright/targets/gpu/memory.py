@@ -1,0 +1,160 @@
+"""Loads and stores of a lane: as wide as its values lie side by side, under the conditions they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.codegen.text import element, literal
+from tilewright.ir.core import Op, Value
+from tilewright.ir.tensors import TensorType
+from tilewright.passes.places import swizzled
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+WIDEST = 16
+"""Bytes that one instruction moves for a lane."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Values of a lane that are moved at once: the first, how many, where, under which condition."""
+
+    first: int
+    count: int
+    place: Expr
+    when: Expr | None
+
+
+def _runs(e: Emitter, op: Op) -> list[Run]:
+    """The lane's values in runs that lie side by side, at places that are multiples of their length."""
+    register, memory = op.operands
+    axes = e.lane_axis(op)
+    count = e.values(register)
+    kind: TensorType = memory.type
+    size = kind.dtype.numpy.itemsize
+    places = [e.at_value(op.attrs["at"][0], axes, i) for i in range(count)]
+    when = op.attrs.get("when")
+    conditions = [None if when is None else e.at_value(when, axes, i) for i in range(count)]
+    most = max(1, WIDEST // size)
+    if kind.swizzle is not None:
+        most = min(most, 1 << kind.swizzle.base)
+    found: list[Run] = []
+    i = 0
+    while i < count:
+        width = most
+        while width > 1 and not _together(places, conditions, i, width):
+            width //= 2
+        found.append(Run(i, width, swizzled(kind.swizzle, places[i]), conditions[i]))
+        i += width
+    return found
+
+
+def _together(places: list[Expr], conditions: list[Expr | None], first: int, width: int) -> bool:
+    if first + width > len(places) or places[first].multiple % width:
+        return False
+    for i in range(1, width):
+        apart = places[first + i] - places[first]
+        if not isinstance(apart, Const) or apart.value != i or conditions[first + i] is not conditions[first]:
+            return False
+    return True
+
+
+def _pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
+    if memory.type.space == "shared":
+        address = e.address(memory, place, size)
+        return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
+    offset = e.w.integer(place * size)
+    return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
+
+
+def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
+    """(the type that is moved, the type of the values): elements of less than 32 bits travel in words."""
+    values = f"<{count} x {kind}>" if count > 1 else kind
+    total = size * count
+    if count == 1 or size >= 4 or total < 4:
+        return values, values
+    return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
+
+
+def load(e: Emitter, op: Op) -> None:
+    """Each value becomes its element, or the `else` number."""
+    target, memory = op.operands
+    kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
+    other = literal(op.attrs.get("otherwise", 0), target.type.dtype)
+
+    def one(run: Run) -> None:
+        space = 3 if memory.type.space == "shared" else 1
+        moved, values = _forms(kind, size, run.count)
+        pointer = _pointer(e, memory, run.place, size)
+        text = e.w.value(f"load {moved}, ptr addrspace({space}) {pointer}, align {size * run.count}")
+        if moved != values:
+            text = e.w.value(f"bitcast {moved} {text} to {values}")
+        for n in range(run.count):
+            part = text if run.count == 1 else e.w.value(f"extractelement {values} {text}, i32 {n}")
+            e.put(target, run.first + n, part)
+
+    for run in _runs(e, op):
+        if run.when is None or (isinstance(run.when, Const) and run.when.value):
+            one(run)
+            continue
+        for n in range(run.count):
+            e.put(target, run.first + n, other)
+        with e.w.when(e.w.condition(run.when)):
+            one(run)
+
+
+def store(e: Emitter, op: Op) -> None:
+    """Each value under its condition."""
+    source, memory = op.operands
+    kind, size = element(source.type.dtype), source.type.dtype.numpy.itemsize
+
+    def one(run: Run) -> None:
+        space = 3 if memory.type.space == "shared" else 1
+        moved, values = _forms(kind, size, run.count)
+        text = e.get(source, run.first)
+        if run.count > 1:
+            parts = [text, *(e.get(source, run.first + n) for n in range(1, run.count))]
+            text = "poison"
+            for n, part in enumerate(parts):
+                text = e.w.value(f"insertelement {values} {text}, {kind} {part}, i32 {n}")
+        if moved != values:
+            text = e.w.value(f"bitcast {values} {text} to {moved}")
+        pointer = _pointer(e, memory, run.place, size)
+        e.w.line(f"store {moved} {text}, ptr addrspace({space}) {pointer}, align {size * run.count}")
+
+    for run in _runs(e, op):
+        if run.when is None or (isinstance(run.when, Const) and run.when.value):
+            one(run)
+            continue
+        with e.w.when(e.w.condition(run.when)):
+            one(run)
+
+
+_ATOMIC = {"add": ("add", "fadd"), "max": ("max", "fmax"), "min": ("min", "fmin")}
+
+
+def atomic(e: Emitter, op: Op) -> None:
+    """Each value is combined into its element as one step."""
+    source, memory = op.operands
+    kind, dtype = element(source.type.dtype), source.type.dtype
+    whole, fraction = _ATOMIC[op.attrs["how"]]
+    word = fraction if dtype.is_float else ("u" + whole if dtype.numpy.kind in "ub" and whole != "add" else whole)
+    axes = e.lane_axis(op)
+    for i in range(e.values(source)):
+        place = swizzled(memory.type.swizzle, e.at_value(op.attrs["at"][0], axes, i))
+        when = None if "when" not in op.attrs else e.at_value(op.attrs["when"], axes, i)
+
+        def one(i: int = i, place: Expr = place) -> None:
+            space = 3 if memory.type.space == "shared" else 1
+            pointer = _pointer(e, memory, place, dtype.numpy.itemsize)
+            text = e.get(source, i)
+            e.w.value(f"atomicrmw {word} ptr addrspace({space}) {pointer}, {kind} {text} monotonic")
+
+        if when is None:
+            one()
+            continue
+        with e.w.when(e.w.condition(when)):
+            one()

@@ -1,0 +1,58 @@
+"""PTX from a loop program, by LLVM; and what the driver makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.ir.core import Program
+from tilewright.machine import Machine
+from tilewright.targets.gpu.emit import Emitted, emit
+from tilewright.targets.nvidia import driver
+from tilewright.targets.nvidia.dialect import Ptx
+
+TRIPLE = "nvptx64-nvidia-cuda"
+PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
+"""Registers out of stack slots; the rest is the assembler's to do."""
+FLAGS = ("--disable-lsr=false", "--enable-misched=true", "--enable-post-misched=true")
+
+
+def architecture(machine: Machine) -> tuple[str, str]:
+    """(the CPU, its features) by LLVM's names."""
+    return ("sm_90a", "+ptx80") if "sm_90a" in machine.features else ("sm_80", "+ptx80")
+
+
+class Nvidia:
+    """What NVIDIA provides for its GPUs."""
+
+    def emitted(self, program: Program, machine: Machine) -> Emitted:
+        """The LLVM IR of a loop program."""
+        return emit(program, machine, Ptx())
+
+    def request(self, machine: Machine) -> dict[str, Any]:
+        """What the helper that generates code is asked for: PTX."""
+        cpu, features = architecture(machine)
+        return {
+            "triple": TRIPLE,
+            "cpu": cpu,
+            "features": features,
+            "level": 3,
+            "form": "assembly",
+            "passes": PASSES,
+            "flags": FLAGS,
+        }
+
+    def why_not(self, machine: Machine) -> str | None:
+        """Why the machine's code does not run here."""
+        return driver.why_not(machine)
+
+    def loaded(self, assembly: str, emitted: Emitted, key: str) -> Any:
+        """The code on the GPU at hand."""
+        return driver.Loaded(assembly, emitted, key)
+
+    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
+        """A launch on arrays."""
+        return driver.bound(loaded, emitted, arrays, workers)
+
+
+BACKEND = Nvidia()

@@ -1,0 +1,86 @@
+"""Copies by TMA as instructions: the tensor map that the host makes, and coordinates for each box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.algebra import linear_form
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op
+from tilewright.ir.tensors import TensorType
+from tilewright.machine import MemoryView, Refused, ViewRequest
+from tilewright.targets.gpu.emit import Parameter
+from tilewright.targets.nvidia.im2col import Im2colMap, column_of
+from tilewright.targets.nvidia.tma import TensorMap, number
+from tilewright.targets.nvidia.tma_view import tiled_box
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+
+@dataclass(frozen=True)
+class Box:
+    """One instruction: coordinates, fastest first, offsets of a filter's tap (im2col), place in shared memory."""
+
+    coordinates: tuple[Expr, ...]
+    offsets: tuple[Expr, ...]
+    place: Expr
+
+
+def boxes(op: Op, loads: bool) -> tuple[TensorMap | Im2colMap, list[Box]]:
+    """The tensor map of a copy, and its instructions."""
+    far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
+    tensor: TensorType = far.type
+    axes, place = op.attrs["over"], op.attrs["at"][0]
+    there = MemoryView(
+        f"%{far.name}",
+        "global",
+        tuple(e for e, _ in op.attrs["there"]),
+        tensor.shape,
+        tensor.steps,
+        tuple(loose for _, loose in op.attrs["there"]),
+        16,
+    )
+    shared = MemoryView(
+        f"%{near.name}", "shared", (place,), near.type.shape, (as_expr(1),), (False,), 1024, near.type.swizzle
+    )
+    request = ViewRequest(axes, tensor.dtype, *((there, shared) if loads else (shared, there)))
+    form = linear_form(place, axes)
+    if form is None:
+        raise ProgramError(f"{op.name}: the place {place} is not linear in the box's axes", op.loc)
+    start = form[1]
+    try:
+        if op.attrs["by"].endswith("im2col"):
+            return _column(request, start)
+        return _tiles(request, start, loads)
+    except Refused as fault:
+        raise ProgramError(f"{op.attrs['by']}: {fault}", op.loc) from None
+
+
+def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[TensorMap, list[Box]]:
+    tile, dimensions = tiled_box(request, loads)
+    box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
+    extents, strides = (tuple(number(getattr(d, what)) for d in dimensions) for what in ("extent", "stride"))
+    found = [
+        Box(tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in dimensions), (), start + offset)
+        for first, offset in tile.pieces()
+    ]
+    return TensorMap(0, extents, strides, box, tile.span), found
+
+
+def _column(request: ViewRequest, start: Expr) -> tuple[Im2colMap, list[Box]]:
+    tensor_map, tile, coordinates, offsets = column_of(request)
+    pieces = list(tile.pieces())
+    if len(pieces) != 1:
+        raise Refused("a column is copied by one instruction; the tile asks for several")
+    return tensor_map, [Box(coordinates, offsets, start + pieces[0][1])]
+
+
+def parameter(e: Emitter, op: Op, loads: bool, tensor_map: TensorMap | Im2colMap) -> str:
+    """The kernel's argument that is this tensor map; the same for the same map."""
+    wanted = Parameter(e.program.args.index(op.operands[0 if loads else 1]), tensor_map)
+    if wanted not in e.parameters:
+        e.parameters.append(wanted)
+    return f"%m{e.parameters.index(wanted)}"

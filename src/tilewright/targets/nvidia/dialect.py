@@ -1,0 +1,225 @@
+"""NVIDIA's instructions for the operations of the loop level, as LLVM's intrinsics or as PTX text."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType, f32, i32
+from tilewright.targets.gpu.emit import ALIGNMENT
+from tilewright.targets.nvidia import eights, mma, wgmma
+from tilewright.targets.nvidia.boxes import Box, boxes, parameter
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+REGISTERS = 65536
+"""32-bit registers of a multiprocessor."""
+# thread 0 brings a tensor map near before it is used
+_LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
+_SPECIAL = "llvm.nvvm.read.ptx.sreg"
+
+
+class Ptx:
+    """PTX for one kernel."""
+
+    waves_together = 4
+
+    def module(self, e: Emitter) -> str:
+        """The kernel: pointers of the tensors, then tensor maps, which stay where the launch put them."""
+        pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
+        maps = [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %m{i}' for i in range(len(e.parameters))]
+        looked_up = [f'  call void asm sideeffect "{_LOOK_UP}", "l"(ptr %m{i})' for i in range(len(e.parameters))]
+        return "\n".join(
+            [
+                'target triple = "nvptx64-nvidia-cuda"',
+                f"@shared = external addrspace(3) global [0 x i8], align {ALIGNMENT}",
+                *e.w.declared,
+                f"define ptx_kernel void @{e.program.name}({', '.join([*pointers, *maps])}) #0 {{",
+                "entry:",
+                *e.w.slots,
+                *looked_up,
+                e.w.text(),
+                "  ret void",
+                "}",
+                f'attributes #0 = {{ nounwind convergent "nvvm.maxntid"="{e.threads}" "nvvm.minctasm"="1" }}',
+                "",
+            ]
+        )
+
+    # -- who ------------------------------------------------------------------------------------------------
+
+    def _special(self, e: Emitter, name: str) -> str:
+        e.w.declare(f"i32 @{_SPECIAL}.{name}()")
+        return e.w.value(f"call i32 @{_SPECIAL}.{name}()")
+
+    def thread(self, e: Emitter) -> str:
+        """The thread's number."""
+        return self._special(e, "tid.x")
+
+    def worker(self, e: Emitter) -> str:
+        """The block's number."""
+        return self._special(e, "ctaid.x")
+
+    def workers(self, e: Emitter) -> str:
+        """How many blocks there are."""
+        return self._special(e, "nctaid.x")
+
+    def uniform(self, e: Emitter, value: str) -> str:
+        """What lane 0 has."""
+        return self.from_lane(e, value, "0")
+
+    def from_lane(self, e: Emitter, value: str, lane: str) -> str:
+        """shfl.sync.idx."""
+        e.w.declare("i32 @llvm.nvvm.shfl.sync.idx.i32(i32, i32, i32, i32)")
+        return e.w.value(f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {value}, i32 {lane}, i32 31)")
+
+    def own_register(self, e: Emitter, number: float, dtype: DType) -> str | None:
+        """A mov that LLVM does not see through, for what sums are made of."""
+        if dtype is f32:
+            bits = struct.unpack("<I", struct.pack("<f", float(np.float32(number))))[0]
+            return e.w.value(f'call float asm sideeffect "mov.b32 $0, 0f{bits:08X};", "=f"()')
+        if dtype is i32:
+            return e.w.value(f'call i32 asm sideeffect "mov.b32 $0, {int(number)};", "=r"()')
+        return None
+
+    def registers(self, e: Emitter, count: int, threads: int) -> None:
+        """setmaxnreg: up or down from what a thread has at the entry."""
+        entry = min(255, REGISTERS // threads) // 8 * 8
+        word = "inc" if count > entry else "dec"
+        name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
+        e.w.declare(f"void @{name}(i32)")
+        e.w.line(f"call void @{name}(i32 {count})")
+
+    # -- barriers -------------------------------------------------------------------------------------------
+
+    def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
+        """Thread 0 makes barriers known to the copy engine; everybody waits for it."""
+        if not barriers:
+            return
+        w = e.w
+        first = w.value(f"icmp eq i32 {self.thread(e)}, 0")
+        with w.when(first):
+            for offset, arrivals in barriers:
+                address = w.value(f"add i32 {e.shared}, {offset}")
+                w.assembly("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", (f"i32 {address}", f"i32 {arrivals}"))
+            if "sm_90" in e.machine.features:
+                w.assembly("fence.mbarrier_init.release.cluster;")
+        w.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
+        w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    def meet(self, e: Emitter, barrier: str, threads: int) -> None:
+        """bar.sync with a count; number 0 is also that of the beginning."""
+        e.w.assembly("bar.sync $0, $1;", "r,r", (f"i32 {barrier}", f"i32 {threads}"))
+
+    def together(self, e: Emitter) -> None:
+        """bar.warp.sync."""
+        e.w.declare("void @llvm.nvvm.bar.warp.sync(i32)")
+        e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+
+    def arrive(self, e: Emitter, address: str) -> None:
+        """mbarrier.arrive."""
+        e.w.assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", (f"i32 {address}",))
+
+    def expect(self, e: Emitter, address: str, count: int) -> None:
+        """mbarrier.expect_tx."""
+        text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
+        e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
+
+    def await_(self, e: Emitter, address: str, parity: str) -> None:
+        """mbarrier.try_wait until it says yes."""
+        word = "try" if "sm_90" in e.machine.features else "test"
+        text = (
+            f"{{\n.reg .pred p;\nAGAIN: mbarrier.{word}_wait.parity.shared::cta.b64 p, [$0], $1;\n"
+            "@p bra DONE;\nbra AGAIN;\nDONE:\n}"
+        )
+        e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {parity}"))
+
+    def fence(self, e: Emitter) -> None:
+        """Generic stores before, the asynchronous proxy after."""
+        e.w.assembly("fence.proxy.async.shared::cta;")
+
+    # -- copies ---------------------------------------------------------------------------------------------
+
+    def copy_in(self, e: Emitter, op: Op) -> None:
+        """TMA to shared memory, tiled or im2col."""
+        tensor_map, found = boxes(op, loads=True)
+        name = parameter(e, op, True, tensor_map)
+        signal = e.barrier_address(op, 2, "signal")
+        size = op.operands[1].type.dtype.numpy.itemsize
+        for box in found:
+            to = e.address(op.operands[1], box.place, size)
+            rank = len(box.coordinates)
+            places = ", ".join(f"${3 + i}" for i in range(rank))
+            form = "im2col" if box.offsets else "tile"
+            taps = ", {" + ", ".join(f"${3 + rank + i}" for i in range(len(box.offsets))) + "}" if box.offsets else ""
+            text = (
+                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{form}.mbarrier::complete_tx::bytes "
+                f"[$0], [$1, {{{places}}}], [$2]{taps};"
+            )
+            operands = [f"i32 {to}", f"ptr {name}", f"i32 {signal}", *self._coordinates(e, box)]
+            operands += [f"i16 {e.w.value(f'trunc i32 {e.w.number(o)} to i16')}" for o in box.offsets]
+            marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * len(box.offsets)])
+            e.w.assembly(text, marks, tuple(operands))
+
+    def copy_out(self, e: Emitter, op: Op) -> None:
+        """TMA from shared memory."""
+        tensor_map, found = boxes(op, loads=False)
+        name = parameter(e, op, False, tensor_map)
+        size = op.operands[0].type.dtype.numpy.itemsize
+        for box in found:
+            source = e.address(op.operands[0], box.place, size)
+            rank = len(box.coordinates)
+            places = ", ".join(f"${2 + i}" for i in range(rank))
+            text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [$0, {{{places}}}], [$1];"
+            operands = (f"ptr {name}", f"i32 {source}", *self._coordinates(e, box))
+            e.w.assembly(text, ",".join(["l", "r", *["r"] * rank]), operands)
+
+    def _coordinates(self, e: Emitter, box: Box) -> list[str]:
+        return [f"i32 {e.w.number(c)}" for c in box.coordinates]
+
+    def seal(self, e: Emitter) -> None:
+        """The stores since the last one are a group."""
+        e.w.assembly("cp.async.bulk.commit_group;")
+
+    def drain(self, e: Emitter, pending: int) -> None:
+        """Groups but the last few have read what they store."""
+        e.w.assembly(f"cp.async.bulk.wait_group.read {pending};")
+
+    def load(self, e: Emitter, op: Op) -> bool:
+        """ldmatrix, where the fragment lies so in shared memory."""
+        return eights.load(e, op)
+
+    def store(self, e: Emitter, op: Op) -> bool:
+        """stmatrix, where the fragment lies so in shared memory, and the machine has it."""
+        return "sm_90" in e.machine.features and eights.store(e, op)
+
+    # -- arithmetic -----------------------------------------------------------------------------------------
+
+    def multiply(self, e: Emitter, op: Op) -> None:
+        """The atom's instruction."""
+        atom = e.machine.multiply_atom(op.attrs["atom"])
+        if atom.name.startswith("wgmma."):
+            wgmma.multiply(e, op, atom)
+            return
+        mma.multiply(e, op, atom)
+
+    def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+        """wgmma.wait_group."""
+        wgmma.settle(e, pending, sums)
+
+    def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
+        """exp2 has an instruction, good to two units in the last place."""
+        if name != "exp2":
+            return None
+        e.w.declare("float @llvm.nvvm.ex2.approx.f(float)")
+        return e.w.value(f"call float @llvm.nvvm.ex2.approx.f(float {values[0]})")
+
+    def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
+        """cvt.rn.bf16x2.f32 and its like."""
+        word = {"bfloat": "bf16x2", "half": "f16x2"}[kind]
+        bits = e.w.value(f'call i32 asm "cvt.rn.{word}.f32 $0, $1, $2;", "=r,f,f"(float {high}, float {low})')
+        return e.w.value(f"bitcast i32 {bits} to <2 x {kind}>")

@@ -1,0 +1,60 @@
+"""mma.sync as text: factors in words of 32 bits, sums in registers of their own type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.text import element
+from tilewright.ir.core import Op, Value
+from tilewright.machine import MultiplyAtom, RegisterOperand
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+_MARKS = {"float": "f", "i32": "r", "double": "d"}
+
+
+def words(e: Emitter, value: Value) -> list[tuple[str, str]]:
+    """(type, text) of the words that an instruction takes of a fragment: small elements are packed."""
+    kind, size = element(value.type.dtype), value.type.dtype.numpy.itemsize
+    count, w = e.values(value), e.w
+    if size == 8:
+        return [(kind, e.get(value, i)) for i in range(count)]
+    if size == 4:
+        texts = [e.get(value, i) for i in range(count)]
+        return [("i32", text if kind == "i32" else w.value(f"bitcast {kind} {text} to i32")) for text in texts]
+    each, found = 4 // size, []
+    for first in range(0, count, each):
+        text = "poison"
+        for i in range(each):
+            text = w.value(f"insertelement <{each} x {kind}> {text}, {kind} {e.get(value, first + i)}, i32 {i}")
+        found.append(("i32", w.value(f"bitcast <{each} x {kind}> {text} to i32")))
+    return found
+
+
+def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
+    """The steps of k, one after another."""
+    c, a, b = op.operands
+    m, n, k = atom.shape
+    total = element(c.type.dtype)
+    names = {"float": "f32", "i32": "s32", "double": "f64"}
+    kind = atom.name.rpartition(".")[2]
+    head = f"mma.sync.aligned.m{m}n{n}k{k}.row.col.{names[total]}.{kind}.{kind}.{names[total]}"
+    count = atom.c.values
+    left, right = words(e, a), words(e, b)
+    assert isinstance(atom.a, RegisterOperand)
+    steps = e.values(a) // atom.a.values
+    per_a, per_b = len(left) // steps, len(right) // steps
+    for step in range(steps):
+        taken = [*left[per_a * step : per_a * (step + 1)], *right[per_b * step : per_b * (step + 1)]]
+        places = [f"${count + i}" for i in range(per_a + per_b)]
+        sums = ", ".join(f"${i}" for i in range(count))
+        old = ", ".join(f"${count + len(taken) + i}" for i in range(count))
+        text = f"{head} {{{sums}}}, {{{', '.join(places[:per_a])}}}, {{{', '.join(places[per_a:])}}}, {{{old}}};"
+        mark = _MARKS[total]
+        marks = [f"={mark}"] * count + [_MARKS.get(form, "r") for form, _ in taken] + [mark] * count
+        operands = [f"{form} {value}" for form, value in taken] + [f"{total} {e.get(c, i)}" for i in range(count)]
+        form = "{" + ", ".join([total] * count) + "}"
+        result = e.w.assembly(text, ",".join(marks), tuple(operands), form)
+        for i in range(count):
+            e.put(c, i, e.w.value(f"extractvalue {form} {result}, {i}"))

@@ -1,0 +1,146 @@
+"""wgmma as text: descriptors of operands in shared memory, sums in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.codegen.text import element
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Op, Value
+from tilewright.machine import MultiplyAtom
+from tilewright.targets.nvidia.mma import words
+from tilewright.targets.nvidia.multiply import NAMES
+
+if TYPE_CHECKING:
+    from tilewright.targets.gpu.emit import Emitter
+
+SWIZZLE_128 = 1 << 62
+ROWS = 8
+"""Rows of 128 bytes that the swizzle goes through."""
+
+
+class Descriptor:
+    """An operand in shared memory: where it begins, and how far apart its parts are, in elements.
+
+    Rows of 128 bytes lie side by side, eight to a group. With k fastest a row is of the matrix's m or n, and groups are
+    `groups` apart; with m or n fastest a row is of k, and slabs of 64 of m or n are `slabs` apart.
+    """
+
+    def __init__(self, op: Op, atom: MultiplyAtom, which: str):
+        axes, place = op.attrs[which], op.attrs[f"{which}_at"][0]
+        outer, depth = axes if which == "a" else axes[::-1]
+        self.begin = _at(place, {outer: 0, depth: 0})
+        self.steps = (int(depth.hi) + 1) // atom.shape[2]
+        size = atom.a.dtype.numpy.itemsize
+        self.size, slab = size, 128 // size
+        table = _table(place - self.begin, outer, depth, int(outer.hi) + 1, atom.shape[2] * self.steps)
+        self.transposed = "tb" in atom.name.split(".") if which == "b" else "ta" in atom.name.split(".")
+        self.moves = [int(table[0, atom.shape[2] * k]) for k in range(self.steps)]
+        first = table[:, : atom.shape[2]]
+        i, k = np.indices(first.shape)
+        if self.transposed:
+            self.groups, self.slabs = slab * ROWS, int(first[slab, 0]) if len(first) > slab else 0
+            wanted = slab * k + i % slab + self.slabs * (i // slab)
+        else:
+            self.groups, self.slabs = int(first[ROWS, 0]) if len(first) > ROWS else slab * ROWS, 0
+            wanted = slab * (i % ROWS) + self.groups * (i // ROWS) + k
+        if (first != wanted).any():
+            raise ProgramError(
+                f"{atom.name}: operand {which} does not lie in rows of 128 bytes, eight to a group, as the instruction "
+                "reads it"
+            )
+        for k_step in range(self.steps):
+            part = table[:, atom.shape[2] * k_step : atom.shape[2] * (k_step + 1)]
+            if (part - self.moves[k_step] != first).any():
+                raise ProgramError(f"{atom.name}: operand {which} is not laid out alike for all steps of k")
+
+    def text(self, e: Emitter, memory: Value) -> str:
+        """The descriptor of the first step of k, an i64; `moves` add to it."""
+        address = e.address(memory, self.begin, self.size)
+        field = e.w.value(f"and i32 {e.w.value(f'lshr i32 {address}, 4')}, 16383")
+        wide = e.w.value(f"zext i32 {field} to i64")
+        fixed = SWIZZLE_128 | (self.groups * self.size // 16) << 32 | max(1, self.slabs * self.size // 16) << 16
+        return e.w.value(f"or i64 {wide}, {fixed}")
+
+    def offset(self, step: int) -> int:
+        """What a step of k adds to the descriptor: units of 16 bytes."""
+        return self.moves[step] * self.size // 16
+
+
+def _at(e: Expr, values: dict[Any, int]) -> Expr:
+    return Substitution(values)(e)
+
+
+def _table(moved: Expr, outer: Any, depth: Any, rows: int, columns: int) -> Any:
+    """How far every element is from the first, as numbers."""
+    if not moved.symbols <= {outer, depth}:
+        linear = Substitution({})(moved)
+        raise ProgramError(f"where an operand's elements lie among each other depends on more than its axes: {linear}")
+    i, k = np.indices((rows, columns))
+    found = evaluate(moved, {outer.name: i, depth.name: k}) if not isinstance(moved, Const) else moved.value
+    return np.broadcast_to(np.asarray(found), (rows, columns))
+
+
+def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
+    """One group: a fence, the steps of k, and its end; the sums are in the same registers before and after."""
+    c, a, b = op.operands
+    w, count = e.w, e.values(c)
+    second = Descriptor(op, atom, "b")
+    factors: list[str] = []
+    if "a" in op.attrs:
+        first = Descriptor(op, atom, "a")
+        if first.steps != second.steps:
+            raise ProgramError(f"{atom.name}: the factors differ in k")
+        factors = [f"i64 {first.text(e, a)}"]
+        marks = "l"
+    else:
+        taken = words(e, a)
+        factors, marks = [f"i32 {word}" for _, word in taken], ",".join(["r"] * len(taken))
+    factors.append(f"i64 {second.text(e, b)}")
+    inputs = 2 * count
+    sums = ", ".join(f"${i}" for i in range(count))
+    name = NAMES.get(atom.a.dtype.name, atom.a.dtype.name)
+    total = element(c.type.dtype)
+    kind, mark = f"{'s32' if total == 'i32' else 'f32'}.{name}.{name}", "r" if total == "i32" else "f"
+    m, n, k = atom.shape
+    lines = ["{", ".reg .b64 x, y;", "wgmma.fence.sync.aligned;"]
+    for step in range(second.steps):
+        lines.append(f"add.s64 y, ${inputs + len(factors) - 1}, {second.offset(step)};")
+        if "a" in op.attrs:
+            lines.append(f"add.s64 x, ${inputs}, {first.offset(step)};")
+            left, turns = "x", f"{int(first.transposed)}, {int(second.transposed)}"
+        else:
+            per = (len(factors) - 1) // second.steps
+            left = "{" + ", ".join(f"${inputs + per * step + i}" for i in range(per)) + "}"
+            turns = f"{int(second.transposed)}"
+        # whether to add; signs, of floats; orders, of 16 bits
+        more = "1" if total == "i32" else "1, 1, 1" if second.size != 2 else f"1, 1, 1, {turns}"
+        lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, {more};")
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    form = "{" + ", ".join([total] * count) + "}"
+    constraints = ",".join([f"={mark}"] * count + [str(i) for i in range(count)] + [marks, "l"])
+    operands = (*(f"{total} {e.get(c, i)}" for i in range(count)), *factors)
+    result = w.assembly("\n".join(lines), constraints, operands, form)
+    for i in range(count):
+        e.put(c, i, w.value(f"extractvalue {form} {result}, {i}"))
+
+
+def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
+    """Waits; what is there afterwards is taken in and given out, so that no use moves before it."""
+    places = [(value, i) for value in sums for i in range(e.values(value))]
+    wait = f"wgmma.wait_group.sync.aligned {pending};"
+    if not places:
+        e.w.assembly(wait)
+        return
+    kinds = [element(value.type.dtype) for value, _ in places]
+    form = "{" + ", ".join(kinds) + "}" if len(places) > 1 else kinds[0]
+    marks = ["=r" if kind == "i32" else "=f" for kind in kinds]
+    constraints = ",".join(marks + [str(i) for i in range(len(places))])
+    given = tuple(f"{kind} {e.get(v, i)}" for kind, (v, i) in zip(kinds, places, strict=True))
+    result = e.w.assembly(wait, constraints, given, form)
+    for n, (value, i) in enumerate(places):
+        e.put(value, i, e.w.value(f"extractvalue {form} {result}, {n}") if len(places) > 1 else result)

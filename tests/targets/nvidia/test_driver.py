@@ -1,0 +1,125 @@
+"""Launches, against a driver that only writes down what it is asked."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.check.block import check
+from tilewright.errors import TargetError
+from tilewright.ir.binding import bind
+from tilewright.ir.block import parse_block
+from tilewright.passes.waves.lower import lower_waves
+from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.targets.nvidia import driver
+from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.registry import machine
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "block"
+
+
+class Named:
+    """Any attribute is its own name."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class Told:
+    """A driver that answers success and keeps the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+        self.fail: str | None = None
+        for name in ("CUtensorMapDataType", "CUtensorMapSwizzle", "CUtensorMapInterleave", "CUtensorMapL2promotion"):
+            setattr(self, name, Named())
+        self.CUtensorMapFloatOOBfill = self.CUdevice_attribute = self.CUfunction_attribute = Named()
+        self.CUjitInputType = Named()
+        self.cuuint64_t = self.cuuint32_t = self.CUstream = int
+        self.CUlaunchConfig = SimpleNamespace
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            self.calls.append((name, args))
+            if name == self.fail:
+                return (700,)
+            if name in ("cuGetErrorName", "cuGetErrorString"):
+                return 0, b"CUDA_ERROR_ILLEGAL_ADDRESS"
+            if name.startswith("cuTensorMapEncode"):
+                self.bytes = ctypes.create_string_buffer(bytes([len(self.calls)]) * 128)
+                return 0, SimpleNamespace(getPtr=lambda: ctypes.addressof(self.bytes))
+            return 0, {"cuDeviceGetAttribute": 132, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 1}.get(name, 4096)
+
+        return call
+
+
+def bound(name: str, told: Told, **params: int) -> tuple[Any, Any]:
+    program = bind(parse_block((EXAMPLES / f"{name}.block").read_text()), params)
+    hopper = machine("hopper")
+    check(program, hopper)
+    emitted = BACKEND.emitted(lower_waves(program, hopper), hopper)
+    device = driver.Device.__new__(driver.Device)
+    device.cu, device.context, device.cores, device.version = told, 0, 132, 13000
+    loaded = driver.Loaded.__new__(driver.Loaded)
+    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, "function", 1
+    arrays = [
+        DeviceArray(1 << 20 + i, tuple(int(e) for e in a.type.shape), (), a.type.dtype.numpy, None)
+        for i, a in enumerate(program.args)
+    ]
+    return driver.Launch(loaded, emitted, arrays, None), emitted
+
+
+def test_a_product_is_launched_with_pointers_then_maps() -> None:
+    told = Told()
+    launch, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024)
+    launch()
+    maps = [args for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
+    kind, rank, pointer, extents, strides, box, steps, *_ = maps[0]
+    assert (kind, rank, pointer) == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 2, 1 << 20)
+    assert (extents, strides, box, steps) == ([1024, 4096], [2048], [64, 128], [1, 1])
+    (name, (config, function, table, extra)) = told.calls[-1]
+    assert (name, function, extra) == ("cuLaunchKernelEx", "function", 0)
+    assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (132, 384, emitted.shared_bytes)
+    places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
+    assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 21, 1 << 22]
+    assert all(p % 64 == 0 for p in places[3:])
+    assert [ctypes.c_uint8.from_address(p).value for p in places[3:]] == [2, 3, 4]  # the maps, in order
+
+
+def test_an_image_is_walked_as_the_filter_stands() -> None:
+    told = Told()
+    bound("conv_hopper", told, N=2, H=9, W=7, C=128, STRIDE=2)
+    (args,) = [args for name, args in told.calls if name == "cuTensorMapEncodeIm2col"]
+    _, rank, _, extents, strides, lower, upper, channels, pixels, steps, *_ = args
+    assert (rank, extents, strides) == (4, [128, 7, 9, 2], [256, 1792, 16128])
+    assert (lower, upper, channels, pixels, steps) == ([-1, -1], [-1, -1], 64, 128, [1, 2, 2, 1])
+
+
+def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:
+    told = Told()
+    launch, _ = bound("gemm_hopper", told)
+    told.fail = "cuLaunchKernelEx"
+    with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
+        launch()
+
+
+def test_arrays_of_the_host_are_moved() -> None:
+    told = Told()
+    program = bind(parse_block((EXAMPLES / "gemm_hopper.block").read_text()), {})
+    hopper = machine("hopper")
+    check(program, hopper)
+    emitted = BACKEND.emitted(lower_waves(program, hopper), hopper)
+    device = driver.Device.__new__(driver.Device)
+    device.cu, device.context, device.cores = told, 0, 132
+    loaded = driver.Loaded.__new__(driver.Loaded)
+    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "gemm_hopper", "function", 1
+    arrays = [np.zeros((256, 256), a.type.dtype.numpy) for a in program.args]
+    driver.Launch(loaded, emitted, arrays, None)()
+    names = [name for name, _ in told.calls]
+    assert (names.count("cuMemcpyHtoD"), names.count("cuMemcpyDtoH"), names.count("cuCtxSynchronize")) == (3, 1, 1)

@@ -1,0 +1,57 @@
+"""compile_text for a GPU: every level can be read anywhere; without a GPU a call says so in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright import compile_text
+from tilewright.errors import ArgumentError, ProgramError, TargetError
+from tilewright.targets.nvidia.driver import device
+
+TEXT = (Path(__file__).parents[3] / "examples" / "block" / "gemm_hopper.block").read_text()
+without_gpu = pytest.mark.skipif(not isinstance(device(), str), reason="there is a GPU here")
+
+
+@without_gpu
+def test_every_level_is_read_without_a_gpu() -> None:
+    product = compile_text(TEXT, "gpu:hopper")
+    assert product.text("loop").startswith("loop gemm_hopper")
+    assert "define ptx_kernel void @gemm_hopper" in product.text("llvm")
+    assert ".entry gemm_hopper" in product.text("asm")
+
+
+@without_gpu
+def test_a_call_without_a_gpu_says_why() -> None:
+    product = compile_text(TEXT, "gpu")
+    a = np.zeros((256, 256), product.main.args[0].type.dtype.numpy)
+    with pytest.raises(TargetError, match="gemm_hopper: code for hopper does not run here"):
+        product(a, a)
+
+
+def test_machines_without_code_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="cdna3 has no code generator yet"):
+        compile_text(TEXT, "gpu:cdna3")
+    with pytest.raises(ArgumentError, match=r"x86\.amx is no GPU"):
+        compile_text(TEXT, "gpu:x86.amx")
+    with pytest.raises(ProgramError, match="written for hopper, not for ampere"):
+        compile_text(TEXT, "gpu:ampere")
+
+
+def test_open_parameters_are_refused() -> None:
+    with pytest.raises(ProgramError, match="open parameters have no form on GPUs yet"):
+        compile_text(
+            """block copy(%x: in global f32 (M, 32), %y: out global f32 (M, 32))
+  machine hopper
+  param M in 1..100
+{
+  tasks m in 0..M {
+    %from = view %x (j 32) -> [m, j]
+    %to = view %y (j 32) -> [m, j]
+    copy %from -> %to
+  }
+}""",
+            "gpu",
+        )
