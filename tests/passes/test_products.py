@@ -155,28 +155,6 @@ def test_what_several_tasks_read_is_packed_before_they_run():
     assert "launch pack_k" in run.text("host")
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_sums_in_registers_take_a_factor_along_a_batch_dimension(batch):
-    """The coordinate along the batch was left without a value where small sums stay in registers."""
-    B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
-    GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
-
-    @tkw.wave([tkw.TilingConstraint(K, 16)])
-    def shrinking(
-        a: tkl.Memory[B, M, K, GLOBAL, tkl.f32],
-        b: tkl.Memory[B, K, N, GLOBAL, tkl.f32],
-        factor: tkl.Memory[B, M, GLOBAL, tkl.f32],
-        c: tkl.Memory[B, M, N, GLOBAL, tkl.f32],
-    ):
-        @tkw.iterate(K, init_args=[tkl.Register[B, M, N, tkl.f32](1)])
-        def total(acc):
-            return tkw.mma(tkw.read(a), tkw.read(b), acc * tkw.read(factor))
-
-        tkw.write(total, c)
-
-    generally(shrinking, integers(batch, 20, 48), integers(batch, 48, 16), integers(batch, 20))
-
-
 def test_the_microkernel_follows_the_machine_and_the_sizes():
     f32, bf16 = tkl.f32, tkl.bf16
     chosen = {
