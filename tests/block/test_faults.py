@@ -264,7 +264,7 @@ FAULTS = {
     ),
     "gemm: producer and consumer walk different tiles": fault(
         GEMM,
-        ("role consumer waves 8 registers 232 {", "role consumer waves 8 registers 232 {  # fewer tasks"),
+        ("role consumer waves (4*WG) registers OWN {", "role consumer waves (4*WG) registers OWN {  # fewer tasks"),
         ("for k in 0..ceildiv(K, 64) {\n        %ta", "for k in 1..ceildiv(K, 64) {\n        %ta"),
         raises=(errors.DeadlockFault, errors.ProtocolFault),
         says="%ring",
@@ -326,18 +326,21 @@ FAULTS = {
     ),
     "gemm: half the waves": fault(
         GEMM,
-        ("c waves (2, 1)", "c"),
+        ("c waves (WG, 1)", "c"),
         raises=errors.ProgramError,
         says="spread over 128 threads",
     ),
     "gemm: waves in the wrong direction": fault(
         GEMM,
-        ("c waves (2, 1)", "c waves (1, 2)"),
+        ("c waves (WG, 1)", "c waves (1, WG)"),
         raises=errors.ProgramError,
         says="is not made of",
     ),
     "gemm: too few waves for the sum": fault(
-        GEMM, ("role consumer waves 8", "role consumer waves 4"), raises=errors.ProgramError, says="4 waves of 32 lanes"
+        GEMM,
+        ("role consumer waves (4*WG)", "role consumer waves 4"),
+        raises=errors.ProgramError,
+        says="4 waves of 32 lanes",
     ),
     "amx: the factors are swapped": fault(
         AMX,
