@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-cross test-gpu lint types fix pictures clean help
+.PHONY: demo test test-cross test-gpu lint types fix pictures api clean help
 
 help:            ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -37,6 +37,9 @@ fix: $(READY)    ## let ruff mend and format what it can
 
 pictures: $(READY)  ## draw the pictures of the tutorial anew
 	$(BIN)/python docs/draw_pictures.py
+
+api: $(READY)    ## write the API reference anew
+	$(BIN)/python docs/write_api.py
 
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

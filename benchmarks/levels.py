@@ -17,7 +17,8 @@ from rich.table import Table
 
 from tilewright.check.block import check
 from tilewright.check.distribution import _placement
-from tilewright.compiler.text import compile_text, machine_of
+from tilewright.compiler.device import machine_of
+from tilewright.compiler.text import compile_text
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 

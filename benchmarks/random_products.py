@@ -1,6 +1,6 @@
 """Random tile programs with one to three products: exact natively, and on the interpreter for described machines.
 
-    python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,aarch64.neon]
+    python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,cdna3,xe]
 
 Products stand one after another or in a loop, some with arithmetic on a factor, with maps, reductions and broadcasts
 between them; factors are f32, bf16, f16, i8, or u8 and i8; sizes are ragged. Data are small integers, and what goes
@@ -23,12 +23,17 @@ import numpy as np
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
+from tilewright.compiler.native import kernel_for
 from tilewright.errors import FastPathLost, MissingAtomWarning
+from tilewright.targets.registry import machine
 
 SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 64, 65, 70, 96, 100)
 TYPES = {"f32": ("f32", "f32"), "bf16": ("bf16", "bf16"), "f16": ("f16", "f16"), "i8": ("i8", "i8"), "u8": ("u8", "i8")}
 DIMS = (tkl.sym.N, tkl.sym.P, tkl.sym.Q)
-ROWS = ("x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.fullfp16.dotprod.bf16.i8mm")
+ROWS = (
+    *("x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.fullfp16.dotprod", "aarch64.neon.bf16.i8mm"),
+    *("cdna3", "xe", "hopper"),
+)
 
 
 @dataclass
@@ -41,8 +46,8 @@ class Made:
     words: str
 
 
-def made(number: int, seed: int = 0) -> Made:
-    """Program number so and so."""
+def made(number: int, seed: int = 0, most: int = 100) -> Made:
+    """Program number so and so, whose sizes are at most this."""
     rng = random.Random(f"{seed} {number}")
     left, right = TYPES[rng.choice(list(TYPES))]
     a_type, b_type = getattr(tkl, left), getattr(tkl, right)
@@ -55,7 +60,7 @@ def made(number: int, seed: int = 0) -> Made:
     factor = rng.choice(["plain", "negated", "shifted"])
     looped = rng.random() < 0.5
     turned = [rng.random() < 0.4 for _ in range(count)]  # B lies as [K, N]
-    sizes = {s.name: rng.choice(SIZES) for s in (M, K, *DIMS[:count])}
+    sizes = {s.name: rng.choice([n for n in SIZES if n <= most]) for s in (M, K, *DIMS[:count])}
     if batched:
         sizes["B"] = rng.choice((1, 2, 3))
     tile = rng.choice((1, 4, 7, 16, 32, 200))
@@ -145,9 +150,9 @@ def _kernel(constraints: list[Any], count: int, X: Any, W: list[Any], Y: Any, S:
     return three
 
 
-def wrong(number: int, seed: int, rows: tuple[str, ...] = ()) -> list[str]:
+def wrong(number: int, seed: int, rows: tuple[str, ...] = (), most: int = 100) -> list[str]:
     """What is wrong with a program: natively, and on the interpreter for these machines."""
-    case = made(number, seed)
+    case = made(number, seed, most)
     wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
     found = []
     with warnings.catch_warnings():
@@ -156,10 +161,11 @@ def wrong(number: int, seed: int, rows: tuple[str, ...] = ()) -> list[str]:
         got = tilewright.compile(case.kernel)(*case.inputs)
     if not all(map(np.array_equal, got, wanted)):
         found.append(f"{number}: natively: {case.words}")
+    names = [a.name for a in case.kernel.trace().args]
     for row in rows:
-        text = tilewright.compile(case.kernel, target=f"cpu:{row}").text("host", case.sizes)
         results = [np.full(x.shape, -77, x.dtype) for x in wanted]
-        tilewright.compile_text(text, "interpreter")(*case.inputs, *results)
+        kernel = kernel_for(case.kernel, case.sizes, machine=machine(row))
+        kernel.bind(dict(zip(names, [*case.inputs, *results], strict=True)))()
         if not all(map(np.array_equal, results, wanted)):
             found.append(f"{number}: {row}: {case.words}")
     return found

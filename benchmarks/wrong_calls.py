@@ -1,13 +1,23 @@
-"""Wrong calls of the public functions, at random: None, other types, other counts, other shapes, huge numbers.
+"""Wrong calls of the public functions: each must give a typed error, or work, within 2 s and 500 MB.
 
-`wrong_call(rng)` does one and gives its text. A call that Python itself refuses, because the number or the names of the
-arguments do not fit the signature, counts as refused. Inside a kernel, operations on tiles are called wrongly too.
+    python benchmarks/wrong_calls.py [COUNT] [--kind function] [--seed S] [--first I] [--jobs J] [--show]
+    PYTHONPATH=src python3 benchmarks/wrong_calls.py 2000 --seed 1 --jobs 16
+
+None, other types, counts and shapes, huge numbers, at random: of the COUNT calls a third are of public functions
+(`function`), a third of operations on tiles while a kernel is traced (`operation`), a third of what was compiled
+(`executable`). A call that Python itself refuses, because the number or the names of the arguments do not fit the
+signature, is drawn again. A message must hold the value of an argument, or what is said of it: an array's shape or
+element type, a type's name (`judging.py`). The exit code is 1 if there is a finding or, among 500, a message without
+the value.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import os
 import random
+import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
@@ -15,10 +25,13 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from judging import Trial, judge, report, run
 
 import tilewright
 from tilewright import algebra, kernels, lang, problems, wave
-from tilewright.errors import ArgumentError
+from tilewright.compat import wave as compat
+from tilewright.limits import written
+from tilewright.wave.tracer import MemoryArgument, Tile
 
 M, N, K = lang.sym.M, lang.sym.N, lang.sym.K
 LEFT_OUT = {"forget_unused"}
@@ -88,7 +101,8 @@ def functions() -> tuple[tuple[str, Any], ...]:
     """The public functions and classes by name."""
     found: list[tuple[str, Any]] = []
     for part, names in (
-        (tilewright, ("compile", "compile_text", "conv1d", "conv2d", "conv3d", "Conv2d", "Conv", "matmul")),
+        (tilewright, ("compile", "compile_text", "conv1d", "conv2d", "conv3d", "Conv1d", "Conv2d", "Conv3d", "matmul")),
+        (compat, ("wave_compile", "WaveCompileOptions", "ceildiv", "clamp", "get_mfma_load_elems_per_thread")),
         (algebra, tuple(algebra.__all__)),
         (kernels, tuple(kernels.__all__)),
         (problems, tuple(problems.__all__)),
@@ -96,7 +110,12 @@ def functions() -> tuple[tuple[str, Any], ...]:
     ):
         for name in names:
             thing = getattr(part, name)
-            if callable(thing) and name not in LEFT_OUT and not (isinstance(thing, type) and issubclass(thing, Enum)):
+            if (
+                callable(thing)
+                and name not in LEFT_OUT
+                and not isinstance(thing, algebra.Expr)
+                and not (isinstance(thing, type) and issubclass(thing, Enum))
+            ):
                 found.append((f"{part.__name__}.{name}", thing))
     return tuple(found)
 
@@ -109,25 +128,30 @@ def _fits(function: Any, args: list[Any], options: dict[str, Any]) -> bool:
     return True
 
 
-def wrong_call(rng: random.Random) -> str:
-    """One call; its text. What it raises is the caller's to judge."""
-    if rng.random() < 0.3:
-        return _in_a_kernel(rng)
-    name, function = rng.choice(functions())
-    args = [rng.choice(VALUES)() for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 2, 3, 4)))]
-    options: dict[str, Any] = {}
-    if rng.random() < 0.3:
-        known = [p for p in _parameters(function) if p not in ("self", "cls")]
-        if known:
-            options[rng.choice(known)] = rng.choice(VALUES)()
-    text = f"{name}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in options.items())])})"
-    if not _fits(function, args, options):
-        raise ArgumentError(f"{text}: Python refuses it")
-    wrong_call.last = text  # type: ignore[attr-defined]
-    result = function(*args, **options)
-    if inspect.isgenerator(result):
-        list(result)
-    return text
+def _said_of(value: Any) -> tuple[str, ...]:
+    """What a message may say of a value that is wrong: how Python writes it, its text, its type, an array's shape."""
+    said = [written(value, 80), str(value)[:80], type(value).__name__]
+    if isinstance(value, np.ndarray):
+        said += [str(value.shape), str(value.dtype), f"f{8 * value.itemsize}", "array(", *map(repr, value.flat[:1])]
+    if value is None or (isinstance(value, str | tuple | dict) and not value):
+        said += ["ends", "nothing", "missing", "expected", "()", "(0,)"]
+    if isinstance(value, str):
+        said += value.split()
+    if isinstance(value, bool):
+        said.append(str(int(value)))
+    if isinstance(value, int | float | np.number):
+        said.append("[]")  # the dimensions of a number
+    if isinstance(value, bytes):
+        said.append(str(tuple(value)))
+    if isinstance(value, type | FunctionType) or callable(value):
+        said.append(getattr(value, "__name__", ""))
+    if isinstance(value, dict | list | tuple | range):
+        said += [text for part in value for text in _said_of(part)] or ["nothing", "no "]
+    if isinstance(value, Tile | MemoryArgument):
+        said += ["f32", "[M, N]", "tile", "memory", "x", "y"]
+    if isinstance(value, dict):
+        said += [text for part in value.values() for text in _said_of(part)]
+    return tuple(text for text in said if text)
 
 
 def _parameters(function: Any) -> list[str]:
@@ -137,25 +161,50 @@ def _parameters(function: Any) -> list[str]:
         return []
 
 
-def _in_a_kernel(rng: random.Random) -> str:
+def _function(rng: random.Random, trial: Trial) -> None:
+    """A public function, called wrongly."""
+    while True:
+        name, function = rng.choice(functions())
+        args = [rng.choice(VALUES)() for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 2, 3, 4)))]
+        options: dict[str, Any] = {}
+        known = [p for p in _parameters(function) if p not in ("self", "cls")]
+        if known and rng.random() < 0.3:
+            options[rng.choice(known)] = rng.choice(VALUES)()
+        if _fits(function, args, options):
+            break
+    trial.text = f"{name}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in options.items())])})"
+    trial.values = tuple(text for value in (*args, *options.values()) for text in _said_of(value))
+    trial.values = trial.values or ("nothing", name.rsplit(".", 1)[1])
+    result = function(*args, **options)
+    if inspect.isgenerator(result):
+        list(result)
+
+
+OPERATORS = ("__add__", "__rpow__", "__matmul__", "__getitem__", "__lt__", "__mod__", "shape", "sum")
+
+
+def _operation(rng: random.Random, trial: Trial) -> None:
     """An operation on tiles, or an operator of Python's, called wrongly while a kernel is traced."""
     names = [n for n in wave.__all__ if n[:1].islower() and callable(getattr(wave, n))]
-    name = rng.choice(names)
-    wrong_call.last = f"tkw.{name} in a kernel"  # type: ignore[attr-defined]
     space = lang.GLOBAL_ADDRESS_SPACE
 
     def body(x: Any, y: Any) -> None:
         tile = wave.read(x)
         mine: tuple[Callable[[], Any], ...] = (lambda: tile, lambda: x, lambda: y, lambda: M, lambda: [tile])
-        args = [rng.choice(rng.choice((mine, VALUES)))() for _ in range(rng.randrange(4))]
-        function = getattr(wave, name)
-        if rng.random() < 0.2:
-            operators = ("__add__", "__rpow__", "__matmul__", "__getitem__", "__lt__", "__mod__", "shape", "sum")
-            function = getattr(rng.choice((tile, x)), rng.choice(operators))
-            args = args[:1] or [None]
-        if not _fits(function, args, {}):
-            raise ArgumentError(f"{name}: Python refuses {args}")
-        wrong_call.last = f"tkw.{name}{args!r} in a kernel"  # type: ignore[attr-defined]
+        while True:
+            name = rng.choice(names)
+            args = [rng.choice(rng.choice((mine, VALUES)))() for _ in range(rng.randrange(4))]
+            function, operand = getattr(wave, name), None
+            if rng.random() < 0.2:
+                name, args = rng.choice(OPERATORS), args[:1] or [None]
+                trial.text, trial.values = f"x.{name}", (name,)
+                operand = rng.choice((tile, x))
+                function = getattr(operand, name)
+            if _fits(function, args, {}):
+                break
+        trial.text = f"tkw.{name}{tuple(args)!r} in a kernel"
+        given = args if operand is None else [*args, operand]
+        trial.values = tuple(text for value in given for text in _said_of(value)) or (name,)
         made = function(*args)
         if isinstance(made, FunctionType):
             made(lambda *tiles: tiles)
@@ -165,4 +214,86 @@ def _in_a_kernel(rng: random.Random) -> str:
     kernel = wave.wave()(body)
     made = tilewright.compile(kernel, target="executor")
     made(np.ones((2, 3), np.float32))
-    return str(wrong_call.last)  # type: ignore[attr-defined]
+
+
+@cache
+def _executables() -> tuple[tuple[str, Any], ...]:
+    @wave.wave()
+    def scaled(
+        x: lang.Memory[M, N, lang.GLOBAL_ADDRESS_SPACE, lang.f32],
+        by: lang.i32,
+        y: lang.Memory[M, N, lang.GLOBAL_ADDRESS_SPACE, lang.f32],
+    ) -> None:
+        wave.write(wave.read(x) * wave.cast(by, lang.f32), y)
+
+    made = [(f"scaled on {target}", tilewright.compile(scaled, target=target)) for target in ("executor", "cpu")]
+    layer = tilewright.Conv2d(np.ones((4, 3, 3, 2), np.float32), padding=1)
+    text = "block double(%x: in global f32 (4), %y: out global f32 (4))\n{\n  map %y = %x + %x\n}\n"
+    return (*made, ("Conv2d", layer), ("double", tilewright.compile_text(text, "interpreter")))
+
+
+def _executable(rng: random.Random, trial: Trial) -> None:
+    """What was compiled, called wrongly: an argument or two of the right ones are replaced, or one is left out."""
+    name, function = rng.choice(_executables())
+    right = {"Conv2d": [np.ones((1, 4, 5, 2), np.float32)], "double": [np.ones(4, np.float32), np.zeros(4, np.float32)]}
+    args = list(right.get(name, [np.ones((2, 3), np.float32), 3]))
+    options: dict[str, Any] = {}
+    for _ in range(rng.choice((1, 1, 2))):
+        value = rng.choice(VALUES)()
+        match rng.randrange(4):
+            case 0:
+                args.append(value)
+            case 1:
+                options[rng.choice(("out", "by", "y", "debug_logs", "nonsense"))] = value
+            case _:
+                args[rng.randrange(len(args))] = value
+    trial.text = f"{name}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in options.items())])})"
+    trial.values = (*(text for value in (*args, *options.values()) for text in _said_of(value)), *options)
+    trial.values += (str(len(args)), "y")  # too many, too few, or an output twice
+    if _fits(function.__call__, args, options):
+        function(*args, **options)
+
+
+KINDS: dict[str, Callable[[random.Random, Trial], None]] = {
+    "function": _function,
+    "operation": _operation,
+    "executable": _executable,
+}
+
+
+def do(kind: str, number: int, seed: int, trial: Trial) -> None:
+    """One call."""
+    KINDS[kind](random.Random(f"{seed}:{kind}:{number}"), trial)
+
+
+def nothing() -> None:
+    """A process of this script has nothing to take over."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", nargs="?", type=int, default=2000, help="calls in all, shared by the kinds")
+    parser.add_argument("--kind", choices=tuple(KINDS), action="append", help="this kind only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first call of each kind")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that work at once")
+    parser.add_argument("--show", action="store_true", help="print the calls and how they end, in this process")
+    options = parser.parse_args(arguments)
+    kinds = tuple(options.kind or KINDS)
+    numbers = range(options.first, options.first + -(-options.count // len(kinds)))
+    if options.show:
+        for kind in kinds:
+            for number in numbers:
+                trial = Trial()
+                print(judge(do, kind, number, options.seed))
+                try:
+                    do(kind, number, options.seed, trial)
+                finally:
+                    print(trial.text)
+        return 0
+    total = run(do, nothing, kinds, numbers, options.seed, options.jobs)
+    return not report(total, options.seed, "wrong_calls.py", None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

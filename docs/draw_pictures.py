@@ -1,10 +1,12 @@
-"""Draws every picture of the tutorial `layouts.md` into the folder `pictures`; run by `make pictures`."""
+"""Draws every picture of `layouts.md` and `gallery.md` into the folder `pictures`; run by `make pictures`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import tilewright.block as tb
 from tilewright.algebra import (
     ComposedLayout,
     Layout,
@@ -23,6 +25,7 @@ from tilewright.algebra import (
 from tilewright.algebra.layout import shape_text
 from tilewright.algebra.picture import layout_svg, partition_svg
 from tilewright.algebra.picture.grid import Cell, Panel, layout_picture
+from tilewright.algebra.picture.palette import ramp, thread_colour
 from tilewright.algebra.picture.svg import picture_svg
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -34,7 +37,7 @@ def pictures() -> dict[str, str]:
     >>> sorted(pictures())[:2]
     ['banks_padded', 'banks_row_major']
     """
-    return {**_functions(), **_algebra(), **_partitions(), **_banks()}
+    return {**_functions(), **_algebra(), **_partitions(), **_banks(), **_gallery()}
 
 
 def _functions() -> dict[str, str]:
@@ -103,6 +106,56 @@ def _banks() -> dict[str, str]:
         **{name: layout_svg(layout, element_bytes=4, banks=8) for name, layout in layouts.items()},
         "banks_swizzled_32": layout_svg(large, element_bytes=4),
     }
+
+
+def _gallery() -> dict[str, str]:
+    """What helps to read a kernel of the gallery."""
+    panel = Layout(((2, 4), 8), ((1, 16), 2))
+    return {
+        "gallery_transpose": layout_svg(Layout((4, 6), (1, 4)), title="the place in y of each element of x"),
+        "gallery_panel": layout_svg(panel, title="B packed: pairs along K (down) side by side, for each column of N"),
+        "gallery_halo": _halo(4, 5, lines=(0, 1), pixel=(1, 2)),
+        "gallery_causal": _causal(12, 4),
+        "gallery_owners": _owners.draw("acc").svg,
+    }
+
+
+def _drawn(cells: list[list[Cell]], shape: Any, title: str) -> str:
+    """Cells on a grid of this shape, with lines where its modes have them."""
+    return picture_svg(replace(layout_picture(Layout(shape), title=title), panels=[Panel("", cells)]))
+
+
+def _halo(height: int, width: int, lines: tuple[int, ...], pixel: tuple[int, int]) -> str:
+    """The input lines that some output lines of a 3x3 convolution need, with one output pixel's taps."""
+
+    def cell(h: int, w: int) -> Cell:
+        if not (0 <= h < height and 0 <= w < width):
+            return Cell(("0",))
+        is_tap = abs(h - pixel[0]) <= 1 and abs(w - pixel[1]) <= 1
+        return Cell((f"{h},{w}",), thread_colour(1 if is_tap else 0))
+
+    cells = [[cell(h, w) for w in range(-1, width + 1)] for h in range(lines[0] - 1, lines[-1] + 2)]
+    title = f"the halo tile of output lines {lines[0]} and {lines[-1]}, and the taps of pixel {pixel[0]},{pixel[1]}"
+    return _drawn(cells, (len(cells), len(cells[0])), title)
+
+
+def _causal(count: int, tile: int) -> str:
+    """Which keys (across) each query (down) sees, and in which round of the loop over tiles of keys."""
+    cells = [
+        [Cell((str(k // tile),), ramp(k // tile * tile / count)) if k <= q else Cell(("-",)) for k in range(count)]
+        for q in range(count)
+    ]
+    return _drawn(cells, (count, (tile, count // tile)), "queries down, keys across: the round in which a key is seen")
+
+
+@tb.kernel("ampere", waves=4)
+def _owners(c: tb.Out("f32", 32, 16)) -> None:
+    """Sums of 32 x 16 in the registers of 2 x 2 waves, as the gallery's product in the block language has them."""
+    mma = tb.Mma("mma.m16n8k16.f16", waves=(2, 2))
+    for _ in tb.tasks(1):
+        acc = mma.c(32, 16)
+        tb.clear(acc)
+        tb.copy(acc, c)
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axi
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
+from tilewright.limits import written
 from tilewright.runtime.arrays import empty
 from tilewright.runtime.host import Kept
 from tilewright.runtime.overlap import require_own_memory, share_memory
@@ -334,7 +335,7 @@ def _array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Array:
     found = np.ascontiguousarray(_listed(value, name) if isinstance(value, list | tuple) else as_array(value, name))
     if found.ndim not in ranks if ranks else found.ndim < 2:
         wanted = " or ".join(map(str, ranks)) or "at least 2"
-        raise ArgumentError(f"{name} has {found.ndim} dimensions; it takes {wanted}")
+        raise ArgumentError(f"{name} has shape {found.shape}, {found.ndim} dimensions; it takes {wanted}")
     return found
 
 
@@ -343,9 +344,9 @@ def _listed(value: Any, name: str) -> Array:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError) as fault:  # nested lists of unequal lengths, say
-        raise ArgumentError(f"{name} is no array of numbers: {fault}") from None
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: {fault}") from None
     if found.dtype.kind in "OSUMmV":
-        raise ArgumentError(f"{name} is no array of numbers: it holds {found.dtype}")
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {found.dtype}")
     return found
 
 

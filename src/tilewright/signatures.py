@@ -22,6 +22,8 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.limits import written
 
@@ -66,9 +68,18 @@ def checked(
                 require(*rest, value)
         for parameter, value in options.items():
             require(parameter, by_name.get(parameter), value)
-        return function(*args, **options)
+        plain: Any = [_plain(value) for value in args]
+        named: Any = {parameter: _plain(value) for parameter, value in options.items()}
+        return function(*plain, **named)
 
     return call
+
+
+def _plain(value: Any) -> Any:
+    """The value with Python's integers in place of numpy's, which would wrap where Python's grow."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_all(

@@ -114,7 +114,7 @@ def test_the_console_script() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr.splitlines() == ["error: expected , or )", "  (2", "    ^"]
+    assert result.stderr.splitlines() == ["error: expected , or ); the text ends here", "  (2", "    ^"]
 
 
 @pytest.mark.parametrize(

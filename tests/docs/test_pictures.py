@@ -1,4 +1,4 @@
-"""The tutorial's pictures are those that its script draws, and the commands that it names run."""
+"""The pictures of the documents are those that their script draws, and the commands that the tutorial names run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tilewright.cli import app
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "layouts.md").read_text(encoding="utf-8")
 PICTURES: dict[str, str] = runpy.run_path(str(DOCS / "draw_pictures.py"))["pictures"]()
-LINKS = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", TUTORIAL)
+SHOWN = TUTORIAL + (DOCS / "gallery.md").read_text(encoding="utf-8")
+LINKS = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", SHOWN)
 COMMANDS = re.findall(r"`tilewright (draw '[^`]*)`", TUTORIAL)
 
 
@@ -31,7 +32,7 @@ def test_a_picture_is_what_the_script_draws(name: str) -> None:
     assert ET.fromstring(stored).tag.endswith("svg")
 
 
-def test_the_tutorial_shows_every_picture_once_and_no_other() -> None:
+def test_the_documents_show_every_picture_once_and_no_other() -> None:
     assert sorted(path for _, path in LINKS) == sorted(f"pictures/{name}.svg" for name in PICTURES)
 
 

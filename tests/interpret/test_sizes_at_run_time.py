@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ArgumentError, FastPathLost
+from tilewright.errors import ArgumentError
 from tilewright.lang import sympy
 
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -90,9 +89,7 @@ def test_products_of_longer_arguments_keep_to_their_dimensions(target: str, dyna
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((9, 13), (11, 17)))
     c = np.full((12, 14), 7, np.float32)
-    said = pytest.warns(FastPathLost, match="the argument b is longer than its dimensions say")
-    with said if target == "cpu" else nullcontext():
-        tilewright.compile(gemm, target=target, dynamic=dynamic, lenient=True)(a, b, c)
+    tilewright.compile(gemm, target=target, dynamic=dynamic, lenient=True)(a, b, c)
     wanted = np.full((12, 14), 7, np.float32)
     wanted[:9, :11] = a @ b[:, :13].T
     assert np.array_equal(c, wanted)

@@ -202,7 +202,7 @@ def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
     ("arguments", "options", "says"),
     [
         (((1, 4, 4, 3), (2, 3, 3, 4)), {}, "x has 3 channels; the weights take 4 in each of 1 groups"),
-        (((4, 4, 3), (2, 3, 3, 3)), {}, "x has 3 dimensions; it takes 4"),
+        (((4, 4, 3), (2, 3, 3, 3)), {}, "x has shape (4, 4, 3), 3 dimensions; it takes 4"),
         (((1, 2, 2, 3), (2, 3, 3, 3)), {}, "x is 2x2: a filter of 3x3 does not fit"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": 0}, "stride=0: an integer of at least 1"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"stride": (1, 2, 1)}, "stride=(1, 2, 1): an integer of at least 1, or one for"),
@@ -218,7 +218,7 @@ def test_a_layer_packs_its_weights_once_for_each_size(monkeypatch):
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"padding": "same", "stride": 2}, "padding='same' needs a stride of 1"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"out_dtype": "f13"}, "out_dtype='f13': there is no element type f13"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"bias": [1.0]}, "bias has 1 elements; there are 2 filters"),
-        (((1, 4, 3), (2, 3, 3)), {}, "weight has 3 dimensions; it takes 4"),
+        (((1, 4, 3), (2, 3, 3)), {}, "weight has shape (2, 3, 3), 3 dimensions; it takes 4"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"groups": 3}, "groups=3: it must divide the 2 filters"),
         (((1, 4, 4, 3), (2, 3, 3, 3)), {"activation": "swish"}, "activation='swish': there are relu"),
         (((1, 4, 0, 3), (2, 3, 3, 3)), {}, "x has the shape (1, 4, 0, 3): nothing to compute"),
@@ -254,7 +254,7 @@ def test_mistakes_of_batches_are_named():
     a, b = np.zeros((2, 3, 4), np.float32), np.zeros((3, 4, 5), np.float32)
     with pytest.raises(ArgumentError, match="a is 2x3x4, b 3x4x5: their batches must be equal, or b one matrix"):
         tilewright.matmul(a, b)
-    with pytest.raises(ArgumentError, match="a has 1 dimensions; it takes at least 2"):
+    with pytest.raises(ArgumentError, match=r"a has shape \(.*\), 1 dimensions; it takes at least 2"):
         tilewright.matmul(a[0, 0], b[0])
     with pytest.raises(ArgumentError, match="bias has 4 elements; there are 5 columns"):
         tilewright.matmul(a, b[0], np.zeros(4, np.float32))

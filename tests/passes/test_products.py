@@ -15,6 +15,7 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
+from tilewright.compiler.native import kernel_for
 from tilewright.plan.microkernel import microkernel
 from tilewright.targets.registry import machine
 
@@ -33,7 +34,39 @@ def test_random_products_are_exact(number):
 
 @pytest.mark.parametrize("row", random_products.ROWS)
 def test_random_products_are_exact_on_every_machine(row):
-    assert not random_products.wrong(random_products.ROWS.index(row), 2, (row,))
+    assert not random_products.wrong(random_products.ROWS.index(row), 2, (row,), 17)
+
+
+SMALL = {
+    "gemm": (kernels.gemm("nt", "bf16"), {"M": 37, "N": 45, "K": 50}),
+    "conv": (kernels.conv((3, 3), "bf16", padding=1), {"N": 1, "H": 6, "W": 7, "C": 20, "F": 24}),
+    "attention": (kernels.attention(32, "bf16"), {"B": 1, "H": 1, "M": 33, "N": 40, "D": 20, "E": 24}),
+}
+LARGE = {
+    "gemm": (SMALL["gemm"][0], {"M": 130, "N": 140, "K": 200}),
+    "attention": (kernels.attention(64, "bf16"), {"B": 1, "H": 1, "M": 48, "N": 100, "D": 64, "E": 72}),
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "atom", "programs", "name"),
+    [
+        *((row, atom, SMALL, n) for row, atom in (("cdna3", "mfma"), ("xe", "dpas"), ("hopper", "mma")) for n in SMALL),
+        *(("hopper", "wgmma", LARGE, n) for n in LARGE),
+    ],
+)
+def test_machines_of_many_lanes_multiply_by_their_atoms(row, atom, programs, name):
+    """One lowering for all: their block programs are exact on the interpreter, which finds no race."""
+    kernel, sizes = programs[name]
+    made = kernel_for(kernel, sizes, machine=machine(row))
+    args = {a.name: np.array([int(n) for n in a.type.shape]) for a in made.module.host.args}
+    *inputs, result = args
+    arrays = {n: integers(*args[n]).astype(tkl.bf16.numpy) for n in inputs}
+    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
+    found = np.full(wanted.shape, np.nan, wanted.dtype)
+    made.bind({**arrays, result: found})()
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    assert re.search(rf"using \w*{atom}\.", made.text("block"))
 
 
 def integers(*shape):

@@ -61,7 +61,7 @@ WRONG = {
     "axis M = (M 60): task 60; tasks M": "here they are N 48, M 60",
     "axis N = (N 48): loop 8; axis M = (M 60): task 60; tasks N, M": "is not done here",
     "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks M, N": "is not done here",
-    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "it says 4 things",
+    "axis N = (N 48): task 8; axis M = (M 60): task 60; tasks N, M; overlap defer": "`overlap defer` has no meaning",
     "rubbish": "is no statement",
 }
 

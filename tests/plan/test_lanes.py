@@ -302,7 +302,7 @@ BROKEN = {
     ),
     "another order": ("order rows, lanes", "order lanes, rows", "it would be `order rows, lanes, columns, depth`"),
     "a task left out": ("tasks lanes, m_2", "tasks m_2", "tasks go over m_2, m_1, lanes, rows"),
-    "a task of two": ("(m_1 5): task 1", "(m_1 5): task 2", "each of its numbers is a task of its own"),
+    "a task of two": ("(m_1 5): task 1", "(m_1 5): task 2", "each of its numbers a task"),
     "two taps at once": ("unit k_0 1", "unit k_0 2", "every digit of the depth is cut once, by 1"),
     "a digit left out": ("loop k_1 1, ", "", "every digit of the depth is cut once, by 1"),
     "tasks over the depth": ("loop k_1 1", "task k_1 1", "would add to one result"),

@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -183,8 +182,8 @@ def test_a_file_where_the_folder_should_be_is_no_fault(tmp_path: Path, monkeypat
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/below", "/proc/none"):
         monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / place))
-        warned = pytest.warns(CacheWarning, match="file is no folder") if place == "file" else nullcontext()
-        with warned:
+        says = "file is no folder" if place == "file" else rf"{place} cannot be made or written: .*TILEWRIGHT_CACHE_DIR"
+        with pytest.warns(CacheWarning, match=says):
             cache.store(cache.key_of("a"), DATA)
         assert cache.load(cache.key_of("a")) is None
         assert cache.clear() == 0

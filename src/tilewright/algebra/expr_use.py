@@ -30,7 +30,8 @@ from tilewright.algebra.expr import (
     symbol,
 )
 from tilewright.algebra.expr_operations import OPERATIONS
-from tilewright.errors import ExpressionError, OutOfRange
+from tilewright.errors import DivisionByZero, ExpressionError, NotExact, OutOfRange
+from tilewright.limits import shown
 
 # -- evaluation ---------------------------------------------------------------------------------------
 
@@ -67,7 +68,10 @@ def _value(node: Expr, results: dict[Expr, Any], values: Mapping[Any, Any]) -> A
         return _number(results[node.operand] >= 0)
     if isinstance(node, IsZero):
         return _number(results[node.operand] == 0)
-    return reduce(OPERATIONS[type(node)], [results[part] for part in node.parts])
+    try:
+        return reduce(OPERATIONS[type(node)], [results[part] for part in node.parts])
+    except (DivisionByZero, NotExact) as fault:
+        raise type(fault)(f"{shown(node, 80)}: {fault}") from None
 
 
 def _number(truth: Any) -> Any:
@@ -141,7 +145,10 @@ class Substitution:
             return e
         if isinstance(e, Sum):
             return rules.weighted_sum(e.constant, [(image, c) for image, (_, c) in zip(images, e.terms, strict=True)])
-        return _REBUILD[type(e)](*images)
+        try:
+            return _REBUILD[type(e)](*images)
+        except ExpressionError as fault:
+            raise type(fault)(f"{shown(e, 80)}: {fault}") from None
 
     def _symbol(self, s: Symbol) -> Expr:
         replacement = self.by_symbol.get(s)
@@ -164,7 +171,8 @@ class Substitution:
 
 def _require_in_range(s: Symbol, value: int) -> None:
     if value < s.lo or value > s.hi or value % s.multiple != 0:
-        raise OutOfRange(f"{s.name} = {value} is outside its range: {symbol_range(s)}")
+        comes = "" if s.definition is None else f" = {shown(s.definition, 80)}"
+        raise OutOfRange(f"{s.name}{comes} = {value} is outside its range: {symbol_range(s)}")
 
 
 _REBUILD: dict[type[Expr], Callable[..., Expr]] = {

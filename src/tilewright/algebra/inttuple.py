@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr
 from tilewright.errors import LayoutError
-from tilewright.limits import MODES, NESTING, OFFSETS, shown
+from tilewright.limits import MODES, NESTING, OFFSETS, shown, written
 
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 
@@ -145,7 +145,7 @@ def transform_leaf(f: Callable[..., Any], *tuples: Any) -> Any:
     ((2, 6), 24)
     """
     if not tuples:
-        raise LayoutError("transform_leaf needs at least one tuple besides the function")
+        raise LayoutError(f"transform_leaf of {written(f, 80)} needs at least one tuple besides the function")
     first = tuples[0]
     if isinstance(first, tuple):
         for other in tuples[1:]:
@@ -184,7 +184,7 @@ def signum(x: int) -> int:
     >>> signum(-7)
     -1
     """
-    return (x > 0) - (x < 0)
+    return int(x > 0) - int(x < 0)
 
 
 def product(x: Any) -> int:

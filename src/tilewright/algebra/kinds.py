@@ -113,7 +113,7 @@ KINDS: dict[str, Kind] = {
     "Mapping[Any, Any]": (_values, "a dictionary of symbols (or names) and integers"),
     "Mapping[Any, ExprLike]": (_values, "a dictionary of symbols (or names) and expressions"),
     "Mapping[str, Any] | Iterable[Symbol]": (
-        lambda x: _SYMBOLS[0](x) or (isinstance(x, Mapping) and all(isinstance(k, str) for k in x)),
+        lambda x: all(isinstance(k, str) for k in x) if isinstance(x, Mapping) else _SYMBOLS[0](x),
         "a list of symbols, or a dictionary of names",
     ),
     "Iterable[Symbol]": _SYMBOLS,

@@ -17,7 +17,10 @@ and `divide`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tilewright.algebra.basis import ScaledBasis, coordinate_of
 from tilewright.algebra.expr import Const, Expr
@@ -38,7 +41,7 @@ from tilewright.algebra.inttuple import (
     transform_leaf,
 )
 from tilewright.errors import LayoutError, ModeError
-from tilewright.limits import written
+from tilewright.limits import OFFSETS, written
 
 if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
@@ -76,6 +79,8 @@ class Layout(Value):
         for leaf in leaves(shape):
             if leaf < 1 if type(leaf) is int else leaf.lo < 1:
                 raise LayoutError(f"shape {shape_text(shape)} holds {leaf}: every extent must be at least 1")
+        if OFFSETS.refuses(prod(leaf for leaf in leaves(shape) if type(leaf) is int)):
+            raise LayoutError(f"shape {shape_text(shape)}: {OFFSETS.rule}")
         if stride is None:
             stride = prefix_product(shape)
         else:
@@ -97,12 +102,21 @@ class Layout(Value):
         Layout((4,), (2,))
         """
         crd = coordinate[0] if len(coordinate) == 1 else coordinate
+        _require_coordinate(crd, self)
         if has_none(crd):
             return self.sliced(crd)[0]
         if isinstance(crd, tuple) and not isinstance(self.shape, tuple) and len(crd) == 1:
             crd = crd[0]
-        value = crd2idx(crd, self.shape, self.stride)
-        return coordinate_of(value, leaves(self.stride)) if self.has_coordinates else value
+        return self._value(crd)
+
+    def _value(self, crd: Any) -> Any:
+        """The offset, or with basis strides the coordinate, that a coordinate is mapped to; None counts as 0."""
+        if not self.has_coordinates:
+            return crd2idx(crd, self.shape, self.stride)
+        try:
+            return coordinate_of(crd2idx(crd, self.shape, self.stride), leaves(self.stride))
+        except LayoutError as fault:
+            raise LayoutError(f"{self}: {fault}") from None
 
     def sliced(self, crd: Any) -> tuple[Layout, Any]:
         """The layout of the modes paired with None, and the offset that the fixed modes add."""
@@ -111,10 +125,7 @@ class Layout(Value):
         kept_shape, kept_stride = slice_(crd, self.shape), slice_(crd, self.stride)
         if kept_shape == ():
             raise LayoutError(f"coordinate {crd} of {self} leaves no mode open: call the layout for its offset")
-        offset = crd2idx(crd, self.shape, self.stride)
-        if self.has_coordinates:
-            offset = coordinate_of(offset, leaves(self.stride))
-        return Layout(kept_shape, kept_stride), offset
+        return Layout(kept_shape, kept_stride), self._value(crd)
 
     def bind(self, values: Mapping[Any, Any]) -> Layout:
         """The layout with sizes given: values by symbol, or by a symbol's name.
@@ -214,6 +225,18 @@ def _as_stride(leaf: Any) -> Any:
     return leaf if isinstance(leaf, Expr) else as_int_tuple(leaf, "stride")
 
 
+def _require_coordinate(crd: Any, layout: Layout) -> None:
+    """Refuses what is no coordinate: integers, expressions, arrays of integers and tuples of them are."""
+    if type(crd) is int or crd is None or isinstance(crd, Expr):
+        return
+    if isinstance(crd, tuple):
+        for part in crd:
+            _require_coordinate(part, layout)
+        return
+    if not (crd.dtype.kind in "iu" if isinstance(crd, np.ndarray) else hasattr(crd, "__index__")):
+        raise LayoutError(f"coordinate {written(crd, 80)} of {layout}: integers are coordinates, and tuples of them")
+
+
 def _plain(e: Any) -> Any:
     """An expression that is a number, as an int."""
     return e.value if isinstance(e, Const) else e
@@ -243,17 +266,18 @@ def make_layout(*parts: Any) -> Layout:
     >>> make_layout(Layout(4, 2), Layout((2, 4), (1, 8)))
     Layout((4, (2, 4)), (2, (1, 8)))
     """
+    given = parts
     if len(parts) == 1 and not isinstance(parts[0], Layout):
         if _is_int_tuple(parts[0]):
             return Layout(parts[0])
-        if not isinstance(parts[0], Iterable):
+        if not isinstance(parts[0], Iterable) or isinstance(parts[0], str | bytes):
             raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {parts[0]!r}")
         parts = tuple(parts[0])
     elif len(parts) == 2 and _is_int_tuple(parts[0]):
         return Layout(*parts)
     for part in parts:
         if not isinstance(part, Layout):
-            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {part!r}")
+            raise LayoutError(f"make_layout takes a shape, a shape and a stride, or layouts; got {written(given, 80)}")
     return Layout(tuple(p.shape for p in parts), tuple(p.stride for p in parts))
 
 

@@ -61,8 +61,9 @@ class _Reader:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
     def fail(self, what: str) -> ParseError:
-        position = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
-        return ParseError(what, self.text, position)
+        if self.at >= len(self.tokens):
+            return ParseError(f"{what}; the text ends here", self.text, len(self.text))
+        return ParseError(what, self.text, self.tokens[self.at][1])
 
     def take(self, token: str) -> None:
         if self.peek() != token:

@@ -6,6 +6,7 @@ rearranged.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -22,11 +23,15 @@ Operation = TypeVar("Operation", bound=Callable[..., Any])
 def inside_composed(operation: Operation) -> Operation:
     """Lets an operation on layouts act on the inner layout of a swizzled or offset one: f(S o L) = S o f(L)."""
 
+    name = next(iter(inspect.signature(operation).parameters))
+
     @wraps(operation)
-    def extended(layout: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(layout, ComposedLayout):
-            return layout.with_layout(extended(layout.layout, *args, **options))
-        return operation(layout, *args, **options)
+    def extended(*args: Any, **options: Any) -> Any:
+        if name in options:
+            args = (options.pop(name), *args)
+        if args and isinstance(args[0], ComposedLayout):
+            return args[0].with_layout(extended(args[0].layout, *args[1:], **options))
+        return operation(*args, **options)
 
     return cast(Operation, extended)
 

@@ -54,10 +54,10 @@ class Mma:
         trace("mma").emit("mma", operands, {"atom": self.atom, "skip": skip or None})
 
     def gemm(self, acc: Tensor, a: Tensor, b: Tensor) -> None:
-        """acc += a * b^T, with a (M, K) and b (N, K) in shared memory: CK's blockwise_gemm. It stands for
+        """acc += a * b^T, with a (M, K) and b (N, K) in shared memory: CK's blockwise_gemm.
 
-        `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. A factor with
-        three dimensions is (K0, M, K1), and seen as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
+        It stands for `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. A
+        factor with three dimensions is (K0, M, K1), and seen as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
         """
         a, b = (t.merge((1,), (0, 2)) if len(t.shape) == 3 else t for t in (a, b))
         fa, fb = self.a(*a.shape), self.b(*b.shape[::-1])

@@ -65,7 +65,9 @@ class _Checker:
         if not roles:
             total = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
         if self.machine is not None and total > self.machine.waves:
-            raise ProgramError(f"{total} waves; a workgroup of {self.machine.name} has at most {self.machine.waves}")
+            shares = ", ".join(f"{op.attrs['name']} {op.attrs['waves']}" for op in roles)
+            said = f"{total} waves{f' ({shares})' if roles else ''}"
+            raise ProgramError(f"{said}; a workgroup of {self.machine.name} has at most {self.machine.waves}")
         for op, role, waves in self._walk(self.program.body, "", total):
             try:
                 self._check(op, role, waves, names)

@@ -20,6 +20,8 @@ from tilewright.compiler.kernels import EXECUTOR
 from tilewright.compiler.symbols import known_names
 from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
 from tilewright.ir import dtypes
+from tilewright.limits import written
+from tilewright.signatures import checked
 from tilewright.targets.registry import is_native
 from tilewright.wave.constraints import (
     GenericDot,
@@ -68,6 +70,8 @@ class WaveCompileOptions:
     """Wave's options: `subs` binds symbols, `dynamic_symbols` are read from shapes; the rest says nothing here."""
 
     def __init__(self, subs: Mapping[Any, Any] | None = None, **options: Any):
+        if subs is not None and not isinstance(subs, Mapping):
+            raise ArgumentError(f"WaveCompileOptions: subs={written(subs, 80)} is no dictionary of symbols and values")
         self.subs: dict[Any, Any] = dict(subs or {})
         self.dynamic_symbols: Sequence[Any] = options.pop("dynamic_symbols", ())
         self._set: dict[str, Any] = {}
@@ -114,6 +118,10 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
     `options.target` may be one of ours: "cpu", "cpu:NAME" or "executor", which is the default here, since it runs
     all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored, and give the default.
     """
+    if not isinstance(options, WaveCompileOptions):
+        raise ArgumentError(f"wave_compile: options={written(options, 80)} are no WaveCompileOptions")
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(f"wave_compile: kernel={written(kernel, 80)} is no kernel, a function under @tkw.wave()")
     if options.compile_to_asm:
         raise OutOfScope(
             "compile_to_asm: there is no AMD assembly here; text('asm') of a native executable is the CPU's"
@@ -158,6 +166,10 @@ def ceildiv(a: int, b: int) -> int:
 def clamp(x: int, min_val: int, max_val: int) -> int:
     """X kept between two limits."""
     return max(min_val, min(max_val, x))
+
+
+_NUMBERS = {"int": (lambda x: isinstance(x, int | Expr) or hasattr(x, "__index__"), "an integer")}
+ceildiv, clamp = checked(ceildiv, _NUMBERS), checked(clamp, _NUMBERS)
 
 
 def run_test(function: Callable[[], None]) -> Callable[[], None]:
@@ -320,7 +332,7 @@ __all__ = [
     "wave_compile",
     "wave_dtype_to_torch",
 ]
-__all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_"))]
+__all__ += [name for name in globals() if name.startswith(("device_", "get_", "to_")) and name not in __all__]
 
 # Wave's kernels also reach these names as tkw.utils.general_utils.ceildiv and the like
 _here = sys.modules[__name__]

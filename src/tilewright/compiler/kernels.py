@@ -38,6 +38,7 @@ from tilewright.ir.printer import program_text
 from tilewright.ir.tile import TILE, loose, parse_tile
 from tilewright.ir.verifier import verify
 from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, WORKGROUPS, AddressSpace
+from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, signature_of
 from tilewright.targets.registry import CPU, check_target, is_native
@@ -124,7 +125,8 @@ def compile(
             raise ArgumentError(f"{options} are for tile kernels; a block kernel says how itself")
         return compile_block(kernel, symbols, target=target, workers=workers, seed=0 if seed is None else seed)
     if workers is not None or seed is not None:
-        raise ArgumentError("workers= and seed= are for block kernels; leave them out")
+        said = f"workers={written(workers)}, seed={written(seed)}"
+        raise ArgumentError(f"{said}: these are for block kernels; leave them out")
     check_target(target, (EXECUTOR,))
     if plan is not None and not is_native(target):
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
@@ -402,6 +404,8 @@ class Executable:
 
     def __call__(self, *args: Any, debug_logs: dict[str, Any] | None = None, **named: Any) -> Any:
         """Runs the kernel; `debug_logs` receives what tkw.debug_log keeps, as `logs[label]["value"]`."""
+        if debug_logs is not None and not isinstance(debug_logs, dict):
+            raise ArgumentError(f"{self.name}: debug_logs={written(debug_logs, 80)} is no dictionary to receive logs")
         try:
             made = self._run(self._arranged(args, named), debug_logs)
         except ProgramError as fault:

@@ -118,8 +118,15 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
             that = _mapped(record, images)["that"]
             if isinstance(that, Const):
                 if not that.value:
-                    given = ", ".join(f"{s.name} = {e}" for s, e in bound.items() if _mentions(record, s))
-                    raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}; here {given}")
+                    lets = [s for s in record.attrs["that"].symbols if s.definition is not None]
+                    told = [
+                        *((s, e) for s, e in bound.items() if _mentions(record, s)),
+                        *((s, images(s)) for s in lets),
+                    ]
+                    given = ", ".join(f"{s.name} = {e}" for s, e in told)
+                    here = f"; here {given}" if given else ", which never holds"
+                    where = f"\n{record.loc.pointing()}" if record.loc else ""
+                    raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}{here}{where}")
                 continue
         if record.name == "param":
             mine = tuple(p for p in record.attrs["parameters"] if p in opened)

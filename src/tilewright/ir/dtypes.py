@@ -180,7 +180,7 @@ def element_type(given: Any, what: str = "") -> DType:
     if found is None:
         value = written(given, 60)
         where = f"{what}={value}: " if what else ""
-        name = shown(given, 60) if isinstance(given, str) else value
+        name = shown(given, 60) if isinstance(given, str) and given else value
         raise DtypeMismatch(
             f"{where}there is no element type {name}; there are {', '.join(ALL)}, and numpy's dtypes for them",
             author_location(),

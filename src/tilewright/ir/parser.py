@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_text import parse_expr
-from tilewright.errors import LimitExceeded, ParseError, ProgramError
+from tilewright.errors import ExpressionError, LimitExceeded, ParseError, ProgramError
 from tilewright.ir.attrs import LASTING, kind_of, split
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
@@ -69,6 +69,8 @@ class Reader:
     def fail(self, what: str, at: int | None = None) -> ParseError:
         """The error to raise, with the line and a caret at the place."""
         at = self.at if at is None else at
+        if not self.text[at:].strip():  # what is missing stands after the last line that says something
+            at, what = len(self.text.rstrip()), f"{what}; the text ends here"
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
         line = self.text[start : len(self.text) if end < 0 else end]
@@ -176,15 +178,25 @@ class Reader:
 
     def enclosed(self, close: str) -> str:
         """The text up to the closing bracket, which is read too; brackets inside may nest."""
-        depth, start = 0, self.at
+        opened: list[int] = []
+        start = self.at
         while self.at < len(self.text):
             c = self.text[self.at]
-            if depth == 0 and c == close:
+            if not opened and c == close:
                 self.at += 1
                 return self.text[start : self.at - 1]
-            depth += (c in "([{") - (c in ")]}")
+            if c in "([{":
+                opened.append(self.at)
+            elif c in ")]}" and opened and self.text[opened[-1]] + c not in ("()", "[]", "{}"):
+                break
+            elif c in ")]}" and opened:
+                opened.pop()
             self.at += 1
-        raise self.fail(f"no {close!r} closes this", start)
+        inside = ""
+        if opened:
+            line = self.text.count("\n", 0, opened[-1]) + 1
+            inside = f"; {self.text[opened[-1]]!r} in line {line} is not closed either"
+        raise self.fail(f"no {close!r} closes this{inside}", start)
 
     # -- parts --------------------------------------------------------------------------------------
 
@@ -320,7 +332,7 @@ class Reader:
                     self.at = start
                     records.append(self.notated(spec, level))
                 else:
-                    records.append(Op(spec, (), self.attributes(spec)))
+                    records.append(Op(spec, (), self.attributes(spec), loc=TextLocation(self.text, start)))
             else:
                 raise self.fail(f"there is no record {word}; there are {', '.join(level.records) or 'none'}", start)
         after = self.at
@@ -409,13 +421,14 @@ class Reader:
             if len(types) != len(results):
                 raise self.fail(f"{len(results)} results, but {len(types)} types")
         values = [self.define(name, t, at) for (name, at), t in zip(results, types, strict=True)]
-        return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks))
+        return Op(spec, tuple(operands), attrs, tuple(values), tuple(blocks), TextLocation(self.text, start))
 
     def notated(self, spec: OpSpec, level: Level) -> Op:
         """An operation in its own notation; result types follow from the rest."""
         assert spec.notation is not None
         self.skip()
-        op = Op(spec, (), {}, loc=TextLocation(self.text, self.at))
+        start = self.at
+        op = Op(spec, (), {}, loc=TextLocation(self.text, start))
         symbols = self.symbols
         operands: list[Value] = []
         blocks: list[Block] = []
@@ -452,6 +465,8 @@ class Reader:
             read(pieces(spec.notation))
         except ProgramError as fault:
             raise fault if fault.location is not None else type(fault)(fault.what, op.loc) from None
+        except ExpressionError as fault:
+            raise self.fail(str(fault), start) from None
         if not spec.keeps:
             self.values = values
         if not any(kind.rstrip("?") in LASTING for kind in spec.attrs.values()) and not spec.keeps:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Const, Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType, Value
@@ -234,7 +234,16 @@ def _self_index(op: Op) -> tuple[Any, ...]:
 
 
 def _scalar(op: Op) -> tuple[Any, ...]:
+    _require_number(op, op.attrs["dtype"])
     return (TileType(op.attrs["dtype"]),)
+
+
+def _require_number(op: Op, dtype: dtypes.DType) -> None:
+    """That a number is one of the element type's: integers wrap when they are computed, not when they are written."""
+    value = op.attrs["value"]
+    number = value.value if isinstance(value, Const) else value
+    if isinstance(number, int | float):
+        dtype.require(number)
 
 
 def _apply(op: Op) -> tuple[Any, ...]:
@@ -302,6 +311,7 @@ def _nothing(op: Op) -> tuple[Any, ...]:
 def _check_fill(op: Op) -> None:
     if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
         raise ProgramError("fill makes one register tile")
+    _require_number(op, op.results[0].type.dtype)
 
 
 def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value, ...]) -> None:

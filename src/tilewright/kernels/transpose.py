@@ -24,7 +24,7 @@ def transpose(axes: Sequence[int] = (1, 0), dtype: DTypeLike = "f32") -> tkw.Ker
            [3, 6]], dtype=int8)
     """
     if not axes or sorted(axes) != list(range(len(axes))):
-        raise ArgumentError(f"axes={tuple(axes)}: give each of 0, 1, ... once")
+        raise ArgumentError(f"axes={axes!r}: give each of 0, 1, ... once")
     of_data = element_type(dtype)
     dims = tuple(symbol(f"D{i}", 0) for i in range(len(axes)))
     X: Any = tkl.Memory[(*dims, GLOBAL, of_data)]

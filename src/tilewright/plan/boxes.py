@@ -246,14 +246,13 @@ def _widths_of_products(
 ) -> dict[Expr, int]:
     """Widths where there are products: the widest for which there are enough tasks and values fit the second cache.
 
-    Dimensions that some product lacks stay whole, if the others give enough tasks: it would be done twice. Those that
+    Dimensions that some product lacks stay whole, if there are others: it would be done twice. Those that
     both factors and the sum have (a batch) are cut first, and as far as tasks are not too small. A width need not
     divide its dimension, but keeps the digits of flat indices whole where it can.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     shared = [d for d in dims if all(d in _space(op) for op in products)]
-    if prod(map(size, shared)) >= room.product_tasks:
-        dims = tuple(shared)
+    dims = tuple(shared) or dims
     batch = [d for d in dims if all(d in v.type.dims for op in products for v in op.operands)]
     values = [  # those that are held: a read that stays in bounds is not
         v.type.dims
@@ -276,7 +275,7 @@ def _widths_of_products(
         for width in _choices(size(d), _radices(program, d, size)):
             if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
                 break
-            if d not in batch and width < ROWS and tasks(widths) >= room.product_tasks // 2:
+            if d not in batch and width < ROWS:
                 break
             widths[d] = width
     return widths

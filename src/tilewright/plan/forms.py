@@ -363,7 +363,8 @@ def _same(plan: Plan, singles: list[Symbol], axes: dict[str, tuple[Symbol, ...]]
         raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
     for name in (d.name for d in singles):
         if plan.axis(name).cuts != (Cut("task", 1),):
-            raise ArgumentError(f"plan: axis {name} is cut `task 1`: each of its numbers is a task of its own")
+            cuts = ", ".join(map(str, plan.axis(name).cuts)) or "whole"
+            raise ArgumentError(f"plan: axis {name}: {cuts}: here it takes `task 1`, each of its numbers a task")
 
 
 def _shape(axis: Axis, atom: int, within_lines: bool = False) -> tuple[Cut, Cut]:

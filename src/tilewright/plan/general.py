@@ -179,8 +179,11 @@ def plan_general(
         for said, done in zip(wanted.lines(), plan.lines(), strict=False):
             if said != done:
                 raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
-        if len(wanted.lines()) != len(plan.lines()):
-            raise ArgumentError(f"plan: it says {len(wanted.lines())} things; here it takes {len(plan.lines())}")
+        lines, mine = wanted.lines(), plan.lines()
+        if len(lines) < len(mine):
+            raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
+        if len(lines) > len(mine):
+            raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
     cycles, bound = _predict(program, sizes, size, machine, widths)
     return GeneralChoice(
         machine,
@@ -315,7 +318,7 @@ def _predict(
             known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
             moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
     rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
-    tasks = prod(size(d) // w for d, w in widths.items())
+    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     return max(work * share, moved / rate * share) + limits.launch_cycles, bound

@@ -7,22 +7,25 @@ least is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program
 from tilewright.ir.dtypes import DType
-from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
+from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
 from tilewright.plan.plan import Multiplied
 
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
 """Vectors of N that a block of sums has, at most."""
+FRAGMENTS = (1, 2, 3, 4)
+"""Fragments of M, and of N, that a block of sums has."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,20 @@ class Microkernel:
     columns: int
 
     @property
-    def opaque(self) -> bool:
-        """Whether factors and sums lie in tile registers."""
-        return isinstance(self.atom.c, OpaqueOperand)
+    def slab(self) -> int | None:
+        """Of an atom that reads its factors from shared memory: how many of K lie in a row there; None: it does not."""
+        return _slab(self.atom)
+
+    @property
+    def whole(self) -> bool:
+        """Whether factors go to registers first: tiles, or fragments that lanes share; by vectors they do not."""
+        return self.atom.shape[0] > 1
 
     @property
     def group(self) -> int:
         """Neighbours along K that lie side by side in B, for each of N."""
         m, _, k = self.atom.shape
-        return k // m if self.opaque else k
+        return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
     def __str__(self) -> str:
         return f"{self.atom.name}, block {self.rows}x{self.columns}"
@@ -103,8 +111,13 @@ def names_of(program: Program) -> dict[str, Op]:
     return {f"mma{n + 1 if n else ''}": op for n, op in enumerate(found)}
 
 
-def products_of(program: Program, machine: Machine, width: Callable[[Expr], int]) -> dict[Op, Microkernel | None]:
-    """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops."""
+def products_of(
+    program: Program, machine: Machine, width: Callable[[Expr], int], lanes: int | None = None
+) -> dict[Op, Microkernel | None]:
+    """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops.
+
+    All are done by as many lanes: those of one wave, where no wider atom does for all of them.
+    """
     found: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
         a, b, c = (v.type.dims for v in op.operands)
@@ -113,7 +126,13 @@ def products_of(program: Program, machine: Machine, width: Callable[[Expr], int]
             found[op] = None
         else:
             sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
-            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes)
+            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes, lanes)
+    if (
+        machine.lanes is not None
+        and lanes is None
+        and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1
+    ):
+        return products_of(program, machine, width, machine.lanes)
     return found
 
 
@@ -165,23 +184,31 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
 
 def atoms_for(machine: Machine, a: DType, b: DType, c: DType) -> list[MultiplyAtom]:
     """The atoms that take a product's types, as they are or converted without loss to the type of its sum."""
-    same = [x for x in _by_rows(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
+    same = [x for x in _taken(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
-    return [x for x in _by_rows(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
+    return [x for x in _taken(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
 
 
-def _by_rows(machine: Machine) -> Iterator[MultiplyAtom]:
-    """Atoms whose operands are vectors or tiles: a row of A at a time, or matrices in registers of their own."""
+def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
+    """Atoms whose operands are all in registers (a row of A and vectors of B, tiles, fragments), or whose factors are
+    read from shared memory, K fastest."""
     for x in machine.multiply.values():
-        if isinstance(x.c, OpaqueOperand) or (isinstance(x.c, RegisterOperand) and x.shape[0] == 1):
+        if all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c)) or _slab(x) is not None:
             yield x
 
 
-def microkernel(machine: Machine, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
-    """The microkernel that takes least time for a product of M x N x K; None where no atom takes its types."""
+def microkernel(
+    machine: Machine, types: tuple[DType, DType, DType], sizes: tuple[int, int, int], lanes: int | None = None
+) -> Microkernel | None:
+    """The microkernel that takes least time for a product of M x N x K, by so many lanes; None where no atom takes its
+    types.
+    """
     found = {
-        each: cycles(machine, each, sizes) for atom in atoms_for(machine, *types) for each in _blocks(machine, atom)
+        each: cycles(machine, each, sizes)
+        for atom in atoms_for(machine, *types)
+        for each in _blocks(machine, atom)
+        if machine.lanes is None or lanes in (None, atom.c.lanes)
     }
     m, n, _ = sizes
 
@@ -192,6 +219,22 @@ def microkernel(machine: Machine, types: tuple[DType, DType, DType], sizes: tupl
     return min(found, key=good) if found else None
 
 
+def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
+    """The waves of a workgroup whose products these are: as many as the widest atom takes."""
+    lanes = [how.atom.c.lanes for how in products if how is not None]
+    return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
+
+
+def _slab(atom: MultiplyAtom) -> int | None:
+    """How many of K lie side by side where an atom reads both its factors from memory, K fastest."""
+    if not isinstance(atom.a, MemoryOperand) or not isinstance(atom.b, MemoryOperand):
+        return None
+    a, b = (x.layout.layout if isinstance(x.layout, ComposedLayout) else x.layout for x in (atom.a, atom.b))
+    if a(0, 1) != 1 or b(1, 0) != 1 or a(1, 0) != b(0, 1):
+        return None
+    return int(a(1, 0))
+
+
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """The blocks that registers hold, for every width the one with most rows, and with fewer."""
     m, n, _ = atom.shape
@@ -200,6 +243,16 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
         for a in range(1, most):
             for b in range(1, most):
                 if tiles.registers(a, b) <= most:
+                    yield Microkernel(atom, a * m, b * n)
+        return
+    if _slab(atom) is not None:
+        yield Microkernel(atom, m, n)
+        return
+    if m > 1:  # a lane has so many values of each
+        each = [operand.values for operand in (atom.a, atom.b, atom.c) if isinstance(operand, RegisterOperand)]
+        for a in FRAGMENTS:
+            for b in FRAGMENTS:
+                if a * each[0] + b * each[1] + a * b * each[2] <= machine.limits.registers:
                     yield Microkernel(atom, a * m, b * n)
         return
     for wide in range(1, MOST_VECTORS + 1):
@@ -234,7 +287,7 @@ def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k
     m, n, depth = how.atom.shape
     down, across, steps = rows // m, columns // n, ceil(k / depth)
     limits = machine.limits
-    if how.opaque:
+    if how.whole:
         fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
         return steps * fed + 2 * down * across * m * limits.load_cycles
     loads = rows / how.atom.picks + across

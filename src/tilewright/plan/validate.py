@@ -64,7 +64,8 @@ def _of_shape(c: Contraction, form: TileForm | VectorForm) -> str | None:
     if sorted(s.digit for s in others) != sorted(t.name for t in c.depth[:-1]) or any(s.size != 1 for s in others):
         return f"every digit of the depth before {last.name} is cut once, by 1"
     if not mine or mine[-1] != chunk:
-        return f"the last cut of {last.name} leaves what the atom takes, {chunk}"
+        said = ", ".join(map(str, mine)) or "nothing"
+        return f"the cuts of {last.name} leave {said}; the last leaves what the atom takes, {chunk}"
     deep = up(size(last), chunk)
     if len(mine) > 2 or (len(mine) == 2 and (mine[0] % chunk or deep % mine[0])):
         return f"steps of {mine[0]} do not divide the {deep} of {last.name} into whole products of {chunk}"

@@ -27,6 +27,7 @@ from tilewright.problems.dtypes import dtype
 from tilewright.problems.matmul import MatmulProblem, parse_matmul
 
 Problem = ConvProblem | MatmulProblem
+"""A convolution or a matrix product."""
 
 DIRECTIONS = ("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB")
 

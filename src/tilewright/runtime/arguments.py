@@ -35,7 +35,7 @@ class Arguments:
         self.form = Form(given)
         self.values: dict[Value, Any] = {}
         for value, argument in zip(program.args, given, strict=True):
-            if argument is not None:
+            if argument is not None or value not in outputs:
                 self.values[value] = self._checked(value, argument)
         self.symbols = self._symbols(known)
         for value, argument in zip(program.args, given, strict=True):
@@ -58,7 +58,7 @@ class Arguments:
     def finish_logs(self, logs: dict[str, Any]) -> None:
         """Logged values in the form of the arguments: torch tensors where these are."""
         for entry in logs.values():
-            if isinstance(entry["value"], np.ndarray):
+            if isinstance(entry, dict) and isinstance(entry.get("value"), np.ndarray):
                 entry["value"] = self.form.of(entry["value"])
 
     def finish(self) -> Any:

@@ -79,12 +79,16 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def store(key: str, payload: bytes) -> None:
-    """Keeps an entry; a disk that is full or read-only is no reason to fail."""
+    """Keeps an entry; a disk that is full or read-only is no reason to fail, nor a folder that cannot be made."""
     folder = _usable(environment.cache_folder(), key)
     if folder is None:
         return
     try:
         claim(folder)
+    except OSError as fault:
+        warn_once(f"{folder} cannot be made or written: {fault.strerror}; TILEWRIGHT_CACHE_DIR names another, or `off`")
+        return
+    try:
         place = folder / key[:2]
         place.mkdir(mode=0o700, exist_ok=True)
         replace_file(place / key, _MARK + hashlib.sha256(payload).digest() + payload)

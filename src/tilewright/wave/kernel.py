@@ -18,6 +18,7 @@ from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
+from tilewright.limits import written
 from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
 
@@ -162,7 +163,9 @@ def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[
 
     if callable(constraints):
         raise ProgramError(
-            "@tkw.wave is written with parentheses: @tkw.wave() or @tkw.wave(constraints)", author_location()
+            f"@tkw.wave is written with parentheses, @tkw.wave() or @tkw.wave(constraints); it was given "
+            f"{getattr(constraints, '__name__', written(constraints, 80))}",
+            author_location(),
         )
     if constraints is not None and not isinstance(constraints, list | tuple):
         raise ProgramError(f"wave: {constraints!r} is no list of constraints", author_location())

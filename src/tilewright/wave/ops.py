@@ -18,6 +18,7 @@ from tilewright.ir.location import author_location
 from tilewright.ir.tile import BINARY, COMPARISONS, UNARY_ANY, UNARY_FLOAT, dims_text
 from tilewright.lang.mapping import IndexMapping
 from tilewright.lang.types import Register
+from tilewright.limits import written
 from tilewright.wave.tracer import Tile, dim_of, dims_of, operand, refuse_threads, require_call, tile_of, tracer
 
 # -- control flow ---------------------------------------------------------------------------------------
@@ -107,7 +108,10 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
 
         def ends(returned: Any) -> None:
             if otherwise:
-                trace.emit("yield", _returned(returned, len(otherwise), "conditional"))
+                trace.emit(
+                    "yield",
+                    _returned(returned, len(otherwise), f"conditional(..., else_return={written(otherwise, 80)})"),
+                )
 
         block = trace.body(body, [], ends)
         operands += [tile_of(x, "conditional") for x in otherwise]
@@ -240,11 +244,13 @@ def softsign(
     src: Any, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None, tag: str | None = None
 ) -> Tile:
     """X / (1 + |x| / cap); the cap is `logit_cap`, divided by the root of `head_dim` with `apply_scaling`."""
-    if apply_scaling and not head_dim:
-        raise DtypeMismatch("softsign: apply_scaling needs head_dim", author_location())
-    for name, number in (("logit_cap", logit_cap), ("head_dim", head_dim or 1)):
+    if type(apply_scaling) is not bool:
+        raise DtypeMismatch(f"softsign: apply_scaling={written(apply_scaling, 80)}: True or False", author_location())
+    if apply_scaling and head_dim is None:
+        raise DtypeMismatch("softsign: apply_scaling=True needs head_dim", author_location())
+    for name, number in (("logit_cap", logit_cap), ("head_dim", 1 if head_dim is None else head_dim)):
         if not isinstance(number, int | float) or not number > 0:
-            raise DtypeMismatch(f"softsign: {name}={number!r}: a number above 0", author_location())
+            raise DtypeMismatch(f"softsign: {name}={written(number, 80)}: a number above 0", author_location())
     cap = logit_cap * (head_dim or 1) ** -0.5 if apply_scaling else logit_cap
     tile = Tile(tile_of(src, "softsign"))
     quotient: Tile = tile / (abs(tile) * (1.0 / cap) + 1.0)

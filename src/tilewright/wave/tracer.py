@@ -263,7 +263,8 @@ class Tile:
         raise PythonControlFlow("a tile has no length while the kernel is traced", author_location())
 
     def __getitem__(self, place: Any) -> Any:
-        raise PythonControlFlow("a tile has no Python elements; tkw.extract(tile, place) takes one", author_location())
+        what = f"[{written(place, 80)}]: a tile has no Python elements; tkw.extract(tile, place) takes one"
+        raise PythonControlFlow(what, author_location())
 
     def __repr__(self) -> str:
         return f"<tile {self.value.name or ''}: {self.type}>"

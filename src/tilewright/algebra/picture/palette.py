@@ -6,6 +6,8 @@ hues (near those of Okabe and Ito, which colour-blind people can tell apart), in
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _RAMP = ("#677ac8", "#5191d4", "#36a8d6", "#24bcd0", "#3ecec4", "#6cddb3", "#9de7a2", "#ceee95", "#fcf391")
 
 _HUES = (  # each from its plain colour to its furthest shade
@@ -21,6 +23,7 @@ _HUES = (  # each from its plain colour to its furthest shade
 _THREAD_SHADES = 4
 
 
+@lru_cache(maxsize=4096)  # a picture has many cells of few colours
 def ramp(position: float) -> str:
     """The colour at a position from 0 (blue) to 1 (light yellow).
 
@@ -53,6 +56,7 @@ def bank_colour(bank: int, banks: int) -> str:
     return _mix(*_HUES[bank // sharing], shade)
 
 
+@lru_cache(maxsize=4096)
 def text_colour(fill: str) -> str:
     """Black or white, whichever is easier to read on this colour; the contrast is never below 4.5.
 

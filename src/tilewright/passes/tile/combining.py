@@ -301,6 +301,8 @@ def room_for_sums(
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
     """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
     a, b, c = (v.type.dims for v in op.operands)
+    if not all(low.is_known(d) for d in (*a, *b, *c)):
+        return None
     axes = axes_of(a, b, c, lambda d: low.part(d)[1])
     if isinstance(axes, str):
         return None

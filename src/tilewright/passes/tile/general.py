@@ -40,7 +40,7 @@ from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, 
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, microkernel
+from tilewright.plan.microkernel import Microkernel, microkernel, waves_of
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -156,7 +156,8 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.w = Writer()
+        self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
+        self.w = Writer(None if machine is None or machine.lanes is None else self.waves * machine.lanes)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -238,6 +239,8 @@ class Lowering:
             self._faults.type = kind
             args.append(self._faults)
         made = Program(BLOCK, self.program.name, tuple(args), body)
+        if self.waves > 1:
+            made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs)
 
@@ -411,6 +414,12 @@ class Lowering:
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
         return low, size.value
 
+    def is_known(self, dim: Expr) -> bool:
+        """Whether the current part of a dimension has a width before the program runs."""
+        if dim in self.walking or dim in self.parts:
+            return True
+        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
+
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
@@ -503,10 +512,14 @@ class Lowering:
         return self.held(tensor, dims, parts)
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
-        """Makes a tensor over these parts hold what the formula computes."""
-        dims = self.sums.get(tensor, dims)
-        over = self.w.axes([parts[d][1] for d in dims])
-        self.w.map(tensor, over, formula, self.images(dims, parts, over))
+        """Makes a tensor over these parts hold what the formula computes.
+
+        Sums in registers have two dimensions; the others are one coordinate wide.
+        """
+        axes = self.sums.get(tensor, dims)
+        over = self.w.axes([parts[d][1] for d in axes])
+        single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
+        self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""

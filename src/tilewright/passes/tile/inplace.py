@@ -37,7 +37,7 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     types = types_of(user, axes.swapped)
     sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
     how = low.microkernel(user, types, sizes)
-    return how is not None and not how.opaque and how.group == 1 and types[0] is how.atom.a.dtype
+    return how is not None and not how.whole and how.group == 1 and types[0] is how.atom.a.dtype
 
 
 def slides(low: Lowering, dim: Expr) -> bool:

@@ -120,7 +120,9 @@ def pack_before(
 
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
-    """Whether tasks or loops go over something that B does not depend on."""
+    """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
+    if low.machine is not None and low.machine.spaces["shared"].bytes is not None:
+        return True
     moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
 
@@ -132,7 +134,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     dtype = order.how.atom.b.dtype
     given = Value(kind, source.name)
     target = Value(TensorType("global", dtype, extents, role="out"), name)
-    w = Writer()
+    w = Writer(None if low.machine is None else low.machine.lanes)  # one wave
     for taken in (source.name or "argument", name):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.outer))]

@@ -19,11 +19,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
+from tilewright.machine import MemoryOperand
 from tilewright.passes.places import linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import Order, pack_before, pack_here
@@ -81,19 +83,23 @@ class Product:
         """All of it."""
         how, axes = self.how, self.axes
         m, n, _ = how.atom.shape
-        left, right = self.left(a), self.right(b)
+        if how.slab is not None:
+            left: Operand = Staged.of(self, a, axes.m)
+            right: Operand = Staged.of(self, b, axes.n)
+        else:
+            left, right = self.left(a), self.right(b)
         with ExitStack() as loops:
             for d in axes.around:
                 self.at[d] = loops.enter_context(self.w.loop(f"o_{_word(d)}", self.width(d)))
             for across in spans(self.width(axes.n), how.columns, n):
                 for down in spans(self.width(axes.m), how.rows, m):
-                    with self.over("f", across) as f, self.over("m", down) as i:
+                    with self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
 
     @contextmanager
-    def over(self, name: str, span: Span) -> Iterator[Expr]:
-        """A loop over blocks; gives where a block starts."""
-        with self.w.loop(name, span.count) as number:
+    def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
+        """A loop over blocks; gives where a block starts. The first and the last may be written apart."""
+        with self.w.loop(name, span.count, peel=(1, 1) if apart and span.count > 1 else None) as number:
             yield span.first + span.size * number
 
     # -- factors ------------------------------------------------------------------------------------------
@@ -193,7 +199,13 @@ class Product:
         w, how = self.w, self.how
         depth = how.atom.shape[2]
         chunks = -(-self.width(self.axes.k) // depth)
-        if how.opaque:
+        if how.slab is not None:
+            with w.loop("e", -(-self.width(self.axes.k) // how.slab)) as e:
+                a = left.rows(down.size, how.slab, row, how.slab * e)
+                b = right.columns(how.slab, across.size, how.slab * e, column)
+                w.emit("mma", (sums, a, b), atom=how.atom.name)
+            return
+        if how.whole:
             a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
             b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
             with w.loop("e", chunks) as e:
@@ -325,6 +337,53 @@ class Packed(Operand):
         first = [self.starts[d] + p.at[d] for d in self.outer]
         at = (*first, *self.order.places(k + e, column, j))
         return p.w.view(self.tensor, (e, j), [(x, False) for x in at])
+
+
+@dataclass
+class Staged(Operand):
+    """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
+
+    source: Value
+    """A view of the current part: [outer][M or N][K]."""
+    outer: list[Expr]
+    dim: Expr | None
+    held: Value
+    """Where a step lies: [M or N][K]."""
+
+    @classmethod
+    def of(cls, product: Product, tile: Tile, dim: Expr | None) -> Staged:
+        """A factor, whose rows or columns lie along a dimension."""
+        wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
+        made, there = product.low.load_of(tile, wanted.dtype)
+        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in made.dims]
+        dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
+        over = product.w.axes([product.width(d) for d in dims])
+        view = product.w.viewed(there, over, product.low.images(dims, product.parts, over))
+        assert isinstance(wanted, MemoryOperand)
+        swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
+        count = product.how.rows if dim is product.axes.m else product.how.columns
+        held = product.w.alloc(wanted.dtype, (count, product.how.slab or 1), "slab", swizzle)
+        return cls(product, view, outer, dim, held)
+
+    def _slab(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
+        p = self.product
+        i, c = p.w.axes((count, deep))
+        at: list[tuple[Expr, bool]] = [(p.at[d], False) for d in self.outer]
+        if self.dim is not None:
+            at.append((first + i, True))
+        view = p.w.view(self.source, (i, c), [*at, (k + c, True)])
+        p.w.emit("copy", (view, self.held), otherwise=0)
+        return self.held
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+        """A's block."""
+        return self._slab(rows, deep, row, k)
+
+    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
+        """B's block: rows of shared memory are columns of it."""
+        e, j = self.product.w.axes((deep, columns))
+        held = self._slab(columns, deep, column, k)
+        return self.product.w.view(held, (e, j), [(j, False), (e, False)])
 
 
 def _word(dim: Expr) -> str:

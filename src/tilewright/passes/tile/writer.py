@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from tilewright.algebra import Layout
+from tilewright.algebra import Layout, Swizzle
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
@@ -22,6 +22,11 @@ from tilewright.passes.tile.values import Load, loads, rewritten
 
 _AXIS = re.compile(r"i\d+")
 """The coordinates of an operation are called so: `axes`."""
+
+
+def _is_shared(value: Value) -> bool:
+    """Whether a tensor lies in memory that the threads of a workgroup share."""
+    return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
@@ -61,7 +66,10 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
 class Writer:
     """What the general path writes, through the builder that all levels share."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int | None = None) -> None:
+        """`lanes` are those of a wave, which meet after each operation on memory that they share; None: there is one
+        thread."""
+        self.lanes = lanes
         self._builder = Builder(BLOCK)
         self.blocks = self._builder.blocks
         self.loc: Any = None
@@ -89,18 +97,21 @@ class Writer:
     ) -> Op:
         """An operation at the end of the open block."""
         given = {name: value for name, value in attrs.items() if value is not None}
-        return self._builder.emit(spec_name, operands, given, blocks=blocks, loc=self.loc)
+        made = self._builder.emit(spec_name, operands, given, blocks=blocks, loc=self.loc)
+        if self.lanes is not None and spec_name not in ("view", "bitcast") and any(map(_is_shared, operands)):
+            self._builder.emit("barrier", loc=self.loc)
+        return made
 
-    def alloc(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+    def alloc(self, dtype: DType, sizes: Sequence[int], name: str, swizzle: Swizzle | None = None) -> Value:
         """Memory of the worker's own."""
-        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes))
+        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes), swizzle=swizzle)
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
 
     def register(self, dtype: DType, name: str) -> Value:
         """A single number in a register, the same for all threads."""
-        kind = RegisterType(dtype, (), Distribution(layout=Layout((1, 1), (0, 0))))
+        kind = RegisterType(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))))
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
