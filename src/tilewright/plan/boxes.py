@@ -17,6 +17,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
+from tilewright.plan.microkernel import axes_of
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -247,7 +248,8 @@ def _widths_of_products(
     """Widths where there are products: the widest for which there are enough tasks and values fit the second cache.
 
     Dimensions that some product lacks stay whole, if there are others: it would be done twice. Those that
-    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small. A width need not
+    both factors and the sum have (a batch) are cut first, and as far as tasks are not too small, then those beside the
+    blocks of sums (the lines of an image), then those along which blocks lie, which keep some rows. A width need not
     divide its dimension, but keeps the digits of flat indices whole where it can.
     """
     products = [op for op in program.walk() if op.name == "mma"]
@@ -271,14 +273,27 @@ def _widths_of_products(
     def enough(found: Mapping[Expr, int]) -> bool:
         return tasks(found) >= room.product_tasks and most(found) <= room.product_elements
 
-    for d in (*batch, *(d for d in dims if d not in batch)):
+    blocked = _blocked(products, size)
+    around = [d for d in dims if d not in batch and d not in blocked]
+    for d in (*batch, *around, *(d for d in dims if d in blocked and d not in batch)):
         for width in _choices(size(d), _radices(program, d, size)):
             if enough(widths) and (d not in batch or most(widths) <= room.elements[0]):
                 break
-            if d not in batch and width < ROWS:
+            if d in blocked and width < ROWS:
                 break
             widths[d] = width
     return widths
+
+
+def _blocked(products: list[Op], size: Size) -> set[Expr]:
+    """The dimensions along which products have blocks of sums: M and N of each."""
+    found: set[Expr] = set()
+    for op in products:
+        a, b, c = (v.type.dims for v in op.operands)
+        axes = axes_of(a, b, c, size)
+        if not isinstance(axes, str):
+            found |= {axes.n} if axes.m is None else {axes.m, axes.n}
+    return found
 
 
 def _choices(extent: int, radices: Collection[int]) -> list[int]:

@@ -214,7 +214,7 @@ def microkernel(
 
     def good(each: Microkernel) -> tuple[float, int, int]:
         """Of blocks that cost the same the largest, but none larger than there is."""
-        return found[each], -min(each.rows, m) * min(each.columns, n), each.rows * each.columns
+        return round(found[each], 3), -min(each.rows, m) * min(each.columns, n), each.rows * each.columns
 
     return min(found, key=good) if found else None
 

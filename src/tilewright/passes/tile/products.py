@@ -185,6 +185,8 @@ class Product:
     ) -> None:
         """All that is summed: the dimensions beside K, then K."""
         left.begin()
+        for d in self.axes.deep:  # where another block's loops were
+            self.at.pop(d, None)
         with ExitStack() as loops:
             for d in self.axes.deep:
                 first, end, unroll = left.limits(d)
