@@ -379,3 +379,10 @@ def test_a_map_through_what_may_lie_outside_is_refused() -> None:
     }"""
     with pytest.raises(errors.ProgramError, match="%v may lie outside its tensor; copy it first"):
         compile_text(text, target="interpreter")
+
+
+def test_a_single_number_that_is_never_written_is_named():
+    """numpy's own ValueError came out."""
+    text = "block idle(%y: out global f32 ())\n{\n  tasks t in 0..1 {\n    barrier\n  }\n}\n"
+    with pytest.raises(errors.NotWrittenFault, match=r"1 of 1 elements of %y"):
+        compile_text(text, "interpreter")(np.empty((), np.float32))

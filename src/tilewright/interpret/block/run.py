@@ -127,7 +127,7 @@ def _hand_back(arg: Value, tensor: Tensor, arrays: Mapping[str, Array]) -> None:
     places = _places(kind)
     written = tensor.buffer.initialised[places]
     if kind.role == "out" and not written.all():
-        first = tuple(int(i[0]) for i in np.nonzero(~written))
+        first = tuple(int(i) for i in np.argwhere(~written)[0])  # () of a single number
         raise NotWrittenFault(
             f"{written.size - int(written.sum())} of {written.size} elements of %{arg.name}, an output, were never "
             f"written; the first is {first}"
