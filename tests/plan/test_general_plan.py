@@ -210,3 +210,28 @@ def test_benchmark_says_how_long_a_call_takes():
     found = run.benchmark(integers((60, 48)), np.empty((48, 60), np.float32), seconds=0.01)
     assert 0 < found["shortest"] <= found["median"] < 1
     assert found["calls"] >= 1
+
+
+def test_a_constraint_on_a_loop_of_products_is_kept():
+    """The tile was left aside without a word where the loop only adds products."""
+
+    @tkw.wave([tkw.TilingConstraint(K, BM)])
+    def sums(
+        a: tkl.Memory[M, K, GLOBAL, tkl.f32],
+        b: tkl.Memory[N, K, GLOBAL, tkl.f32],
+        c: tkl.Memory[M, N, GLOBAL, tkl.f32],
+        rows: tkl.Memory[M, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+        tkw.write(tkw.max(total, dim=N), rows)
+
+    run = tilewright.compile(sums, {BM: 16}, target="cpu")
+    a, b = integers((19, 40)), integers((21, 40))
+    found, rows = run(a, b)
+    assert np.array_equal(found, a @ b.T)
+    assert np.array_equal(rows, (a @ b.T).max(1))
+    assert "axis K = (K 40): loop 16" in run.text("plan")

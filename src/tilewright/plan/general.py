@@ -107,10 +107,15 @@ def _blocks_of(
 
 
 def _tile(op: Op, extent: int, tilings: Mapping[str, int]) -> int:
-    """The tile of a loop that gives the same for all: all of the axis where it only adds products of what is read."""
+    """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
+    products of what is read.
+    """
+    stated = tilings.get(str(op.attrs["axis"]))
+    if stated is not None:
+        return stated
     if all(inner.name in ("read", "mma", "yield") for inner in op.blocks[0].ops):
         return min(extent, DEEPEST)
-    return tilings.get(str(op.attrs["axis"])) or (extent if extent <= WHOLE else CHOSEN)
+    return extent if extent <= WHOLE else CHOSEN
 
 
 def plan_general(
@@ -136,12 +141,7 @@ def plan_general(
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = boxes(program, size, room_of(machine), logs, looped) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
-    notes: list[str] = []
-    for d in dims:
-        tile = workgroups.get(str(d))
-        if tile is None:
-            continue
-        widths[d] = min(tile, size(d))
+    widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
@@ -193,7 +193,6 @@ def plan_general(
         cycles,
         bound,
         tuple(refused),
-        tuple(notes),
     )
 
 
