@@ -219,7 +219,7 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    warnings.simplefilter("ignore", FastPathLost)
+    warnings.simplefilter("error", FastPathLost)
     print(f"{host_machine().name}, {options.threads} threads; microseconds\n")
     print("| work | type | Tilewright | PyTorch | ratio | GF/s |\n|---|---|---|---|---|---|")
     for dtype in options.types.split(","):
