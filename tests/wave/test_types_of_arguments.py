@@ -21,12 +21,12 @@ def test_a_callers_variable_does_not_become_a_dimension():
 
 
 def test_variables_of_the_functions_around_count():
-    def outer(Kind):
-        N = 5
+    def outer(kind):
+        N = 5  # noqa: F841, the types name it
 
         def inner():
             @tkw.wave()
-            def copy(x: tkl.Memory[M, N, GLOBAL, Kind], y: tkl.Memory[M, N, GLOBAL, Kind]):
+            def copy(x: tkl.Memory[M, N, GLOBAL, kind], y: tkl.Memory[M, N, GLOBAL, kind]):
                 tkw.write(tkw.read(x), y)
 
             return copy
