@@ -70,6 +70,8 @@ class GeneralChoice:
     bound: float
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+    candidates: tuple[Plan, ...] = ()
+    """Plans that fit, the one that should be fastest first, where there are several."""
 
     def explain(self) -> str:
         """The choice in words."""
