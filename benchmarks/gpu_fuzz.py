@@ -116,6 +116,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def checked(entry: Entry, repeats: int) -> str:
     """What a program gave; every output is poisoned before every launch, and no guard may change."""
     from tilewright.targets.nvidia import driver
+    from tilewright.targets.nvidia.launch import Launch
 
     text, arguments, results = program(entry["kind"], entry["seed"])
     if text != entry["text"]:
@@ -123,7 +124,7 @@ def checked(entry: Entry, repeats: int) -> str:
     loaded = driver.Loaded(entry["ptx"], entry["emitted"], "prepared")
     order = re.findall(r"%(\w+): (in|out|inout) global", text.splitlines()[0])
     arrays = [Guarded(arguments[name], role == "out") for name, role in order]
-    launch = driver.Launch(loaded, entry["emitted"], [a.array for a in arrays], 1 + entry["seed"] % 5)
+    launch = Launch(loaded, entry["emitted"], [a.array for a in arrays], 1 + entry["seed"] % 5)
     for number in range(repeats):
         for array in arrays:
             array.fill()
