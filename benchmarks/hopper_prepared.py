@@ -105,6 +105,7 @@ def one(path: Path) -> None:
 
     from tilewright.targets.gpu.arrays import array_of
     from tilewright.targets.nvidia import driver
+    from tilewright.targets.nvidia.launch import Launch
 
     entry = pickle.loads(path.read_bytes())
     what = f"{entry['name']} {entry['params']}"
@@ -120,7 +121,7 @@ def one(path: Path) -> None:
     before = time.perf_counter()
     loaded = driver.Loaded(entry["ptx"], entry["emitted"], "prepared")
     took = time.perf_counter() - before
-    launch = driver.Launch(loaded, entry["emitted"], [array_of(t, "argument") for t in tensors], None)
+    launch = Launch(loaded, entry["emitted"], [array_of(t, "argument") for t in tensors], None)
     if "arrays" in entry:
         print(f"{what}: {_compared(torch, entry, tensors, launch)}; loaded in {took:.2f} s")
         return
