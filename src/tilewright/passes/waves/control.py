@@ -10,7 +10,8 @@ from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.check.lifetimes import uses_task_memory
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op
+from tilewright.ir.core import Block, Op, walk_block
+from tilewright.ir.tensors import RegisterType
 from tilewright.passes.waves.flying import Group as Products
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def tasks(low: Waves, op: Op) -> None:
 def _in_turn(low: Waves, op: Op) -> Any:
     """A task of one half of the role: its body waits for the other half's, and hands on; its end runs beside it.
 
+    The turn is over when the body's last product is started, and begins after the half's sums are set to their first
+    values: so the products of two tasks follow one another without a gap.
     Fills that bodies take from channels are counted by both halves: a half skips what the other takes.
     """
     whole = low.group
@@ -157,11 +160,18 @@ def _in_turn(low: Waves, op: Op) -> Any:
     done = low.counter("turns")
     count = low.value_of(done, "turn")
     low.count_on(done, as_expr(1))
-    low.emit("await", (order,), at=(side,), phase=count + side - 1)
     before = low.meaning
-    low.block(op.blocks[0])
-    low.flying.settle_all()
+    body = op.blocks[0].ops
+    own = next((i for i, inner in enumerate(body) if not _own(inner)), len(body))
+    for inner in body[:own]:
+        low.op(inner)
+    low.emit("await", (order,), at=(side,), phase=count + side - 1)
+    for inner in body[own:]:
+        low.op(inner)
+    if not _reads_stages_only(low, op.blocks[0]):
+        low.flying.settle_all()
     low.emit("arrive", (order,), at=(1 - side,))
+    low.flying.settle_all()
     skipped: list[tuple[Any, Expr]] = []
     for ring in low.rings.values():
         for name, counter in ring.counters.items():
@@ -178,6 +188,20 @@ def _in_turn(low: Waves, op: Op) -> Any:
             low.count_on(counter, side * fills)
 
     return begin
+
+
+def _own(op: Op) -> bool:
+    """Whether an operation concerns the half's own registers only, so that it need not wait for the half's turn."""
+    return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
+
+
+def _reads_stages_only(low: Waves, block: Block) -> bool:
+    """Whether products that go on by themselves read registers and stages alone: channels say when these are free.
+
+    Then the other half may begin while they go on. What else they read of shared memory, its body might write to.
+    """
+    factors = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
+    return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in factors)
 
 
 def _fills(low: Waves, block: Block, name: str, channel: Any) -> Expr:
