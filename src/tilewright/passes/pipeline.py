@@ -4,12 +4,12 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | the program that packs the columns' factor                                           |
+| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else: a program that is no single contraction, operation by operation      |
+| general    | everything else, contractions by vectors too: operation by operation                  |
 | host       | the module: a host program that launches the block programs                           |
 """
 
@@ -27,7 +27,9 @@ from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import to_block
+from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.cutting import cuts_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice
 
@@ -59,9 +61,15 @@ def normalise(job: Job) -> None:
         job.contraction = found
 
 
+def _by_general(job: Job) -> bool:
+    """Whether a contraction's plan is done by the lowering of all programs."""
+    c = job.contraction
+    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+
+
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None:
+    if job.contraction is None or job.form is None or _by_general(job):
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
@@ -90,19 +98,31 @@ def _part(name: str) -> Callable[[Job], None]:
 
 
 def general(job: Job) -> None:
-    """A program that is no single contraction: its operations one by one, over the tasks of its plan."""
-    if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
+    """What no strategy of its own does: the program's operations one by one, over the tasks of its plan."""
+    if job.program is None or job.choice is None:
+        return
+    program, sizes, shapes, free = job.program, job.sizes, job.shapes, job.free
+    if _by_general(job):
+        assert job.contraction is not None
+        assert isinstance(job.form, VectorForm)
+        program, digits, shapes = over_digits(program, job.contraction)
+        sizes = {**sizes, **digits}
+        (product,) = (op for op in program.walk() if op.name == "mma")
+        cuts = cuts_of(job.contraction, job.form, product)
+    elif job.contraction is None and isinstance(job.choice, GeneralChoice):
+        cuts = job.choice.cuts
+    else:
         return
     job.lowered = to_block(
-        job.program,
-        job.sizes,
-        job.shapes,
-        job.free,
+        program,
+        sizes,
+        shapes,
+        free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=job.choice.cuts,
+        cuts=cuts,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 

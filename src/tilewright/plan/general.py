@@ -51,6 +51,15 @@ class Cuts:
     """The tile of each loop that gives the same for all tiles."""
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+    extended: frozenset[Expr] = frozenset()
+    """Dimensions whose last piece is as large as the others: what is past the end is computed, and never stored."""
+    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
+    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
+    none: as the lowering sees fit."""
+    schedule: str = "strided"
+    """Which tasks a worker takes."""
+    packed: bool = False
+    """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
 
 
 @dataclass(frozen=True)
