@@ -20,6 +20,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile import inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 
@@ -107,7 +108,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
     marks = loose(access, images)
-    surplus = any(marks) and not any(loose(access, low.exact(kind.dims, parts, over)))
+    surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
@@ -124,7 +125,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         tile = Tile(kind.dtype, kind.dims, parts, formulas.number(other, kind.dtype))
     elif access.data:
         tile = _gathered(low, op, access, kind, parts, marks, other)
-    elif surplus and inplace.is_factor(low, op):  # packed, with zeros past its end
+    elif surplus and low.cuts.packed and inplace.is_right(low, op):  # with zeros past its end
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
@@ -147,6 +148,12 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
             call("select", condition, tile.formula, formulas.number(other, kind.dtype)),
         )
     return (tile,)
+
+
+def _is_surplus(low: Lowering, access: Access) -> bool:
+    """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
+    more = low.cuts.roles is not None or bool(low.cuts.extended)
+    return more and not access.data and not any(loose(access, Substitution({})))
 
 
 def _gathered(
@@ -227,7 +234,7 @@ def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Exp
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-class _Write:
+class Write:
     """What writes and atomics share: the part that is written, where to, and under which conditions."""
 
     def __init__(self, low: Lowering, op: Op):
@@ -317,7 +324,7 @@ class _Write:
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Writes a tile."""
-    to = _Write(low, op)
+    to = Write(low, op)
     if to.empty:
         return ()
     if to.where:
@@ -328,6 +335,8 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
             where=to.looked_up(),
             at=to.places(),
         )
+        return ()
+    if low.cuts.roles is not None and through_shared(low, to):
         return ()
     low.w.map(to.target(), to.over, to.formula, to.images)
     return ()
@@ -352,7 +361,7 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Combines a tile into memory; gives what was there, where anybody asks."""
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
-    to = _Write(low, op)
+    to = Write(low, op)
     if to.empty:
         return (low.env[op.operands[0]],)
     if _one_by_one(low.uses, op):
@@ -371,7 +380,7 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
-def _in_order(low: Lowering, op: Op, to: _Write) -> Tile:
+def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
     """One element after another: what is there is kept, combined and put back. The program is one task."""
     values = to.tile()
     before = low.w.alloc(to.dtype, to.sizes, "before")

@@ -75,6 +75,8 @@ class _Normal:
             attrs["to"] = self._over(attrs["to"])
         if operand is None:
             operands = [self.values[v] for v in op.operands]
+            if op.name == "mma":
+                operands[:2] = [self.values[self.c.accesses[n].result] for n in (0, 1)]
             kinds: list[object] = [self._type(r.type) for r in op.results]
         else:
             argument = self._argument(operand)
