@@ -38,7 +38,7 @@ STORED = 2
 """Stages in which results wait to leave: one is written while another leaves."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
-WORKING = 80
+WORKING = 64
 """Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
 LOADING, UNIT = 72, 8
 """Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
