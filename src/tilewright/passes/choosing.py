@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.tile.memory import is_ordered
@@ -27,12 +28,20 @@ def choose_plan(job: Job) -> None:
     if job.program is None:
         raise ArgumentError(job.why)
     given = None if job.logs else job.given
+    opened = {s for s, n in job.extents.items() if isinstance(n, Expr)}
+    names = {s.name for s in opened}
+    if given is not None and opened:
+        here = {digit.name for axis in given.axes for digit in axis.digits} & names
+        if given.open != here:
+            raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
+        given = given.opened(())
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
         size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-        found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
-    job.choice, job.plan = replace(found, notes=(*found.notes, *_notes(job))), found.plan
+        found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
+    job.plan = found.plan.opened(names) if opened else found.plan
+    job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:

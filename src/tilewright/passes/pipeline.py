@@ -42,7 +42,7 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
+    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
     if asked:
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
@@ -51,7 +51,7 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs:
+        if not job.logs and not job.opened:
             job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
@@ -95,7 +95,7 @@ def general(job: Job) -> None:
         return
     job.lowered = to_block(
         job.program,
-        job.sizes,
+        job.extents or job.sizes,
         job.shapes,
         job.free,
         logs=job.logs,
@@ -103,6 +103,7 @@ def general(job: Job) -> None:
         lenient=job.lenient,
         machine=job.machine,
         cuts=job.choice.cuts,
+        opened=job.opened,
     )
     job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
 

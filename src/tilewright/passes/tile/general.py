@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -34,9 +35,24 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
+from tilewright.passes.tile.values import (
+    Load,
+    Part,
+    Parts,
+    Tile,
+    divided,
+    load,
+    loads,
+    most,
+    number_or,
+    only_load,
+    rewritten,
+    weight,
+)
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
@@ -88,8 +104,8 @@ class Lowered:
 
 def to_block(
     program: Program,
-    symbols: Mapping[Symbol, int],
-    shapes: Mapping[Value, tuple[int, ...]],
+    symbols: Mapping[Symbol, Size],
+    shapes: Mapping[Value, tuple[Size, ...]],
     free: Collection[Op] = (),
     *,
     logs: bool = False,
@@ -97,9 +113,11 @@ def to_block(
     workgroups: Mapping[Symbol, Expr] | None = None,
     lenient: bool = False,
     machine: Machine | None = None,
+    opened: OpenSizes = CLOSED,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
+    Sizes are numbers, or expressions of those that are `opened`: they become parameters that calls tell.
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
@@ -126,7 +144,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened).run()
 
 
 class Lowering:
@@ -135,15 +153,19 @@ class Lowering:
     def __init__(
         self,
         program: Program,
-        symbols: Mapping[Symbol, int],
-        shapes: Mapping[Value, tuple[int, ...]],
+        symbols: Mapping[Symbol, Size],
+        shapes: Mapping[Value, tuple[Size, ...]],
         free: Collection[Op],
         logs: bool,
         workgroups: Mapping[Symbol, Expr] | None = None,
         cuts: Cuts | None = None,
         lenient: bool = False,
         machine: Machine | None = None,
+        opened: OpenSizes = CLOSED,
     ):
+        self.opened = opened
+        self.facts: list[Expr] = []
+        """What is never negative here: the conditions of the branches around say so."""
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
@@ -157,7 +179,10 @@ class Lowering:
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
-        self.w = Writer(None if machine is None or machine.lanes is None else self.waves * machine.lanes)
+        lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
+        self.w = Writer(lanes, opened.symbols)
+        for s in opened.symbols:
+            self.w.fresh(s.name)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -183,7 +208,7 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[tuple[Expr, int], Symbol] = {}
+        self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
@@ -196,14 +221,23 @@ class Lowering:
         """The block program."""
         tasks: dict[Expr, int] = {}
         if self.workgroups is None and not memory.is_ordered(self.program):
-            tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
             if self.cuts.widths is not None:
                 tasks = dict(self.cuts.widths)
+            else:
+                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
         for d, width in tasks.items():
-            full, rest = divmod(self.number(d), width)
+            size = self.size(d)
+            full, rest = divided(size, width)
             if (full, rest) == (1, 0):  # whole: nothing to count
+                continue
+            if isinstance(size, Expr):  # where it ends, only a call tells
+                found = Range.of(self.w.fresh(f"t_{d}"), 0, (size + width - 1) // width)
+                ranges.append(found)
+                self.shared.append(d)
+                first = width * found.symbol
+                self.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
                 continue
             found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
             ranges.append(found)
@@ -238,7 +272,7 @@ class Lowering:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
             args.append(self._faults)
-        made = Program(BLOCK, self.program.name, tuple(args), body)
+        made = Program(BLOCK, self.program.name, tuple(args), body, self.opened.records())
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
@@ -264,15 +298,16 @@ class Lowering:
         dim, *rest = dims
         before, width = self.parts.get(dim), self.cuts.blocks[dim]
         first, length = self.part(dim)
-        full, tail = divmod(length, width)
-        if full:
-            ends = (1, 1) if full > 1 and width > 1 and inplace.slides(self, dim) else None
+        full, tail = divided(length, width)
+        if full != 0:
+            ends = (1, 1) if full != 1 and width > 1 and inplace.slides(self, dim) else None
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
                 self.parts[dim] = first + width * n, width
                 self.pieces(rest)
-        if tail:
-            self.parts[dim] = first + width * full, tail
-            self.pieces(rest)
+        if tail != 0:
+            with self.branch(as_expr(tail) >= 1):
+                self.parts[dim] = first + width * full, tail
+                self.pieces(rest)
         if before is None:
             del self.parts[dim]
         else:
@@ -325,25 +360,43 @@ class Lowering:
         if isinstance(condition, Const) and condition.value:
             yield
             return
-        inner, required = Block(()), set(self.required)
+        inner, required, facts = Block(()), set(self.required), self.facts
+        self.facts = [*facts, *holds(condition)]
         with self.w.inside(inner):
             yield
-        self.required = required
+        self.required, self.facts = required, facts
         self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
+
+    def is_inside(self, e: Expr, size: Size) -> bool:
+        """Whether a coordinate is shown to lie in 0..size-1."""
+        return self.holds(e) and self.holds(size - 1 - e)
+
+    def holds(self, e: Expr) -> bool:
+        """Whether an expression is shown to be never negative, by ranges or by the branches around."""
+        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
         """Makes symbols stand for numbers, or for expressions of workgroup ids."""
         self.symbols = dict(symbols)
         self._numbers = Substitution(self.symbols)
 
-    def number(self, e: Expr) -> int:
-        """An expression of sizes."""
+    def size(self, e: Expr) -> Size:
+        """An expression of sizes: a number, or an expression of those that a call tells."""
         found = self._numbers(e)
-        if not isinstance(found, Const) or not e.symbols.isdisjoint(self.bound):
+        known = isinstance(found, Const) or found.symbols <= self.opened.symbols
+        if not known or not e.symbols.isdisjoint(self.bound):
             raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
-        return found.value
+        return number_or(found)
+
+    def number(self, e: Expr) -> int:
+        """An expression of sizes that must be a number."""
+        found = self.size(e)
+        if isinstance(found, Expr):
+            named = ", ".join(sorted(s.name for s in e.symbols if self._numbers(s).symbols)) or str(e)
+            raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
+        return found
 
     def expr(self, e: Expr) -> Expr:
         """The expression with sizes as numbers; symbols that set_symbol bound stay."""
@@ -391,7 +444,8 @@ class Lowering:
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
                 found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
-                found = symbol(name, 0, max(1, self.number(dim)) - 1)
+                size = self.size(dim)
+                found = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
             self._coordinates[dim, walked] = found
         return found
 
@@ -404,21 +458,26 @@ class Lowering:
             return found
         cut = [s for s in dim.symbols if s in self.parts]
         if not cut:
-            return as_expr(0), self.number(dim)
+            return as_expr(0), self.size(dim)
         (s,) = cut
         first, width = self.parts[s]
         known: dict[Symbol, Expr | int] = dict(self.symbols)
         low = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - low
-        if not isinstance(size, Const):
+        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
-        return low, size.value
+        return low, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
         """Whether the current part of a dimension has a width before the program runs."""
         if dim in self.walking or dim in self.parts:
             return True
-        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
+        found = self._numbers(dim)
+        return dim.symbols.isdisjoint(self.bound) and (isinstance(found, Const) or found.symbols <= self.opened.symbols)
+
+    def width(self, dim: Expr) -> int:
+        """How wide the current part of a dimension is at most."""
+        return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
@@ -452,7 +511,7 @@ class Lowering:
         """The tile program's argument that a tensor is; None if it is memory of the program's own."""
         return next((a for a in self.program.args if self._arguments.get(a) is tensor), None)
 
-    def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
+    def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
         """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
         self._arguments[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
@@ -471,11 +530,17 @@ class Lowering:
             return
         faults, place = self.fault(what, op)
         made, found = self.load_of(wrong)
-        (flat,) = self.w.axes([prod(made.sizes)])
-        view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
-        total = self.w.alloc(dtypes.i32, (), "wrong")
-        self.w.combine("reduce", view, total, 0, "max")
-        self.w.emit("atomic", (total, faults), how="max", over=(), at=((as_expr(place), False),))
+        over = self.w.axes(made.sizes)
+        view = self.w.viewed(found, over, self.images(made.dims, made.parts, over))
+        if all(isinstance(n, int) for n in made.sizes):
+            (flat,) = self.w.axes([prod(made.sizes)])
+            view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
+        while view.type.shape:
+            left = self.w.alloc(dtypes.i32, made.sizes[: len(view.type.shape) - 1], "wrong")
+            goal = self.w.part(left, made.sizes[: len(view.type.shape) - 1])
+            self.w.combine("reduce", view, goal, len(view.type.shape) - 1, "max")
+            view = goal
+        self.w.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(place), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""

@@ -19,7 +19,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile import inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
-from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = access_of(low, op, source, kind.dims, tuple(extra))
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
-    marks = loose(access, images)
+    marks = loose(low, access, images)
     if any(marks) and "otherwise" not in op.attrs:
         if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
@@ -136,7 +136,7 @@ def _gathered(
     tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     low.w.emit(
         "gather",
-        (tensor, access.tensor, *(found.tensor for found in access.data.values())),
+        (low.w.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
@@ -224,12 +224,12 @@ class _Write:
         self.dtype = target.type.dtype
         self.over = low.w.axes(self.sizes)
         self.images = low.images(self.dims, self.parts, self.over)
-        self.marks = list(loose(self.access, self.images))
+        self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
         self._restrict()
 
-    def _part(self, tile: Tile, dim: Expr) -> tuple[Expr, int]:
+    def _part(self, tile: Tile, dim: Expr) -> Part:
         """What is written of a dimension: inside a loop or a workgroup only the current part."""
         current = self.low.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
@@ -394,6 +394,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = Access(value, log.shape, (*slot, *at), {})
     over = low.w.axes(tile.sizes)
     moved = low.images(tile.dims, tile.parts, over)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
     low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
     return ()
