@@ -95,10 +95,10 @@ def compile(
     says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
     parts of the plan, and the planner chooses the rest.
     `dynamic` names sizes (rows, batch, image) that stay run-time arguments: one machine code for all their values,
-    planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
-    (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
-    way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
-    a symbol negative.
+    planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their
+    dimensions say (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8
+    and the other way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and
+    set_symbol may make a symbol negative.
 
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.

@@ -135,7 +135,7 @@ def _of_one(job: Job) -> Module:
 
 def _workers(host: _Host, program: Program) -> Expr:
     """One for each task, and no more than there are cores."""
-    (tasks,) = (op for op in program.body.ops if op.name == "tasks")
+    tasks = next(op for op in program.walk() if op.name == "tasks")
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, ZERO, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, ZERO, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
@@ -377,47 +377,100 @@ class Packed(Operand):
 class Staged(Operand):
     """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
 
-    source: Value
-    """A view of the current part: [outer][M or N][K]."""
+    found: Load
+    """What is copied: the argument itself, or a view of the current part, [outer][M or N][K]."""
     outer: list[Expr]
     dim: Expr | None
     held: Value
-    """Where a step lies: [M or N][K]."""
+    """Where a step lies: [M or N][K], or in slabs."""
+    whole: bool
+    """Whether it is the argument itself."""
+    along_k: bool
+    """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
 
     @classmethod
     def of(cls, product: Product, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
-        made, there = product.low.load_of(tile, wanted.dtype)
-        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in made.dims]
+        there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
+        given = there is not None and getattr(there.tensor.type, "role", None) == "in"
+        if not given:
+            tile, there = product.low.load_of(tile, wanted.dtype)
+        assert there is not None
+        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
-        over = product.w.axes([product.width(d) for d in dims])
-        view = product.w.viewed(there, over, product.low.images(dims, product.parts, over))
+        whole = given and _ends_in_zeros(product, there)
+        if not whole:
+            over = product.w.axes([product.width(d) for d in dims])
+            images = product.low.images(dims, product.parts, over)
+            view = product.w.view(there.tensor, over, _marked([images(e) for e in there.at], there.tensor))
+            there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
-        held = product.w.alloc(wanted.dtype, (count, product.how.slab or 1), "slab", swizzle)
-        return cls(product, view, outer, dim, held)
+        row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
+        sizes = (count, row) if along_k else (count // row, row, row)
+        held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
+        return cls(product, there, outer, dim, held, whole, along_k)
 
-    def _slab(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
+    def _bring(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
+        """Copies a step to where it lies."""
         p = self.product
-        i, c = p.w.axes((count, deep))
-        at: list[tuple[Expr, bool]] = [(p.at[d], False) for d in self.outer]
-        if self.dim is not None:
-            at.append((first + i, True))
-        view = p.w.view(self.source, (i, c), [*at, (k + c, True)])
-        p.w.emit("copy", (view, self.held), otherwise=0)
+        if self.along_k:
+            i, c = p.w.axes((count, deep))
+            self._copy((i, c), first + i, k + c, self.held)
+            return self.held
+        row = p.how.slab or 1
+        with p.w.loop("s", count // row, unroll=True) as s:
+            c, i = p.w.axes((deep, row))
+            target = p.w.view(self.held, (c, i), [(s, False), (c, False), (i, False)])
+            self._copy((c, i), first + row * s + i, k + c, target)
         return self.held
+
+    def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
+        """Elements at these places along M or N and K."""
+        p = self.product
+        at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
+        if self.whole:
+            images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
+            places = _marked([images(e) for e in self.found.at], self.found.tensor)
+        else:
+            places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
+        view = p.w.view(self.found.tensor, over, places)
+        p.low.brought.append(p.w.emit("copy", (view, target), otherwise=0))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
-        return self._slab(rows, deep, row, k)
+        held = self._bring(rows, deep, row, k)
+        if self.along_k:
+            return held
+        i, c = self.product.w.axes((rows, deep))
+        return self.product.w.view(held, (i, c), self._in_slabs(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's block: rows of shared memory are columns of it."""
+        """B's block: rows of shared memory along K are columns of it."""
+        held = self._bring(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
-        held = self._slab(columns, deep, column, k)
-        return self.product.w.view(held, (e, j), [(j, False), (e, False)])
+        return self.product.w.view(held, (e, j), [(j, False), (e, False)] if self.along_k else self._in_slabs(j, e))
+
+    def _in_slabs(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+        row = self.product.how.slab or 1
+        return [(i // row, False), (c, False), (i % row, False)]
+
+
+def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
+    """Coordinates in a tensor, and which of them may lie outside."""
+    sizes = tensor.type.shape
+    return [(e, not ((e >= 0) is ONE and (e < n) is ONE)) for e, n in zip(coordinates, sizes, strict=True)]
+
+
+def _ends_in_zeros(product: Product, there: Load) -> bool:
+    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read."""
+    k, deep = product.axes.k, product.how.slab or 1
+    if product.width(k) % deep == 0:
+        return True
+    past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
+    return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
 
 def _word(dim: Expr) -> str:
