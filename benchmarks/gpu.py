@@ -107,6 +107,7 @@ def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
 def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool) -> float:
     """Prints the line of a problem; gives the ratio of the chosen plan."""
     tensors, library, wanted = work.tensors()
+    library()
     ours = []
     for said, text, _ in candidates:
         tensors[-1].fill_(math.nan)
@@ -116,7 +117,6 @@ def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool
         if not error < 0.01:
             print(f"WRONG {work.name} {error} {said}")
         ours.append(launch)
-    library()
     theirs, *took = microseconds(library, *ours)
     if verbose:
         for (said, _, predicted), us in zip(candidates, took, strict=True):

@@ -90,16 +90,16 @@ class _Walk:
             self.lines([_Line(known, None, 1)])
             return
         if dim == len(self.outer) - 1 and self._vectorises():
-            size, lines = self.outer[dim], []
+            size = self.outer[dim]
             if isinstance(size, Expr):
                 self._open_line(known, size)
                 return
-            for start in range(0, size, self.lanes):
-                count = min(self.lanes, size - start)
-                lane = self.low.axis("l", count)
-                lines.append(_Line((*known, start + lane), lane, count))
-            for first in range(0, len(lines), self.chains):
-                self.lines(lines[first : first + self.chains])
+            for start, count in self.low.vectors(size, self.lanes * self.chains):
+                lines = []
+                for first in range(0, count, self.lanes):
+                    lane = self.low.axis("l", min(self.lanes, count - first))
+                    lines.append(_Line((*known, start + first + lane), lane, min(self.lanes, count - first)))
+                self.lines(lines)
             return
         with self.low.loop("i", 0, self.outer[dim]) as i:
             self._nest(dim + 1, (*known, i))

@@ -448,17 +448,11 @@ class _Loops:
                 with self.low.when(left >= 1):
                     step(size - left, self.lanes, left)
             return
-        full, tail = divmod(size, self.lanes)
-        if self.low.straight or full <= 4:
-            for block in range(full):
-                step(as_expr(block * self.lanes), self.lanes)
-        elif full:
-            with self.low.loop("v", 0, full) as i:
-                step(self.lanes * i, self.lanes)
-        start = full * self.lanes
-        for count in _whole_powers(tail) if job.identity and job.dtype is bf16 else [tail] * bool(tail):
-            step(as_expr(start), count)
-            start += count
+        for start, count in self.low.vectors(size, self.lanes, few=4):
+            whole = count == self.lanes or not (job.identity and job.dtype is bf16)
+            for part in [count] if whole else _whole_powers(count):
+                step(start, part)
+                start = start + part
 
     def _step(
         self,

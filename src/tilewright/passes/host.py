@@ -74,6 +74,19 @@ class _Host:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
+    def as_taken(self, name: str, kind: TensorType) -> Value:
+        """An argument as a program takes it: in another shape, or converted to another type first."""
+        given = self.args[name]
+        if given.type.dtype is kind.dtype:
+            return self.shaped(given, kind.shape)
+        count: Expr = as_expr(1)
+        for extent in kind.shape:
+            count = count * extent
+        wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
+        flat = [self.shaped(value, (count,)) for value in (given, wide)]
+        self.launch(_widening(name, given.type.dtype, kind.dtype, count), flat, COUNT=count)
+        return wide
+
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
     ) -> None:
@@ -110,12 +123,18 @@ def _of_one(job: Job) -> Module:
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
     host = _Host(job, block, roles)
-    operands = [host.args[a.name or ""] for a in lowered.arguments]
+    packed = []
     for pack in lowered.packs:
-        source, kind = host.args[pack.source.name or ""], pack.packed.type
+        kind = pack.packed.type
         with host.once(pack.source.name in job.constant):
-            operands.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
-            host.launch(pack.program, (source, operands[-1]), _workers(host, pack.program))
+            source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
+            packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
+            host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
+    operands = []
+    for arg, own in zip(lowered.arguments, block.args, strict=False):
+        with host.once(arg.name in job.constant and arg.name in job.widened):
+            operands.append(host.as_taken(arg.name or "", own.type))
+    operands += packed
     rest = block.args[len(operands) :]
     for log, own in zip(lowered.logs, rest, strict=False):
         value = host.b.argument(own.name or "", replace(own.type, role="inout"))
@@ -167,25 +186,16 @@ class _Contracting:
 
     def _wide(self, operand: Operand) -> Value:
         """An operand as programs take it: in its digits' shape, converted first where that was decided."""
-        host, given = self.host, self.host.args[operand.name]
-        if operand.name not in self.job.widened:
-            return host.shaped(given, operand.shape)
-        count: Expr = as_expr(1)
-        for extent in operand.shape:
-            count = count * extent
-        wide = host.workspace(operand.dtype, operand.shape, f"{operand.name}_wide_")
-        flat = [host.shaped(value, (count,)) for value in (given, wide)]
-        host.launch(_widening(operand, given.type.dtype, count), flat, COUNT=count)
-        return wide
+        return self.host.as_taken(operand.name, TensorType("global", operand.dtype, tuple(map(as_expr, operand.shape))))
 
 
-def _widening(operand: Operand, narrow: DType, count: Expr) -> Program:
+def _widening(name: str, narrow: DType, wide: DType, count: Expr) -> Program:
     """The program that converts a tensor, of so many elements or of any number."""
     b, extent = Builder(BLOCK), count
     if not isinstance(count, Const):
         extent = symbol("COUNT", 1, ELEMENTS.most)
         b.record("param", {"parameters": ((extent, None),)})
     source = b.argument("narrow", TensorType("global", narrow, (extent,), role="in"))
-    goal = b.argument("wide", TensorType("global", operand.dtype, (extent,), role="out"))
-    b.emit("map", (goal, source), {"formula": Formula.cast(operand.dtype, Formula.operand(1))})
-    return b.program(f"widen_{operand.name}")
+    goal = b.argument("wide", TensorType("global", wide, (extent,), role="out"))
+    b.emit("map", (goal, source), {"formula": Formula.cast(wide, Formula.operand(1))})
+    return b.program(f"widen_{name}")

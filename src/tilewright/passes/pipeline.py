@@ -4,12 +4,12 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | the program that packs the columns' factor                                           |
+| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else: a program that is no single contraction, operation by operation      |
+| general    | everything else, contractions by vectors too: operation by operation                  |
 | host       | the module: a host program that launches the block programs                           |
 """
 
@@ -29,8 +29,10 @@ from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.general import to_block
+from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.cutting import cuts_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice
 
@@ -65,9 +67,15 @@ def normalise(job: Job) -> None:
         job.contraction = found
 
 
+def _by_general(job: Job) -> bool:
+    """Whether a contraction's plan is done by the lowering of all programs."""
+    c = job.contraction
+    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+
+
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None:
+    if job.contraction is None or job.form is None or _by_general(job):
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
@@ -96,7 +104,9 @@ def _part(name: str) -> Callable[[Job], None]:
 
 
 def general(job: Job) -> None:
-    """A program that is no single contraction: its operations one by one, over the tasks of its plan."""
+    """What no strategy of its own does: the program's operations one by one, over the tasks of its plan."""
+    if _by_general(job):
+        job.lowered = _contracted(job)
     if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
         return
     while job.lowered is None:
@@ -112,6 +122,19 @@ def general(job: Job) -> None:
             else:
                 job.gathered = fault.what
             choose_plan(job)
+
+
+def _contracted(job: Job) -> Lowered:
+    """The block program of a contraction, from its program over digits and its plan."""
+    assert job.program is not None
+    assert job.contraction is not None
+    assert isinstance(job.form, VectorForm)
+    program, digits, shapes = over_digits(job.program, job.contraction)
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    cuts = cuts_of(job.contraction, job.form, product)
+    lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)
+    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    return lowered
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:

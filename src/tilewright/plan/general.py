@@ -56,6 +56,15 @@ class Cuts:
     compute more than there is, and what is too much is not stored."""
     group: int = 1
     """How many tasks along the first of their dimensions are walked together."""
+    extended: frozenset[Expr] = frozenset()
+    """Dimensions whose last piece is as large as the others: what is past the end is computed, and never stored."""
+    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
+    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
+    none: as the lowering sees fit."""
+    schedule: str = "strided"
+    """Which tasks a worker takes."""
+    packed: bool = False
+    """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
 
 
 @dataclass(frozen=True)

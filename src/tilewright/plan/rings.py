@@ -38,7 +38,7 @@ STORED = 2
 """Stages in which results wait to leave: one is written while another leaves."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
-WORKING = 64
+WORKING = 80
 """Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
 LOADING, UNIT = 72, 8
 """Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
@@ -48,6 +48,9 @@ LONGEST = 256
 """Rows of a tile that one copy brings."""
 NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
+SEEN, SHALLOW = 0.28, 1.15
+"""Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
+ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -87,9 +90,10 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    candidates = sorted(
-        rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != ""), key=_good
-    )
+    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
+    least = _bound(program, size, machine) + machine.limits.launch_cycles
+    candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
+    candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -136,9 +140,7 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
-    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
-    bound = moved / machine.limits.far_rate / (machine.limits.cores or 1)
+    bound = _bound(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
@@ -159,6 +161,13 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
         return memory.dims[-1] is k
     own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
+
+
+def _bound(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+    """Cycles that moving the arguments takes."""
+    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
+    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
+    return moved / machine.limits.far_rate / (machine.limits.cores or 1)
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
@@ -220,7 +229,7 @@ def rings(
                 continue
             roles = _roles(machine, how, shared, gathered)
             if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
-                yield Ring(how, roles, _cycles(machine, how, sizes, rounds, count))
+                yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
 
 
 def _row(how: Microkernel) -> int:
@@ -249,7 +258,9 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> R
     )
 
 
-def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rounds: int, count: int) -> float:
+def _cycles(
+    machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
+) -> float:
     """Cycles of products: rounds of tiles, each so many steps of K and an end."""
     limits, (m, n, k) = machine.limits, sizes
     steps = rounds * ceil(k / (how.slab or 1))
@@ -259,7 +270,7 @@ def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rou
     multiplied = deep * atoms * atom.cycles
     read = deep * atoms * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
     filled = (how.rows + how.columns) * row / limits.l2_rate
-    step = max(multiplied, read, filled)
+    step = (max(multiplied, read, filled) + SEEN * filled) * (SHALLOW if stages < ENOUGH else 1)
     tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
     first = limits.copy_latency + filled  # before anything has arrived

@@ -55,3 +55,29 @@ def test_open_parameters_are_refused() -> None:
 }""",
             "gpu",
         )
+
+
+def test_rows_that_no_tensor_map_steps_over_are_refused() -> None:
+    text = """block copy(%x: in global f32 (4, 31), %y: out global f32 (4, 32))
+  machine hopper
+{
+  %s = alloc shared f32 (1, 4, 32)
+  %ring = channel %s stages 1 from bring to take
+  role bring waves 1 {
+    tasks t in 0..1 {
+      %room = acquire %ring
+      %from = view %x (i 4, j 32) -> [i, j ?]
+      copy %from -> %room else 0 by tma.load
+      commit %ring
+    }
+  }
+  role take waves 1 {
+    tasks t in 0..1 {
+      %here = wait %ring
+      copy %here -> %y
+      release %ring
+    }
+  }
+}"""
+    with pytest.raises(ProgramError, match="%x has a stride of 124 bytes; a tensor map takes multiples of 16"):
+        _ = compile_text(text, "gpu:hopper").text("asm")

@@ -3,6 +3,7 @@
 | file     | subject                                                                                    |
 |----------|--------------------------------------------------------------------------------------------|
 | general  | the walk over a program, and what each operation becomes                                   |
+| normal   | a contraction as a program over its digits                                                 |
 | values   | tiles that are not computed yet: a formula over named coordinates                          |
 | writer   | the block program as it grows: memory, views, maps                                         |
 | accesses | which elements a read or a write means: inside memory or not, by data or not               |

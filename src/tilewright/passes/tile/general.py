@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
 from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
@@ -176,6 +176,10 @@ class Lowering:
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
+        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
+        self.edge = True
+        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
         self.loose: dict[Load, tuple[bool, ...]] = {}
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
@@ -238,6 +242,9 @@ class Lowering:
         cases: list[list[Case]] = []
         counts: dict[Expr, int] = {}
         for d, width in tasks.items():
+            if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
+                self._deal(d, width // block, ranges)
+                continue
             size = self.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
@@ -277,7 +284,8 @@ class Lowering:
                 self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
-            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
+            schedule = None if self.cuts.schedule == "strided" else self.cuts.schedule
+            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
         used = {v for op in _walk(inner) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
@@ -337,25 +345,58 @@ class Lowering:
             self._task(rest)
         del self.parts[dim]
 
+    def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
+        """Gives every task so many whole pieces of a dimension; the last has what is left, and the rest."""
+        full, _ = self._counted(dim, self.size(dim))
+        count = number_or(maximum(as_expr(pieces(full, per)), 1))
+        if count != 1:
+            ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
+            self.shared.append(dim)
+            self.dealt[dim] = ranges[-1].symbol, per, count
+
+    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
+        """(whole pieces, what is left) of so much of a dimension."""
+        width = self.cuts.blocks[dim]
+        return (pieces(length, width), 0) if dim in self.cuts.extended else divided(length, width)
+
     def pieces(self, dims: list[Expr]) -> None:
-        """What a task does, piece by piece along these dimensions; the last pieces may be smaller."""
+        """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
+
+        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
+        is left, are written apart.
+        """
         if not dims:
             with self.scope():
                 self.block(self.program.body)
             return
         dim, *rest = dims
-        before, width = self.parts.get(dim), self.cuts.blocks[dim]
+        before, width, edge = self.parts.get(dim), self.cuts.blocks[dim], self.edge
         first, length = self.part(dim)
-        full, tail = divided(length, width)
-        if full != 0:
-            ends = (1, 1) if full != 1 and width > 1 and inplace.slides(self, dim) else None
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
-                self.parts[dim] = first + width * n, width
+        full, tail = self._counted(dim, length)
+        slides = width > 1 and inplace.slides(self, dim)
+
+        def loop(start: Expr | int, end: Expr | int, at_edge: bool) -> None:
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
+                self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
                 self.pieces(rest)
+
+        last: Expr = as_expr(1)
+        if dim in self.dealt:
+            task, per, count = self.dealt[dim]
+            last = task >= count - 1
+            loop(per * task, per * (task + 1) if full % per == 0 else minimum(per * (task + 1), full), True)
+        elif slides and full not in (0, 1):
+            loop(0, minimum(1, as_expr(full)), True)
+            if full != 2:
+                loop(1, full - 1, False)
+            loop(maximum(1, as_expr(full) - 1), full, True)
+        elif full != 0:
+            loop(0, full, True)
         if tail != 0:
-            with self.branch(as_expr(tail) >= 1):
-                self.parts[dim] = first + width * full, tail
+            self.parts[dim], self.edge = (first + width * full, tail), slides or edge
+            with self.branch(last * (as_expr(tail) >= 1)):
                 self.pieces(rest)
+        self.edge = edge
         if before is None:
             del self.parts[dim]
         else:
@@ -530,6 +571,10 @@ class Lowering:
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
+
+    def is_past(self, dim: Expr) -> bool:
+        """Whether the current piece of a dimension may go past its end."""
+        return dim in self.cuts.extended and self.size(dim) % self.cuts.blocks[dim] != 0
 
     def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""

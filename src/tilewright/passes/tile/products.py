@@ -151,7 +151,8 @@ class Product:
         how, axes = self.how, self.axes
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
-        if how.group == 1 and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n):
+        whole = how.group == 1 and not self.low.cuts.packed
+        if whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
         before = pack_before(self.low, b, self.parts, axes, outer, how)
@@ -202,14 +203,23 @@ class Product:
     def summed(
         self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
-        """All that is summed: the dimensions beside K, then K."""
+        """All that is summed: the dimensions beside K, then K.
+
+        What is written out only because rows of an edge differ is outermost: taps that share elements of A would keep
+        them in registers.
+        """
         left.begin()
         for d in self.axes.deep:  # where another block's loops were
             self.at.pop(d, None)
+        order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
+        written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
+        apart = [d for d in order if self.low.cuts.depth and d not in written and self.low.edge and left.slides(d)]
         with ExitStack() as loops:
-            for d in self.axes.deep:
-                first, end, unroll = left.limits(d)
-                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=unroll)
+            for d in (*apart, *(d for d in order if d not in apart)):
+                first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
+                if not out:
+                    first, end, out = left.limits(d)
+                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=out)
                 self.at[d] = loops.enter_context(found)
             self.steps(left, right, down, across, row, column, sums)
 
@@ -236,9 +246,10 @@ class Product:
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        full, tail = divided(chunks, STEPS)
+        most_at_once = self.low.cuts.depth.get(self.axes.k, (STEPS * depth, False))[0] // depth
+        full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
-        for (count, at_once), first in (((full, STEPS), 0), (rest, full * STEPS)):
+        for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
             if count == 0 or at_once == 0:
                 continue
             wide = at_once * depth
@@ -273,6 +284,10 @@ class Operand:
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
         return as_expr(0), as_expr(self.product.width(dim)), False
+
+    def slides(self, dim: Expr) -> bool:
+        """Whether it depends on the row which elements are in bounds at a place along such a dimension."""
+        return False
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's (rows, deep) from a row and a place along K on; rows past the `last` may be any."""
@@ -315,9 +330,13 @@ class InPlace(Operand):
         images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
         shape = p.low.shapes[source]
         first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
-        row = None if p.axes.m is None else p.low.coordinate(p.axes.m)
-        slides = any(m and {tap, row} <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
-        return first, end, slides
+        return first, end, self.slides(dim)
+
+    def slides(self, dim: Expr) -> bool:
+        """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
+        p = self.product
+        both = {p.low.coordinate(dim), None if p.axes.m is None else p.low.coordinate(p.axes.m)}
+        return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         p = self.product
@@ -369,7 +388,7 @@ class Packed(Operand):
         e, j = p.w.axes((deep, columns))
         k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
         first = [self.starts[d] + p.at[d] for d in self.outer]
-        at = (*first, *self.order.places(k + e, column, j))
+        at = self.order.places(first, k + e, column, j)
         return p.w.view(self.tensor, (e, j), [(x, False) for x in at])
 
 

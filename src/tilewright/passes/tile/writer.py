@@ -167,9 +167,9 @@ class Writer:
         unroll: bool = False,
         peel: tuple[int, int] | None = None,
     ) -> Iterator[Expr]:
-        """A loop from `first` up to `count`; gives its variable. One round from 0 is written without a loop."""
-        if as_expr(count) is as_expr(1) and as_expr(first) is as_expr(0):
-            yield as_expr(0)
+        """A loop from `first` up to `count`; gives its variable. One round is written without a loop."""
+        if as_expr(count) - first is as_expr(1):
+            yield as_expr(first)
             return
         found = Range.of(self.fresh(name), first, count)
         inner = Block(())
