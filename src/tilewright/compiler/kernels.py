@@ -94,11 +94,11 @@ def compile(
     read everywhere and called where it runs; `"gpu"` and `"gpu:hopper"` likewise for GPUs; `"executor"` runs it in
     numpy, which is what it means. `plan` says how, as `executable.text("plan")` does: it is done so, or refused with
     the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
-    `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
-    for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
-    (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
-    way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
-    a symbol negative.
+    `dynamic` names sizes (rows, batch, image) that stay run-time arguments: one machine code for all their values,
+    planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their
+    dimensions say (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8
+    and the other way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and
+    set_symbol may make a symbol negative.
 
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.

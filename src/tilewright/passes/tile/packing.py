@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -18,8 +18,9 @@ from tilewright.ir.core import Block, Program, Value
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load, pieces
+from tilewright.passes.tile.writer import Writer, extent
 from tilewright.plan.microkernel import Axes, Microkernel
 
 if TYPE_CHECKING:
@@ -35,26 +36,26 @@ class Order:
     """
 
     how: Microkernel
-    around: tuple[int, ...]
+    around: tuple[Size, ...]
     """The extents of what B is repeated along: a batch."""
-    deep: tuple[int, ...]
+    deep: tuple[Size, ...]
     """Those of what is summed beside K: taps."""
-    wide: int
-    long: int
+    wide: Size
+    long: Size
     """How far N and K go."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         """The extents of the packed tensor."""
         _, n, k = self.how.atom.shape
-        blocks, chunks = -(-self.wide // self.how.columns), -(-self.long // k)
+        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
         inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
         return (*self.around, blocks, *self.deep, *inner)
 
     @property
     def padded(self) -> tuple[bool, bool]:
         """Whether there are zeros past the end of K, and of N."""
-        return self.long % self.how.atom.shape[2] > 0, self.wide % self.how.columns > 0
+        return self.long % self.how.atom.shape[2] != 0, self.wide % self.how.columns != 0
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
         """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
@@ -94,7 +95,7 @@ def pack_here(
     tile, there = low.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
-    held = low.w.alloc(tile.dtype, order.shape, "packed")
+    held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
@@ -115,21 +116,21 @@ def pack_before(
     if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
         return None
     shape = low.shapes[source]
-    if not all((e >= 0) is ONE and (e < n) is ONE for e, n in zip(there.at, shape, strict=True)):
+    if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.number(axes.k)
-    ends = width % deep == 0 or first + width is as_expr(size)
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    ends = width % deep in (0, ZERO) or first + width is as_expr(size)
     if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
         return None
-    order = _order(how, axes, outer, low.number)
+    order = _order(how, axes, outer, low.size)
     key = (there, order)
     if key not in low.packs:
         low.packs[key] = _program(low, there, source, coordinates, order)
     return low.packs[key].packed, order
 
 
-def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], int]) -> Order:
+def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> Order:
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return Order(how, around, deep, width(axes.n), width(axes.k))
 
@@ -149,8 +150,8 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     dtype = order.how.atom.b.dtype
     given = Value(kind, source.name)
     target = Value(TensorType("global", dtype, extents, role="out"), name)
-    w = Writer(None if low.machine is None else low.machine.lanes)  # one wave
-    for taken in (source.name or "argument", name):
+    w = Writer(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]
     ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
@@ -166,7 +167,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
         _copy(w, Load(given, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body)
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, low.opened.records())
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))
 
@@ -180,7 +181,7 @@ def _copy(
         view = w.viewed(there, over, images((*outer, k, n)))
     else:  # a view of the part alone comes first: what lies past its ends may be others' elements
         ends = (order.long, order.wide)
-        exact = w.axes([*(int(s.hi) + 1 for s in outer if s in over), *ends])
+        exact = w.axes([*(extent(s) for s in over if s in outer), *ends])
         numbers = iter(exact)
         whole = w.viewed(there, exact, images([next(numbers) if e in over else e for e in (*outer, *over[-2:])]))
         marks = [(e, False) for e in outer if e in over]
@@ -189,7 +190,8 @@ def _copy(
     if held.type.dtype is there.tensor.type.dtype:
         w.emit("copy", (view, held), otherwise=otherwise)
         return
-    between = w.alloc(there.tensor.type.dtype, [int(s.hi) + 1 for s in over], "narrow")
-    w.emit("copy", (view, between), otherwise=otherwise)
+    sizes = [extent(s) for s in over]
+    between = w.alloc(there.tensor.type.dtype, sizes, "narrow")
+    w.emit("copy", (view, w.part(between, sizes)), otherwise=otherwise)
     formula = converted(load(between, *over), between.type.dtype, held.type.dtype)
     w.map(held, over, formula, Substitution({}))
