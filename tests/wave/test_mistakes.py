@@ -363,8 +363,8 @@ def test_coinciding_outputs_are_refused(scaled):
 
 
 def test_unknown_targets_and_plans_are_refused(scaled):
-    with pytest.raises(ArgumentError, match="target='gpu'"):
-        tilewright.compile(scaled.program, target="gpu")
+    with pytest.raises(ArgumentError, match="target='npu'"):
+        tilewright.compile(scaled.program, target="npu")
     with pytest.raises(ArgumentError, match="plan="):
         tilewright.compile(scaled.program, plan="m 16", target="executor")
 

@@ -320,19 +320,19 @@ class Lowering:
             del ranges[m]
             ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
             t = ranges[n].symbol
-            first = self._named("first", t // (group * wide) * group, tall - 1)
+            first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width, (count - 1) * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
-    def _named(self, name: str, e: Expr, limit: int) -> Symbol:
-        """A name for a number from 0 on."""
-        found = symbol(self.w.fresh(name), 0, limit, definition=e)
+    def _named(self, name: str, e: Expr) -> Symbol:
+        """A name for a number."""
+        found = symbol(self.w.fresh(name), definition=e)
         self.w.emit("let", symbol=found)
         return found
 
