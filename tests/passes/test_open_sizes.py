@@ -171,6 +171,66 @@ def test_attention_in_tile_registers_is_open() -> None:
     assert [p.atom for p in run._last.plan.products] == ["amx.bf16", "amx.bf16"]
 
 
+# -- convolutions ---------------------------------------------------------------------------------------------
+
+FORMS: dict[str, dict[str, Any]] = {
+    "3x3": {"filter_size": (3, 3), "C": 8, "F": 20, "padding": 1},
+    "1x1": {"filter_size": (1, 1), "C": 16, "F": 33},
+    "strided and uneven": {
+        "filter_size": (3, 2),
+        "C": 5,
+        "F": 17,
+        "stride": (2, 1),
+        "padding": ((0, 2), (1, 0)),
+        "dilation": (1, 2),
+    },
+    "without padding": {"filter_size": (3, 3), "C": 4, "F": 16},
+    "groups": {"filter_size": (3, 3), "CG": 4, "F": 6, "groups": 2, "padding": 1},
+    "one axis": {"filter_size": (5,), "C": 3, "F": 9, "padding": 2},
+    "three axes": {"filter_size": (2, 2, 3), "C": 3, "F": 5, "padding": 1},
+}
+IMAGES = ((1, 5, 9, 7), (2, 7, 4, 31), (1, 8, 20, 3), (1, 3, 3, 64))
+
+
+def convolutions(form: str, dynamic: str) -> tuple[Any, str, list[dict[str, int]]]:
+    """A convolution, which of its sizes are open, and calls of it."""
+    options = dict(FORMS[form])
+    sizes = {name: options.pop(name) for name in ("C", "CG", "F") if name in options}
+    rank = len(options["filter_size"])
+    names = ["N", *"DHW"[3 - rank :]]
+    opened = "N" if dynamic == "batch" else " ".join(names)
+    calls = [dict(zip(names, (n, *extents[3 - rank :]), strict=True)) for n, *extents in IMAGES]
+    return (
+        kernels.conv(**options),
+        opened,
+        [{**sizes, **each} for each in fixed(opened, calls[0], map(dict.values, calls))],
+    )
+
+
+@pytest.mark.parametrize("dynamic", ["batch", "image"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_convolution_is_open(form: str, dynamic: str) -> None:
+    check(*convolutions(form, dynamic))
+
+
+@pytest.mark.parametrize("form", ["3x3", "without padding"])
+def test_a_convolution_is_open_on_the_interpreter(form: str) -> None:
+    kernel, opened, calls = convolutions(form, "image")
+    check(kernel, opened, calls[:3], on="x86.avx512")
+
+
+def test_an_image_is_open_in_tile_registers() -> None:
+    kernel = kernels.conv((3, 3), "bf16", "f32", padding=1)
+    calls = [{"N": n, "H": h, "W": w, "C": 32, "F": 20} for n, h, w in ((1, 5, 9), (2, 4, 17), (1, 1, 1))]
+    run = check(kernel, "N H W", calls, on="x86.amx")
+    assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
+
+
+def test_im2col_is_open() -> None:
+    kernel = kernels.im2col((3, 2), "f32", padding=(1, 1), stride=(2, 1))
+    check(kernel, "N H W", [{"N": n, "H": h, "W": w, "C": 3} for n, _, h, w in IMAGES])
+
+
 # -- calls ----------------------------------------------------------------------------------------------------
 
 
