@@ -198,8 +198,9 @@ def _narrow(low: Lowering, fact: Expr) -> None:
     if len(terms) != 1 or terms[0][1] != 1:
         return
     term, least = terms[0][0], -constant
-    if isinstance(term, FloorDiv) and isinstance(term.right, Const):
-        term, least = term.left, least * term.right.value
+    quotient = term
+    if isinstance(quotient, FloorDiv) and isinstance(quotient.right, Const):
+        term, least = quotient.left, least * quotient.right.value
     if not isinstance(term, Symbol) or least <= term.lo or all(low.expr(s) is not term for s in low.open):
         return
     named = symbol(low.fresh(term.name), least, term.upper, definition=term)
