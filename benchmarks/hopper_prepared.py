@@ -103,7 +103,7 @@ def one(path: Path) -> None:
     """One kernel: compared where results are known, timed otherwise."""
     import torch
 
-    from tilewright.targets.gpu.arrays import array_of
+    from tilewright.runtime.device_arrays import array_of
     from tilewright.targets.nvidia import driver
     from tilewright.targets.nvidia.launch import Launch
 

@@ -31,9 +31,10 @@ from tilewright.passes.tile.values import number_or
 from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import CPU, is_native, native
+from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPICAL = 2
@@ -79,6 +80,8 @@ class NativeExecutable(Executable):
     @property
     def machine(self) -> Machine:
         """The machine that it is planned for."""
+        if self._machine is None and is_gpu(self.target):
+            return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
 
     def _job(
@@ -256,7 +259,8 @@ class NativeExecutable(Executable):
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named), self.lenient)
+        arranged = self._arranged(args, named)
+        bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, is_gpu(self.target))
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
@@ -265,7 +269,12 @@ class NativeExecutable(Executable):
 
     def _bound(self, bound: Arguments, found: Compiled, logged: list[Array]) -> Callable[[], None]:
         """A kernel bound to the arguments of a call."""
-        given = [np.asarray(bound.values[a]).astype(a.type.dtype.numpy, copy=False) for a in self.program.args]
+        given: list[Any] = [
+            value
+            if isinstance(value := bound.values[a], DeviceArray)
+            else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
+            for a in self.program.args
+        ]
         params = None
         if found.parameters:
             names = [s.name for s in found.parameters]
@@ -295,7 +304,7 @@ class NativeExecutable(Executable):
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, is_gpu(self.target))
         if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:

@@ -34,11 +34,11 @@ from tilewright.plan.planner import Refusal
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
-STORED = 2
-"""Stages in which results wait to leave: one is written while another leaves."""
+STORED = (2, 1)
+"""Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
-WORKING = 80
+WORKING = 64
 """Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
 LOADING, UNIT = 72, 8
 """Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
@@ -48,7 +48,7 @@ LONGEST = 256
 """Rows of a tile that one copy brings."""
 NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
-SEEN, SHALLOW = 0.28, 1.15
+SEEN, SHALLOW = 0.28, 1.08
 """Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
 ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
@@ -249,12 +249,14 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> R
     if sums + WORKING > own:
         return None
     row = _row(how)
-    left = shared - STORED * how.rows * row - machine.spaces["shared"].alignment
-    stages = min(MOST, left // ((how.rows + how.columns) * row))
+    left = shared - machine.spaces["shared"].alignment
+    room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
+    stages = min(MOST, room[stored])
     if stages < FEWEST:
         return None
     return Roles(
-        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, STORED
+        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, stored
     )
 
 

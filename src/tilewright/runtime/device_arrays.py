@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
+from tilewright.runtime import overlap
 from tilewright.runtime.dlpack import on_a_gpu
 from tilewright.runtime.tensors import as_array
 
@@ -30,6 +32,16 @@ class DeviceArray:
     owner: Any
     device: int = 0
     stream: int | None = None
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -74,13 +86,16 @@ def array_of(argument: Any, where: str) -> Any:
     return as_array(argument, where)
 
 
-def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether two arrays have a byte in common.
+def share_memory(one: Any, other: Any) -> bool:
+    """Whether two arrays, of the host or of a device, have memory in common.
 
     >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
     >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
     (False, True)
     """
+    if not isinstance(one, DeviceArray) or not isinstance(other, DeviceArray):
+        mixed = isinstance(one, DeviceArray) or isinstance(other, DeviceArray)
+        return not mixed and overlap.share_memory(one, other)
     if one.device != other.device:
         return False
     return one.pointer < other.pointer + other.nbytes and other.pointer < one.pointer + one.nbytes
