@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.lang.global_symbols import WORKGROUP_0, WORKGROUP_1
 from tilewright.targets.registry import machine
 
 SIZES = ((20, 70), (1, 1), (7, 33), (64, 1000), (300, 5), (3, 128))
@@ -229,6 +232,65 @@ def test_an_image_is_open_in_tile_registers() -> None:
 def test_im2col_is_open() -> None:
     kernel = kernels.im2col((3, 2), "f32", padding=(1, 1), stride=(2, 1))
     check(kernel, "N H W", [{"N": n, "H": h, "W": w, "C": 3} for n, _, h, w in IMAGES])
+
+
+# -- grid programs --------------------------------------------------------------------------------------------
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+GLOBAL, SHARED = tkl.GLOBAL_ADDRESS_SPACE, tkl.SHARED_ADDRESS_SPACE
+
+
+def grid_product(dtype: Any, rows: int, columns: int, depth: int) -> Any:
+    """A product in tiles, which says which workgroup it is."""
+
+    @tkw.wave(
+        [
+            tkw.WorkgroupConstraint(M, rows, 0),
+            tkw.WorkgroupConstraint(N, columns, 1),
+            tkw.TilingConstraint(K, depth),
+        ]
+    )
+    def product(
+        a: tkl.Memory[M, K, GLOBAL, dtype], b: tkl.Memory[N, K, GLOBAL, dtype], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc: Any) -> Any:
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total + tkw.scalar(WORKGROUP_0 + 100 * WORKGROUP_1, tkl.f32), c)
+
+    return product
+
+
+@pytest.mark.parametrize("dynamic", ["M", "M N K"])
+def test_a_grid_program_is_open(dynamic: str) -> None:
+    check(grid_product(tkl.f32, 32, 48, 16), dynamic, fixed(dynamic, {"M": 40, "N": 70, "K": 40}, PRODUCTS))
+
+
+def test_a_grid_program_is_open_in_tile_registers() -> None:
+    calls = fixed("M N", {"M": 40, "N": 40, "K": 64}, ((1, 1, 1), (33, 5, 1)))
+    run = check(grid_product(tkl.bf16, 32, 32, 32), "M N", calls, on="x86.amx")
+    assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
+
+
+def test_shared_memory_of_workgroups_is_open() -> None:
+    @tkw.wave([tkw.WorkgroupConstraint(M, 16, 0)])
+    def centred(x: tkl.Memory[M, N, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32]) -> None:
+        held = tkw.allocate((M, N), (M, N), tkl.f32)
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32), held)
+        tkw.write(tkw.read(held) - tkw.max(tkw.read(held), dim=N), y)
+
+    check(centred, "M N", [{"M": m, "N": n} for m, n in SIZES])
+
+
+def test_workgroups_that_do_not_lie_side_by_side_are_refused_by_name() -> None:
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0), tkw.ReorderingConstraint(WORKGROUP_0 + 1, 0)])
+    def moved(x: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32), y)
+
+    run = tilewright.compile(moved, target="cpu", dynamic=["M"])
+    with pytest.raises(ProgramError, match="with M dynamic, its reordering constraint has no native form"):
+        run(np.ones(8, np.float32))
 
 
 # -- calls ----------------------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
                 found = low.block(body)
             return found if op.results else ()
         tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
-        if not tiles and low.workgroups is not None:
+        if not tiles and (low.workgroups is not None or e.symbols <= low.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
         if set(tiles) != set(e.symbols) and low.workgroups is None:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)
