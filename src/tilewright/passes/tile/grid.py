@@ -357,7 +357,7 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
     low = groups.low
     for record in groups.constraints:
         attrs = record.attrs
-        d, tile = attrs["dim"], low.number(attrs["tile"])
+        d = attrs["dim"]
         if attrs["grid"] != grid or not attrs.get("primary", True):
             continue
         plain = groups.is_plain(record)
