@@ -377,10 +377,13 @@ class Lowering:
         full, tail = self._counted(dim, length)
         slides = width > 1 and inplace.slides(self, dim)
 
+        def one(n: Expr | int, at_edge: bool) -> None:
+            self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
+            self.pieces(rest)
+
         def loop(start: Expr | int, end: Expr | int, at_edge: bool) -> None:
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
-                self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
-                self.pieces(rest)
+                one(n, at_edge)
 
         last: Expr = as_expr(1)
         if dim in self.dealt:
@@ -388,10 +391,12 @@ class Lowering:
             last = task >= count - 1
             loop(per * task, per * (task + 1) if full % per == 0 else minimum(per * (task + 1), full), True)
         elif slides and full not in (0, 1):
-            loop(0, minimum(1, as_expr(full)), True)
+            with self.branch(as_expr(full) >= 1):
+                one(0, True)
             if full != 2:
                 loop(1, full - 1, False)
-            loop(maximum(1, as_expr(full) - 1), full, True)
+            with self.branch(as_expr(full) >= 2):
+                one(full - 1, True)
         elif full != 0:
             loop(0, full, True)
         if tail != 0:
