@@ -57,7 +57,7 @@ from tilewright.passes.tile.values import (
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, microkernel, waves_of
+from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -587,7 +587,7 @@ class Lowering:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
         if op in self.cuts.products:
             return self.cuts.products[op]
-        return None if self.machine is None else microkernel(self.machine, types, sizes)
+        return None if self.machine is None else microkernel(self.machine, types, sizes, None, precision_of(op))
 
     # -- memory -------------------------------------------------------------------------------------------
 
