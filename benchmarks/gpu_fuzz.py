@@ -25,7 +25,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("one role", "roles", "products")
-PROCESSES, SECONDS = 6, 20
+FIRST, PROCESSES, SECONDS = 1000, 6, 20
 POISON, GUARD = 0xA5, 4096
 Entry = dict[str, Any]
 
@@ -61,7 +61,7 @@ def make(file: Path, count: int) -> None:
 
     entries: list[Entry] = []
     for kind in KINDS:
-        made, seed = 0, 1000
+        made, seed = 0, FIRST
         while made < count:
             text, _, _ = program(kind, seed)
             if "machine hopper" in text:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,15 @@ class DeviceArray:
     stream: int | None = None
 
     @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same memory in another shape, without gaps."""
+        return replace(self, shape=shape, strides=packed_strides(shape))
+
+    @property
     def nbytes(self) -> int:
         """From its first byte to its last."""
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
@@ -46,6 +56,15 @@ class DeviceArray:
                 return False
             running *= n
         return True
+
+
+def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array without gaps, last dimension fastest.
+
+    >>> packed_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def array_of(argument: Any, where: str) -> Any:

@@ -7,8 +7,7 @@ once; a launch on other tensors of the same shapes changes addresses only, in th
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -19,6 +18,7 @@ from tilewright.targets.gpu.arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import Loaded
 from tilewright.targets.nvidia.maps import MAP_BYTES, tensor_map
+from tilewright.targets.nvidia.memory import stream_of
 
 ELSEWHERE = (201, 400)
 """The driver's answers, invalid context and handle, to a thread that works in another context, or in none."""
@@ -55,7 +55,7 @@ class Launch:
         self._config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         given = (ctypes.addressof(self._config), int(loaded.function), self._table.ctypes.data, None)
         self._start = partial(self.device.start, *map(ctypes.c_void_p, given))
-        self._stream, self._lock = _stream_of(arrays, self.device.number), Lock()
+        self._stream, self._lock = stream_of(arrays, self.device.number), Lock()
         self._streaming = 0
 
     def _place(self, array: Any, written: bool) -> int:
@@ -170,20 +170,3 @@ class Launch:
     def __del__(self) -> None:
         for memory, _, _ in getattr(self, "_moved", ()):
             self.device.cu.cuMemFree(memory)
-
-
-def _stream_of(arrays: list[Any], number: int) -> Callable[[], int]:
-    """What tells the stream of a launch: torch's current one for its tensors, one that an array names, or the default.
-
-    >>> _stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
-    7
-    """
-    there = [a for a in arrays if isinstance(a, DeviceArray)]
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(a.owner, torch.Tensor) for a in there):
-        quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        if quick is not None:
-            return partial(quick, number)
-        return lambda: int(torch.cuda.current_stream(number).cuda_stream)
-    named = next((a.stream for a in there if a.stream is not None), 0)
-    return lambda: named
