@@ -33,7 +33,7 @@ Entry = dict[str, Any]
 def program(kind: str, seed: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """(text, arguments, results) of a random program."""
     sys.path.insert(0, str(ROOT / "tests" / "block"))
-    from random_products import random_product_program
+    from random_mma import random_product_program
     from random_roles import random_role_program
     from random_waves import random_wave_program
 
@@ -83,7 +83,7 @@ class Guarded:
     """An array on the device between two guards, which nothing may write, and whose bytes are poison to who reads."""
 
     def __init__(self, given: Any, poisoned: bool):
-        from tilewright.targets.gpu.arrays import DeviceArray
+        from tilewright.runtime.device_arrays import DeviceArray
         from tilewright.targets.nvidia import driver
 
         found = driver.device()

@@ -27,7 +27,7 @@ TESTS = [
     ["tests/targets/nvidia/test_driver.py"],
     ["tests/machine/test_atoms.py", "-k", "lane_maps"],
     ["tests/targets/nvidia/test_products.py", "-k", "lanes_give or m16n8k16"],
-    ["tests/passes/waves/test_lanes.py"],
+    ["tests/passes/waves/test_waves_lanes.py"],
     ["tests/passes/waves/test_waves_random.py"],
 ]
 ROLES, PRODUCTS, LANES = "roles", "products", "one role"

@@ -22,10 +22,10 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
+from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.host import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.gpu.arrays import common_device
 from tilewright.targets.registry import gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
@@ -173,8 +173,9 @@ class GpuProgram:
         self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The code bound to arrays; a call starts it."""
-        return self.kernel.launch(arrays, workers, params)
+        """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""
+        every = workers == self.kernel.target.machine.limits.cores
+        return self.kernel.launch(arrays, None if every else workers, params)
 
 
 Device = NativeDevice | InterpretingDevice | GpuDevice

@@ -22,13 +22,12 @@ from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
 from tilewright.limits import WORKERS, written
 from tilewright.runtime.calls import arranged, signature_of
+from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
 from tilewright.runtime.host import HostExecutor
-from tilewright.runtime.overlap import require_own_memory, share_memory
+from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.gpu.arrays import DeviceArray, array_of, made_like
-from tilewright.targets.gpu.arrays import share_memory as share_device_memory
 from tilewright.targets.registry import CPU, GPU, check_target, is_gpu
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -231,7 +230,7 @@ class TextExecutable:
             if isinstance(own, np.ndarray):
                 require_own_memory(own, f"{self.name}: argument {name}")
             for other, array in arrays.items():
-                if other != name and _share_memory(own, array):
+                if other != name and share_memory(own, array):
                     raise ArgumentError(
                         f"{self.name}: {name}, which is written, shares memory with {other}; "
                         "give them memory of their own"
@@ -274,13 +273,6 @@ def _shown(action: Callable[[], None]) -> Callable[[], None]:
             raise fault.with_traceback(None) from None
 
     return run
-
-
-def _share_memory(one: Any, other: Any) -> bool:
-    """Whether two arrays, of the host or of a device, have memory in common."""
-    if isinstance(one, DeviceArray) or isinstance(other, DeviceArray):
-        return isinstance(one, DeviceArray) and isinstance(other, DeviceArray) and share_device_memory(one, other)
-    return share_memory(one, other)
 
 
 def _number(e: Any, name: str | None) -> int:

@@ -34,8 +34,8 @@ from tilewright.plan.planner import Refusal
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
-STORED = 2
-"""Stages in which results wait to leave: one is written while another leaves."""
+STORED = (2, 1)
+"""Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
 WORKING = 64
@@ -48,6 +48,9 @@ LONGEST = 256
 """Rows of a tile that one copy brings."""
 NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
+SEEN, SHALLOW = 0.28, 1.08
+"""Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
+ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -87,9 +90,10 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    candidates = sorted(
-        rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != ""), key=_good
-    )
+    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
+    least = _bound(program, size, machine) + machine.limits.launch_cycles
+    candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
+    candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -136,17 +140,15 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
-    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
-    bound = moved / machine.limits.far_rate / (machine.limits.cores or 1)
+    bound = _bound(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
 
-def _good(ring: Ring) -> tuple[float, int, int, int]:
-    """Of those that take the same time one with a deep ring, the largest tile, which reads least, and fewest waves."""
-    how = ring.how
-    return round(ring.cycles), -min(ring.roles.stages, ENOUGH), -how.rows * how.columns, how.groups
+def _good(ring: Ring) -> tuple[float, ...]:
+    """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
+    how, roles = ring.how, ring.roles
+    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
 
 
 def _is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -159,6 +161,13 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
         return memory.dims[-1] is k
     own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
+
+
+def _bound(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+    """Cycles that moving the arguments takes."""
+    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
+    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
+    return moved / machine.limits.far_rate / (machine.limits.cores or 1)
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
@@ -220,7 +229,7 @@ def rings(
                 continue
             roles = _roles(machine, how, shared, gathered)
             if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
-                yield Ring(how, roles, _cycles(machine, how, sizes, rounds, count))
+                yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
 
 
 def _row(how: Microkernel) -> int:
@@ -240,16 +249,20 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> R
     if sums + WORKING > own:
         return None
     row = _row(how)
-    left = shared - STORED * how.rows * row - machine.spaces["shared"].alignment
-    stages = min(MOST, left // ((how.rows + how.columns) * row))
+    left = shared - machine.spaces["shared"].alignment
+    room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
+    stages = min(MOST, room[stored])
     if stages < FEWEST:
         return None
     return Roles(
-        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, STORED
+        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, stored
     )
 
 
-def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rounds: int, count: int) -> float:
+def _cycles(
+    machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
+) -> float:
     """Cycles of products: rounds of tiles, each so many steps of K and an end."""
     limits, (m, n, k) = machine.limits, sizes
     steps = rounds * ceil(k / (how.slab or 1))
@@ -259,7 +272,7 @@ def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rou
     multiplied = deep * atoms * atom.cycles
     read = deep * atoms * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
     filled = (how.rows + how.columns) * row / limits.l2_rate
-    step = max(multiplied, read, filled)
+    step = (max(multiplied, read, filled) + SEEN * filled) * (SHALLOW if stages < ENOUGH else 1)
     tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
     first = limits.copy_latency + filled  # before anything has arrived

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_products import random_product_program
+from random_mma import random_product_program
 from random_roles import random_role_program
 from random_waves import random_wave_program
 

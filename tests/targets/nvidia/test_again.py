@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import ArgumentError
+from tilewright.runtime.device_arrays import DeviceArray, array_of, common_device
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.gpu.arrays import DeviceArray, array_of, common_device
 
 
 class Tensor:

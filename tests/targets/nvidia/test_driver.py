@@ -15,7 +15,7 @@ from tilewright.errors import TargetError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
-from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine

@@ -13,7 +13,7 @@ import pytest
 
 from tilewright import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.nvidia import driver, memory
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine

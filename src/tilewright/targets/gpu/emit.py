@@ -289,6 +289,9 @@ class Emitter:
     def _load(self, op: Op) -> None:
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
             memory.load(self, op)
+            target = op.operands[0]
+            if not isinstance(target.type, FragmentType) and element(target.type.dtype) == "i32":
+                self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the wave's, so all lanes have it
 
     def _store(self, op: Op) -> None:
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):

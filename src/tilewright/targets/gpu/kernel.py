@@ -19,10 +19,10 @@ from tilewright.machine import Machine
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.host import Memories
 from tilewright.runtime.toolchain import toolchain
-from tilewright.targets.gpu.arrays import DeviceArray, common_device
 from tilewright.targets.gpu.emit import Emitted
 
 

@@ -1,6 +1,6 @@
 """The driver, through cuda-bindings (the extra `gpu`): devices, and code on them. Imported where it is used.
 
-Code is linked by the driver from PTX once, and kept in the cache under PTX and the driver's version.
+The driver assembles PTX, and keeps what it assembled in a cache of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from tilewright.errors import TargetError
 from tilewright.machine import Machine
-from tilewright.runtime import cache as disk
 from tilewright.targets.gpu.emit import Emitted
 
 LIBRARY = "libcuda.so.1"
@@ -118,14 +117,7 @@ class Loaded:
 
     def _load(self, assembly: str, emitted: Emitted, made_by: str) -> None:
         cu, check = self.device.cu, self.device.check
-        key = disk.key_of("cubin", assembly, str(self.device.version), str(self.device.capability), made_by)
-        code = disk.load(key)
-        if code is None:
-            try:
-                code = self._linked(assembly)
-                disk.store(key, code)
-            except TargetError:  # the module's own loading assembles too, and says more of what is wrong
-                code = assembly.encode() + b"\0"
+        code = assembly.encode() + b"\0"  # as a whole: linked, setmaxnreg would be left out, and products wait
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -136,14 +128,3 @@ class Loaded:
                 f"{self.name}: its workgroups",
             )
         )
-
-    def _linked(self, assembly: str) -> bytes:
-        cu, check = self.device.cu, self.device.check
-        state = check(cu.cuLinkCreate(0, [], []), f"{self.name}: cuLinkCreate")  # for the device of the context
-        data = assembly.encode() + b"\0"
-        kind = cu.CUjitInputType.CU_JIT_INPUT_PTX
-        check(cu.cuLinkAddData(state, kind, data, len(data), self.name.encode(), 0, [], []), f"{self.name}: its PTX")
-        pointer, size = check(cu.cuLinkComplete(state), f"{self.name}: cuLinkComplete")
-        code = ctypes.string_at(int(pointer), int(size))
-        check(cu.cuLinkDestroy(state), f"{self.name}: cuLinkDestroy")
-        return code

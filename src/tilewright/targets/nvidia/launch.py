@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import Loaded
 from tilewright.targets.nvidia.maps import MAP_BYTES, tensor_map

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
-from tilewright.targets.gpu.arrays import DeviceArray, packed_strides
+from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.nvidia.driver import Device, device, why_not
 
 ALIGNMENT = 16
@@ -44,7 +44,7 @@ class DeviceMemory:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
         owner = Allocated(self.device, prod(shape) * dtype.itemsize)
-        return DeviceArray(int(owner.pointer), shape, packed_strides(shape), dtype, owner, self.device.number)
+        return DeviceArray(int(owner.pointer), shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
         """Packed, on the device, at a multiple of 16 bytes."""

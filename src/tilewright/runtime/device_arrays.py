@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
+from tilewright.runtime import overlap
 from tilewright.runtime.dlpack import on_a_gpu
 from tilewright.runtime.tensors import as_array
 
@@ -37,15 +38,20 @@ class DeviceArray:
         """How many dimensions it has."""
         return len(self.shape)
 
-    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
-        """The same memory in another shape, without gaps."""
-        return replace(self, shape=shape, strides=packed_strides(shape))
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """From its first byte to its last."""
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same memory in another shape; it has no gaps."""
+        return replace(self, shape=shape, strides=packed_steps(shape))
 
     @property
     def packed(self) -> bool:
@@ -58,13 +64,13 @@ class DeviceArray:
         return True
 
 
-def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array without gaps, last dimension fastest.
 
-    >>> packed_strides((2, 3, 4))
+    >>> packed_steps((2, 3, 4))
     (12, 4, 1)
     """
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def array_of(argument: Any, where: str) -> Any:
@@ -93,13 +99,16 @@ def array_of(argument: Any, where: str) -> Any:
     return as_array(argument, where)
 
 
-def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether two arrays have a byte in common.
+def share_memory(one: Any, other: Any) -> bool:
+    """Whether two arrays, of the host or of a device, have memory in common.
 
     >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
     >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
     (False, True)
     """
+    if not isinstance(one, DeviceArray) or not isinstance(other, DeviceArray):
+        mixed = isinstance(one, DeviceArray) or isinstance(other, DeviceArray)
+        return not mixed and overlap.share_memory(one, other)
     if one.device != other.device:
         return False
     return one.pointer < other.pointer + other.nbytes and other.pointer < one.pointer + one.nbytes
