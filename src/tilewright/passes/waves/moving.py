@@ -305,6 +305,8 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
     axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(near.shape))
     at, there = near.at(axes), _coordinates(far, axes)
+    if comes:
+        low.between_lanes.pass_on()
     with low.one_wave():
         if comes:
             count = prod(near.extents) * near.dtype.numpy.itemsize

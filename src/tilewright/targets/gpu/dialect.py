@@ -35,6 +35,9 @@ class Dialect(Protocol):
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
         """The first thread prepares barriers, (offset, arrivals); then the workgroup meets."""
 
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """Raises where roles, (threads, registers of each or None), ask for more registers than there are."""
+
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """The role has so many registers from here on; `threads` are those of the workgroup."""
 
