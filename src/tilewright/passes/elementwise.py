@@ -17,6 +17,7 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
+from tilewright.passes import transposing
 from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_factor, linear_step
 from tilewright.passes.storage import Tiles, Vectors
 from tilewright.passes.tabulate import tabulated
@@ -314,6 +315,12 @@ class _Loops:
                 best = n
         return best
 
+    def turn(self, job: Job) -> transposing.Turn | None:
+        """How a copy is turned whose source lies side by side along another axis than its target."""
+        if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
+            return None
+        return transposing.turn_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
+
     def run(self, job: Job, rest: list[int], known: dict[Symbol, Expr]) -> None:
         """The loops over the axes in `rest`; `known` are those outside."""
         if not rest:
@@ -486,6 +493,10 @@ def _by_loops(low: Lowering, job: Job) -> None:
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
+    turn = loops.turn(job)
+    if turn is not None:
+        transposing.write(low, turn, job.dtype, job.shape, loops.axes, (loops.places[0], loops.places[1]))
+        return
     alone = {axis: as_expr(0) for axis, size in zip(loops.axes, job.shape, strict=True) if size == 1}
     loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size != 1], alone)
 

@@ -34,7 +34,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
-from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
 from tilewright.passes.tile.writer import Writer
@@ -282,25 +282,31 @@ class Lowering:
 
     def block(self, block: Block) -> tuple[Tile, ...]:
         """The operations of a block; gives what it yields."""
-        for op in block.ops:
+        for step in fusing.steps(self, block.ops):
             self.w.loc = None
-            if op.name == "yield":
-                return tuple(self.env[v] for v in op.operands)
-            rule = RULES.get(op.name)
-            if rule is None:
-                raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
-            try:
-                moving.refuse(self, op)
-                found = rule(self, op)
-            except ProgramError as fault:
-                raise type(fault)(fault.what, fault.location or op.loc) from None
-            except ExpressionError as fault:
-                raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
-            for value, tile in zip(op.results, found, strict=op.name != "allocate"):  # memory is no tile
-                self.env[value] = self._kept(op, value, tile)
+            if isinstance(step, fusing.Group):
+                fusing.write(self, step)
+                continue
+            if step.name == "yield":
+                return tuple(self.env[v] for v in step.operands)
+            for value, tile in zip(step.results, self.done(step), strict=step.name != "allocate"):  # memory is no tile
+                self.env[value] = self.kept(step, value, tile)
         return ()
 
-    def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
+    def done(self, op: Op) -> tuple[Tile, ...]:
+        """One operation; gives what it makes."""
+        rule = RULES.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
+        try:
+            moving.refuse(self, op)
+            return rule(self, op)
+        except ProgramError as fault:
+            raise type(fault)(fault.what, fault.location or op.loc) from None
+        except ExpressionError as fault:
+            raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
+
+    def kept(self, op: Op, value: Value, tile: Tile) -> Tile:
         """The tile, in memory if it is used often and dear, or has grown long."""
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
