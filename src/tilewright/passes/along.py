@@ -45,6 +45,24 @@ def arguments_as_operands(formula: Formula, count: int) -> Formula:
     return Formula(formula.name, tuple(arguments_as_operands(p, count) for p in formula.parts), formula.value)
 
 
+def halved(low: Lowering, op: Op, totals: list[Value]) -> Value:
+    """One total from several vectors of them: these combined, then halves of a vector until one lane is left."""
+    found = totals[0]
+    for total in totals[1:]:
+        _combined(low, op, [found], [total])
+    lanes = int(found.type.shape[0])
+    while lanes > 1:
+        lanes //= 2
+        halves = []
+        for start in (0, lanes):
+            lane = low.axis("l", lanes)
+            halves.append(low.register(found.type.dtype, lanes))
+            low.emit("shuffle", (halves[-1], found), over=(lane,), at=(start + lane,))
+        _combined(low, op, halves[:1], halves[1:])
+        found = halves[0]
+    return found
+
+
 class _Walk:
     """The loops that `reduce` and `scan` share: over all dimensions but one, with vectors along the last of them."""
 
@@ -122,13 +140,19 @@ class _Walk:
         """A register for each tensor."""
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
-    def items(self, outer: tuple[Expr, ...], along: Expr, lane: Symbol | None, lanes: int) -> list[Value]:
-        """The elements at one place, in the type in which they are combined."""
+    def items(
+        self, outer: tuple[Expr, ...], along: Expr, lane: Symbol | None, lanes: int, there: int | None = None
+    ) -> list[Value]:
+        """The elements at one place, in the type in which they are combined; of a vector, perhaps the first lanes."""
         raw = self.registers([s.dtype for s in self.sources], lanes, lane)
         over = () if lane is None else (lane,)
         found = []
         for source, value, kind in zip(self.sources, raw, self.carried, strict=True):
-            load(self.low, value, over, source.at(self.full(outer, along)), 0)
+            where, otherwise = source.at(self.full(outer, along)), 0
+            if there is not None and lane is not None:  # the others change nothing
+                where = Where(where.buffer, where.offset, (*where.conditions, lane < there))
+                otherwise = identity(self.op.attrs["with"], value.type.dtype)
+            load(self.low, value, over, where, otherwise)
             found.append(self.cast(value, kind))
         return found
 
@@ -185,8 +209,8 @@ class _Reduce(_Walk):
             self._finish(x, mine)
 
     def _side_by_side(self) -> bool:
-        """Whether a line is some whole vectors in memory, which one of the known functions combines."""
-        if not isinstance(self.op.attrs["with"], str) or self.length < 2 * self.lanes or self.length % self.lanes:
+        """Whether a line lies side by side in memory, some vectors long, and one of the known functions combines it."""
+        if not isinstance(self.op.attrs["with"], str) or self.length < 2 * self.lanes:
             return False
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -195,12 +219,12 @@ class _Reduce(_Walk):
 
     def _folded(self, x: _Line) -> Value:
         """The total of a line: vectors along it, some at a time, then halves of a vector until one is left."""
-        count, lanes = self.length // self.lanes, self.lanes
+        (count, rest), lanes = divmod(self.length, self.lanes), self.lanes
         chains = max(n for n in range(1, self.chains + 1) if count % n == 0)
 
-        def part(first: Expr | int) -> Value:
+        def part(first: Expr | int, there: int | None = None) -> Value:
             lane = self.low.axis("l", lanes)
-            return self.items(x.outer, lanes * first + lane, lane, lanes)[0]
+            return self.items(x.outer, lanes * first + lane, lane, lanes, there)[0]
 
         totals = []
         for n in range(chains):
@@ -210,20 +234,9 @@ class _Reduce(_Walk):
             with self.low.loop("r", 1, count // chains) as r:
                 for n, total in enumerate(totals):
                     _combined(self.low, self.op, [total], [part(chains * r + n)])
-        for total in totals[1:]:
-            _combined(self.low, self.op, [totals[0]], [total])
-        found = totals[0]
-        while lanes > 1:
-            lanes //= 2
-            low, high = (self._half(found, lanes, start) for start in (0, lanes))
-            _combined(self.low, self.op, [low], [high])
-            found = low
-        return found
-
-    def _half(self, value: Value, lanes: int, start: int) -> Value:
-        lane, made = self.low.axis("l", lanes), self.low.register(self.carried[0], lanes)
-        self.low.emit("shuffle", (made, value), over=(lane,), at=(start + lane,))
-        return made
+        if rest:
+            _combined(self.low, self.op, [totals[-1]], [part(count, rest)])
+        return halved(self.low, self.op, totals)
 
     def _finish(self, x: _Line, totals: list[Value]) -> None:
         """Totals into their places, with what is there where they accumulate."""

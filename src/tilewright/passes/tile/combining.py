@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
 _STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-LANES = 32
-"""Neighbours that are combined side by side before they are combined with each other."""
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
@@ -89,12 +87,12 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    _, length = source.parts[dim]
-    lanes = LANES if length >= 8 * LANES else LANES // 2
     total = low.w.alloc(wide, sizes, "total")
     name = next(n for n, s in _STEPS.items() if s == step)
-    if length >= 2 * lanes and _side_by_side(low, there, dim):
-        total = _by_lanes(low, source, there, dim, lanes, name, total)
+    if _side_by_side(low, there, dim):
+        over = low.w.axes(source.sizes)
+        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        low.w.combine("reduce", view, total, source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
@@ -129,30 +127,6 @@ def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
     """Whether neighbours along the dimension are neighbours in memory."""
     c = low.coordinate(dim)
     return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
-
-
-def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> Value:
-    """Lines are cut into pieces; the pieces are combined side by side, then what they gave."""
-    outer = tuple(d for d in tile.dims if d is not dim)
-    sizes = [tile.parts[d][1] for d in outer]
-    first, length = tile.parts[dim]
-    pieces, rest = divmod(length, lanes)
-    partial = low.w.alloc(tile.dtype, [*sizes, lanes], "lanes")
-
-    def view(tensor: Load, *ends: int) -> Value:
-        over = low.w.axes([*sizes, *ends])
-        images = {low.coordinate(d): tile.parts[d][0] + i for d, i in zip(outer, over, strict=False)}
-        place = over[-2] * lanes + over[-1] if len(ends) == 2 else over[-1] + pieces * lanes
-        return low.w.viewed(tensor, over, Substitution({**images, low.coordinate(dim): first + place}))
-
-    low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name)
-    if rest:
-        over = low.w.axes([*sizes, rest])
-        begin = low.w.view(partial, over, [(s, False) for s in over])
-        formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
-        low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
-    low.w.combine("reduce", partial, total, len(outer), name)
-    return total
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
