@@ -116,6 +116,11 @@ TURNED = {
         "    copy %v -> %w\n  }\n}\n",
         lambda x: x.transpose(0, 2, 1),
     ),
+    "narrow": (
+        "block turn(%x: in global KIND (16, 4), %y: out global KIND (4, 16))\n{\n  tasks t in 0..1 {\n"
+        "    %v = view %x (i0 4, i1 16) -> [i1, i0]\n    copy %v -> %y\n  }\n}\n",
+        lambda x: x.T,
+    ),
     "ragged": (
         "block turn(%x: in global KIND (19, 80), %y: out global KIND (80, 19))\n{\n  tasks t in 0..1 {\n"
         "    %v = view %x (i0 80, i1 19) -> [i1, i0]\n    copy %v -> %y\n  }\n}\n",

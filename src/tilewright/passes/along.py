@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def _combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) -> None:
+def combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) -> None:
     """totals = combination of totals and items."""
     how = op.attrs["with"]
     if isinstance(how, str):
@@ -49,7 +49,7 @@ def halved(low: Lowering, op: Op, totals: list[Value]) -> Value:
     """One total from several vectors of them: these combined, then halves of a vector until one lane is left."""
     found = totals[0]
     for total in totals[1:]:
-        _combined(low, op, [found], [total])
+        combined(low, op, [found], [total])
     lanes = int(found.type.shape[0])
     while lanes > 1:
         lanes //= 2
@@ -58,7 +58,7 @@ def halved(low: Lowering, op: Op, totals: list[Value]) -> Value:
             lane = low.axis("l", lanes)
             halves.append(low.register(found.type.dtype, lanes))
             low.emit("shuffle", (halves[-1], found), over=(lane,), at=(start + lane,))
-        _combined(low, op, halves[:1], halves[1:])
+        combined(low, op, halves[:1], halves[1:])
         found = halves[0]
     return found
 
@@ -174,7 +174,7 @@ class _Walk:
     @property
     def lanes(self) -> int:
         """The elements of a vector register."""
-        return max(1, self.low.vector_bytes // self.carried[0].numpy.itemsize)
+        return self.low.vector_lanes(self.carried[0])
 
     def lines(self, lines: list[_Line]) -> None:
         """Some lines along the dimension, each alone or a vector of them; at most `chains`."""
@@ -204,7 +204,7 @@ class _Reduce(_Walk):
         if self.length > 1:
             with self.low.loop("r", 1, self.length) as r:
                 for x, mine in zip(lines, totals, strict=True):
-                    _combined(self.low, self.op, mine, self.items(x.outer, r, x.lane, x.lanes))
+                    combined(self.low, self.op, mine, self.items(x.outer, r, x.lane, x.lanes))
         for x, mine in zip(lines, totals, strict=True):
             self._finish(x, mine)
 
@@ -233,9 +233,9 @@ class _Reduce(_Walk):
         if count > chains:
             with self.low.loop("r", 1, count // chains) as r:
                 for n, total in enumerate(totals):
-                    _combined(self.low, self.op, [total], [part(chains * r + n)])
+                    combined(self.low, self.op, [total], [part(chains * r + n)])
         if rest:
-            _combined(self.low, self.op, [totals[-1]], [part(count, rest)])
+            combined(self.low, self.op, [totals[-1]], [part(count, rest)])
         return halved(self.low, self.op, totals)
 
     def _finish(self, x: _Line, totals: list[Value]) -> None:
@@ -249,7 +249,7 @@ class _Reduce(_Walk):
             for target, value in zip(self.targets, before, strict=True):
                 load(self.low, value, over, target.at(outer), 0)
             carried = [self.cast(v, k) for v, k in zip(before, self.carried, strict=True)]
-            _combined(self.low, self.op, carried, totals)
+            combined(self.low, self.op, carried, totals)
             totals = carried
         for target, total in zip(self.targets, totals, strict=True):
             self.put(target, total, outer, lane)
@@ -266,7 +266,7 @@ class _Scan(_Walk):
             with self.low.loop("r", 0, self.length) as r:
                 items = self.items(outer, r, lane, lanes)
                 self.put(self.targets[0], totals[0], self.full(outer, r), lane)
-                _combined(self.low, self.op, totals, items)
+                combined(self.low, self.op, totals, items)
             return
         first = self.items(outer, as_expr(0), lane, lanes)
         for total, item, target in zip(totals, first, self.targets, strict=True):
@@ -274,7 +274,7 @@ class _Scan(_Walk):
             self.put(target, total, self.full(outer, as_expr(0)), lane)
         if self.length > 1:
             with self.low.loop("r", 1, self.length) as r:
-                _combined(self.low, self.op, totals, self.items(outer, r, lane, lanes))
+                combined(self.low, self.op, totals, self.items(outer, r, lane, lanes))
                 for total, target in zip(totals, self.targets, strict=True):
                     self.put(target, total, self.full(outer, r), lane)
 
@@ -287,6 +287,18 @@ def identity(how: str, kind: DType) -> Any:
         return -float("inf") if how == "max" else float("inf")
     limits = np.iinfo(kind.numpy)
     return int(limits.min if how == "max" else limits.max)
+
+
+def is_whole(low: Lowering, op: Op, dim: int) -> bool:
+    """Whether a reduction combines whole vectors along a dimension by a known function, in the type of its source."""
+    kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
+    known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
+    if not known or op.attrs["along"] != dim or op.operands[1].type.dtype is not kind:
+        return False
+    if low.chain.root(op.operands[0]) is low.chain.root(op.operands[1]):
+        return False
+    same = kind.accumulator is kind or op.attrs["with"] in ("max", "min")
+    return same and length % low.vector_lanes(kind) == 0
 
 
 def reduce(low: Lowering, op: Op) -> None:

@@ -6,7 +6,7 @@ no test where the image is. What is left becomes a predicate of the single load 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,15 @@ def map_(low: Lowering, op: Op) -> None:
     """A formula, element by element."""
     handles = [_unpacked(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
-    job = Job(
+    run(low, job_of_map(low, op, handles))
+    if isinstance(target, Tiles):
+        _copy_tiles(low, handles[0], target, None, False)
+
+
+def job_of_map(low: Lowering, op: Op, handles: Sequence[Any] | None = None) -> Job:
+    """A map's work, on what its operands became."""
+    handles = [low.handles[v] for v in op.operands] if handles is None else handles
+    return Job(
         handles[0].shape,
         handles[0].dtype,
         _side(handles[0]),
@@ -110,9 +118,6 @@ def map_(low: Lowering, op: Op) -> None:
         over=op.attrs.get("over", ()),
         stream=bool(op.attrs.get("stream") is not None and int(low.expr(op.attrs["stream"]))),
     )
-    run(low, job)
-    if isinstance(target, Tiles):
-        _copy_tiles(low, handles[0], target, None, False)
 
 
 def broadcast(low: Lowering, op: Op) -> None:
@@ -299,7 +304,7 @@ class _Loops:
         self.low, self.shape = low, job.shape
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
         self.places = {n: side(self.axes) for n, side in _sides(job).items()}
-        self.lanes = max(1, low.vector_bytes // job.dtype.numpy.itemsize)
+        self.lanes = low.vector_lanes(job.dtype)
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
@@ -528,14 +533,14 @@ def _leaf(
         into = kept if job.identity and kept is not None else low.register(job.types[n], *shape)
         registers[n] = into
         load(low, into, over, tabulated(low, places[n], lane), job.otherwise)
-    result = registers[1] if job.identity else _computed(low, job, coordinates, registers, kept, over, shape)
+    result = registers[1] if job.identity else computed(low, job, coordinates, registers, kept, over, shape)
     if goal is not None:
         store(low, result, over, goal, job.stream)
     elif kept is not None and result is not kept:
         low.emit("compute", (kept, result), formula=Formula.operand(1))
 
 
-def _computed(
+def computed(
     low: Lowering,
     job: Job,
     coordinates: tuple[Expr, ...],

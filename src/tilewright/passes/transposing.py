@@ -102,7 +102,8 @@ def write(
         low.emit("transpose", tuple(registers), unit=as_expr(turn.size))
         for row, register in enumerate(registers):
             lane = low.axis("l", wide)
-            at = place(target, far, near + row * turn.columns // turn.rows, known, lane)
+            column, first = divmod(row * turn.columns, turn.rows)
+            at = place(target, far + first, near + column, known, lane)
             low.emit("store", (register, target.buffer), over=(lane,), at=at)
 
     nest([*around, turn.far, turn.near], {})
