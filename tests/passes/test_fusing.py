@@ -147,3 +147,50 @@ def test_copies_across_are_turned_in_registers(name, kind):
         again = np.zeros_like(wanted).reshape(-1)
         tilewright.compile_text(run.text("loop"), "interpreter")(x.reshape(-1), again)
         np.testing.assert_array_equal(again.reshape(y.shape), wanted)
+
+
+# -- halo tiles -----------------------------------------------------------------------------------------------
+
+
+def two_convolutions(size, channels, stride):
+    """relu(3x3 convolution) . w2: the rows of its first product are those of a line, padded by one."""
+    H, W, C, F, G, R = (getattr(tkl.sym, name) for name in ("H", "W", "C", "F", "G", "R"))
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    out = (size + stride - 1) // stride
+    image = tkw.IndexMapping(
+        num_iterators=2,
+        inputs={H: i // out * stride + j // C // 3 - 1, W: i % out * stride + j // C % 3 - 1, C: j % C},
+        outputs={M: i, R: j},
+    )
+
+    @tkw.wave([])
+    def two_convolutions(
+        x: tkl.Memory[H, W, C, GLOBAL, tkl.bf16],
+        w1: tkl.Memory[F, R, GLOBAL, tkl.bf16],
+        w2: tkl.Memory[G, F, GLOBAL, tkl.bf16],
+        y: tkl.Memory[M, G, GLOBAL, tkl.f32],
+    ):
+        rows = tkw.read(x, mapping=image, otherwise=0)
+        between = tkw.mma(rows, tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        between = tkw.cast(tkw.maximum(between, tkl.Register[M, F, tkl.f32](0.0)), tkl.bf16)
+        tkw.write(tkw.mma(between, tkw.read(w2), tkl.Register[M, G, tkl.f32](0.0)), y)
+
+    return two_convolutions.bound({H: size, W: size, C: channels}), out * out
+
+
+@pytest.mark.parametrize(("size", "stride"), [(9, 1), (18, 1), (11, 2)])
+def test_tiles_read_taps_from_a_halo_tile(size, stride):
+    channels, f, g = 32, 20, 18
+    kernel, rows = two_convolutions(size, channels, stride)
+    rng = np.random.default_rng(5)
+    shapes = ((size, size, channels), (f, 9 * channels), (g, f))
+    inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in shapes]
+    result = np.full((rows, g), np.nan, np.float32)
+    text = tilewright.compile(kernel, target="cpu:x86.amx").text("host", {"M": rows, "F": f, "R": 9 * channels, "G": g})
+    staged = re.search(r"%x_part = alloc shared bf16 \((\d+), (\d+), 32\)", text)
+    assert (staged is not None) == (stride == 1)  # elsewhere, nine taps for every pixel are less than whole lines
+    assert staged is None or int(staged[2]) >= size + 2
+    tilewright.compile_text(text, "interpreter")(*inputs, result)
+    wanted = np.full_like(result, np.nan)
+    tilewright.compile(kernel, target="executor")(*inputs, wanted)
+    np.testing.assert_array_equal(result, wanted)

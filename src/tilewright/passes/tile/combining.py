@@ -266,7 +266,14 @@ def room_for_sums(
         else:
             low.put(held, c, parts, start)
         return held, False
-    held = low.w.alloc(wide, [parts[d][1] for d in c], "acc")
+    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None else {}
+    sizes = [parts[d][1] for d in c]
+    room = [-(-size // units.get(d, 1)) * units.get(d, 1) for size, d in zip(sizes, c, strict=True)]
+    held = low.w.alloc(wide, room, "acc")
+    if room != sizes:  # atoms read and write all of their rows and columns
+        low.padded[held] = tuple(sizes)
+        if not zero:
+            low.w.emit("fill", (held,), value=0)
     if not zero:
         low.put(held, c, parts, start)
     return held, zero
@@ -316,8 +323,8 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
         return found if found == same else None
-    sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)
-    return found if found == same and found.tensor.type.shape == sizes else None
+    sizes = tuple(parts[d][1] for d in acc.dims)
+    return found if found == same and low.sizes_of(found.tensor) == sizes else None
 
 
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:

@@ -168,7 +168,7 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value:
             continue
         own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
         same = own.formula == low.env[operand].formula and tensor.type.dtype is kind.dtype
-        if same and tuple(map(int, tensor.type.shape)) == shape:
+        if same and low.sizes_of(tensor) == shape:
             return tensor
     return low.w.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 

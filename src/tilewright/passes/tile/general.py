@@ -149,6 +149,8 @@ class Lowering:
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.padded: dict[Value, tuple[int, ...]] = {}
+        """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.loose: dict[Load, tuple[bool, ...]] = {}
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
@@ -525,7 +527,12 @@ class Lowering:
         axes = self.sums.get(tensor, dims)
         over = self.w.axes([parts[d][1] for d in axes])
         single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
+        tensor = self.w.view(tensor, over, [(i, False) for i in over])  # it may be longer: atoms are whole
         self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
+
+    def sizes_of(self, tensor: Value) -> tuple[int, ...]:
+        """How wide what a tensor holds is along each dimension."""
+        return self.padded.get(tensor) or tuple(map(int, tensor.type.shape))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""

@@ -13,7 +13,8 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
-from tilewright.plan.microkernel import axes_of, types_of
+from tilewright.passes.tile.values import Parts
+from tilewright.plan.microkernel import Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -28,16 +29,32 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
+    found = _as_left(low, user, read)
+    return found is not None and not found[0].whole and found[0].group == 1
+
+
+def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Expr | None] | None:
+    """The microkernel of a product, and its rows, where a read is its factor A, of the type that the atom takes."""
     if user.name != "mma" or user.operands[2] is read.results[0]:
-        return False
+        return None
     a, b, c = (v.type.dims for v in user.operands)
     axes = axes_of(a, b, c, lambda d: low.part(d)[1])
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
-        return False
+        return None
     types = types_of(user, axes.swapped)
     sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
     how = low.microkernel(user, types, sizes)
-    return how is not None and not how.whole and how.group == 1 and types[0] is how.atom.a.dtype
+    return (how, axes.m) if how is not None and types[0] is how.atom.a.dtype else None
+
+
+def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
+    """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
+    found: dict[Expr, int] = {}
+    for user in low.program.walk() if low.machine is not None else ():
+        left = _as_left(low, user, op) if op.results[0] in user.operands else None
+        if left is not None and left[1] is not None and left[0].whole:
+            found[left[1]] = max(found.get(left[1], 0), -parts[left[1]][1] % left[0].atom.shape[0])
+    return found
 
 
 def slides(low: Lowering, dim: Expr) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -109,13 +109,25 @@ class Product:
         how, axes = self.how, self.axes
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
-        whole = self.width(axes.k) % k == 0 and self.width(axes.m) % m == 0
+        whole = found is not None and self.width(axes.k) % k == 0 and self.has_rows(found, a.dims, m)
         if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         deep, rows = -(-self.width(axes.k) // k) * k, -(-self.width(axes.m) // m) * m
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return Panel(self, panel, outer)
+
+    def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+        """Whether a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
+        if self.width(self.axes.m) % unit == 0:
+            return True
+        past = {self.axes.m: -(-self.width(self.axes.m) // unit) * unit}
+        over = self.w.axes([past.get(d) or self.width(d) for d in dims])
+        images = self.low.images(dims, self.parts, over)
+        return found.tensor.type.space == "shared" and all(
+            (images(e) >= 0) is ONE and (images(e) < n) is ONE
+            for e, n in zip(found.at, found.tensor.type.shape, strict=True)
+        )
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, int], deep: tuple[Expr, int]
@@ -167,12 +179,13 @@ class Product:
             return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
+        ends = dict(zip(self.c, self.total.type.shape, strict=True))
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
         if self.axes.m is not None:
-            at[self.axes.m] = (row + i, down.ragged)
-        at[self.axes.n] = (column + j, across.ragged)
+            at[self.axes.m] = (row + i, down.ragged and (row + i < ends[self.axes.m]) is not ONE)
+        at[self.axes.n] = (column + j, across.ragged and (column + j < ends[self.axes.n]) is not ONE)
         goal = w.view(self.total, (i, j), [at[d] for d in self.c])
-        ragged = down.ragged or across.ragged
+        ragged = any(mark for _, mark in at.values())
         if self.zero:
             w.emit("fill", (sums,), value=0)
         else:
