@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ExecutionError
+from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
@@ -15,10 +15,21 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.places import linear_step
+from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.products import Product
-from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
+from tilewright.passes.tile.values import (
+    Load,
+    Part,
+    Parts,
+    Tile,
+    common_parts,
+    divided,
+    loads,
+    most,
+    only_load,
+    rewritten,
+)
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
@@ -92,7 +103,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     if _side_by_side(low, there, dim):
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
-        low.w.combine("reduce", view, total, source.dims.index(dim), name)
+        low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
@@ -103,7 +114,7 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
     outer = [d for d in tile.dims if d is not dim]
     kept = tile.dims if how[0] == "scan" else tuple(outer)
 
-    def one(place: Expr, width: int) -> None:
+    def one(place: Expr, width: Size) -> None:
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
@@ -115,12 +126,13 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         low.w.combine(how[0], view, goal, tile.dims.index(dim), how[1])
 
     size = tile.parts[outer[-1]][1] if outer else 1
-    rounds, rest = divmod(size, BLOCK) if size > 2 * BLOCK else (0, size)
-    if rounds:
+    rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
+    if rounds != 0:
         with low.w.loop("b", rounds) as b:
             one(b * BLOCK, BLOCK)
-    if rest:
-        one(as_expr(rounds * BLOCK), rest)
+    if rest != 0:
+        with low.branch(as_expr(rest) >= 1):
+            one(as_expr(rounds * BLOCK), rest)
 
 
 def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
@@ -156,11 +168,13 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The largest elements along a dimension, and where they are: one after another, each time of those left."""
     tile = low.env[op.operands[0]]
     dim = op.attrs["dim"]
-    count = low.number(op.attrs["count"])
+    count, length = low.number(op.attrs["count"]), tile.parts[dim][1]
     values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
-    if count > tile.parts[dim][1]:
-        raise ExecutionError(f"topk: {count} of {tile.parts[dim][1]} elements", op.loc)
+    if isinstance(length, Expr) and not low.holds(length - count):
+        raise ProgramError(f"topk: {count} of {length} elements: {dim} is dynamic, and may have fewer", op.loc)
+    if isinstance(length, int) and count > length:
+        raise ExecutionError(f"topk: {count} of {length} elements", op.loc)
     parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
@@ -172,9 +186,10 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
             (dtypes.i32, formulas.index(low.coordinate(dim), dtypes.i32)),
         )
     ]
-    left, elements, indices = (t.formula.value.tensor for t in made)
     sizes = [parts[d][1] for d in outer]
-    best = [low.w.alloc(t.type.dtype, sizes, "best") for t in (left, elements, indices)]
+    whole = [*sizes, tile.parts[dim][1]]
+    left, elements, indices = (low.w.part(t.formula.value.tensor, whole) for t in made)
+    best = [low.w.part(low.w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
     found = [low.w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
     with low.w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
@@ -254,24 +269,24 @@ def room_for_sums(
 
     It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
     """
-    m, n, _ = how.atom.shape
     rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
-    single = all(parts[d][1] == 1 for d in axes.around) and rows <= how.rows and columns <= how.columns
-    zero = start == formulas.number(0, wide)
-    if axes.m is not None and single and rows % m == 0 and columns % n == 0:
-        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums")
+    zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
+    known = isinstance(rows, int) and isinstance(columns, int)
+    if axes.m is not None and single and known and _is_block(how, int(rows), int(columns)):
+        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.groups)
         low.sums[held] = axes.m, axes.n
         if zero:
             low.w.emit("fill", (held,), value=0)
         else:
             low.put(held, c, parts, start)
         return held, False
-    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None else {}
+    m, n, _ = how.atom.shape
+    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
     sizes = [parts[d][1] for d in c]
-    room = [-(-size // units.get(d, 1)) * units.get(d, 1) for size, d in zip(sizes, c, strict=True)]
+    room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
     held = low.w.alloc(wide, room, "acc")
     if room != sizes:  # atoms read and write all of their rows and columns
-        low.padded[held] = tuple(sizes)
+        low.padded[held] = tuple(map(low.w.room, sizes))
         if not zero:
             low.w.emit("fill", (held,), value=0)
     if not zero:
@@ -279,16 +294,22 @@ def room_for_sums(
     return held, zero
 
 
+def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
+    """Whether so many rows and columns are whole atoms of one block of sums."""
+    m, n, _ = how.atom.shape
+    return rows <= how.rows and columns <= how.columns and rows % m == 0 and columns % n == 0
+
+
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
     """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
     a, b, c = (v.type.dims for v in op.operands)
     if not all(low.is_known(d) for d in (*a, *b, *c)):
         return None
-    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str):
         return None
     types = types_of(op, axes.swapped)
-    how = low.microkernel(op, types, _sizes(axes, lambda d: low.part(d)[1]))
+    how = low.microkernel(op, types, _sizes(axes, low.width))
     return None if how is None else (how, axes, types[2])
 
 
@@ -301,13 +322,13 @@ def _by_atom(
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
     """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
     known = {**a.parts, **b.parts}
-    axes = axes_of(a.dims, b.dims, c, lambda d: known[d][1])
+    axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
     if axes.swapped:
         a, b = b, a
-    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: known[d][1]))
+    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None
@@ -323,8 +344,8 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
         return found if found == same else None
-    sizes = tuple(parts[d][1] for d in acc.dims)
-    return found if found == same and low.sizes_of(found.tensor) == sizes else None
+    sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
+    return found if found == same and low.room_of(found.tensor) == sizes else None
 
 
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
@@ -361,7 +382,7 @@ def _products(
     total: Value,
     dims: tuple[Expr, ...],
     parts: Parts,
-    summed: list[tuple[Expr, tuple[Expr, int]]],
+    summed: list[tuple[Expr, Part]],
     left: Formula,
     right: Formula,
 ) -> None:
@@ -384,11 +405,14 @@ def _products(
             formula = Formula("add", (formula, product))
         low.put(total, dims, parts, formula)
 
-    rounds, rest_of = divmod(length, AT_ONCE)
-    if rounds:
+    rounds, rest_of = divided(length, AT_ONCE)
+    if rounds != 0:
         with low.w.loop(f"k_{_word(dim)}", rounds) as k:
             step(k * AT_ONCE, AT_ONCE)
-    if rest_of:
+    if isinstance(rest_of, Expr):
+        with low.w.loop(f"k_{_word(dim)}", rest_of) as k:
+            step(rounds * AT_ONCE + k, 1)
+    elif rest_of:
         step(as_expr(rounds * AT_ONCE), rest_of)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
@@ -95,7 +95,9 @@ def _group(low: Lowering, ops: list[Op], after: list[Op]) -> Group | None:
         return None
     if not all(isinstance(d, Symbol) and low.is_known(d) for d in dims) or any(low.part(d)[1] == 0 for d in dims):
         return None
-    wide = {d: low.part(d)[1] for d in dims}
+    wide = {d: width for d in dims if isinstance(width := low.part(d)[1], int)}
+    if len(wide) < len(dims):
+        return None
     common = [d for d in kept[0].dims if wide[d] > 1 and d not in reduced and all(d in t.dims for t in kept)]
     if not common or any(common[-1] not in v.type.dims for op in ops for v in op.results):
         return None
@@ -139,6 +141,7 @@ def write(low: Lowering, group: Group) -> None:
                     held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
                     low.env[value] = _cut(held, group.row, part)
 
+    assert isinstance(length, int)
     full, tail = divmod(length, group.at_once)
     with low.w.loop("r", full) as r:
         rows((first + group.at_once * r, group.at_once))
@@ -168,7 +171,7 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value:
             continue
         own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
         same = own.formula == low.env[operand].formula and tensor.type.dtype is kind.dtype
-        if same and low.sizes_of(tensor) == shape:
+        if same and low.room_of(tensor) == tuple(map(as_expr, shape)):
             return tensor
     return low.w.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
 

@@ -40,8 +40,11 @@ def box_of(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts:
 
     Along the rows of a product that reads it, it is as wide as whole atoms ask.
     """
+    sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
+    if len(sizes) < len(dims):
+        return None
     spare = inplace.rows_past_the_end(low, op, parts)
-    over = low.w.axes([parts[d][1] for d in dims])
+    over = low.w.axes([sizes[d] for d in dims])
     images = low.images(dims, parts, over)
     first, widths = [], []
     for e in access.at:
@@ -53,10 +56,10 @@ def box_of(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts:
             step = form[0].get(axis, as_expr(0))
             if not isinstance(step, Const) or step.value < 0:
                 return None
-            width += step.value * (parts[d][1] - 1 + spare.get(d, 0))
+            width += step.value * (sizes[d] - 1 + spare.get(d, 0))
         first.append(form[1])
         widths.append(width)
-    return Box(tuple(first), tuple(widths)) if prod(widths) < prod(parts[d][1] for d in dims) else None
+    return Box(tuple(first), tuple(widths)) if prod(widths) < prod(sizes.values()) else None
 
 
 def staged(low: Lowering, access: Access, box: Box, dtype: DType, otherwise: float) -> Formula:
