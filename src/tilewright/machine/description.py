@@ -85,7 +85,7 @@ class Machine:
     a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
     vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once,
     `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
-    whether one rounds f32 to bf16.
+    whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two.
     """
 
     name: str
@@ -101,6 +101,7 @@ class Machine:
     fused: bool = True
     nan_maximum: bool = False
     rounds_bf16: bool = False
+    scales: bool = False
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):
