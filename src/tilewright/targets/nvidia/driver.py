@@ -195,10 +195,18 @@ class Launch:
         self._kept += [room, table]
         config = cu.CUlaunchConfig()
         most = self.device.cores * max(1, loaded.workgroups)
-        config.gridDimX = max(1, min(emitted.tasks, workers or most))
+        groups = max(1, min(emitted.tasks, workers or most) // emitted.cluster) * emitted.cluster
+        config.gridDimX = groups
         config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.blockDimX, config.sharedMemBytes = emitted.threads, emitted.shared_bytes
-        config.attrs, config.numAttrs = [], 0
+        config.attrs = _attributes(cu, emitted)
+        config.numAttrs = len(config.attrs)
+        if (
+            emitted.cluster > 1 and workers is None
+        ):  # clusters leave multiprocessors over: no more than there is room for
+            answer = cu.cuOccupancyMaxActiveClusters(loaded.function, config)
+            clusters = int(check(answer, f"{loaded.name}: its clusters"))
+            config.gridDimX = min(groups, max(1, clusters) * emitted.cluster)
         self._config, self._table = config, table.ctypes.data
         self._torch = any(_is_tensor(a) for a in arrays)
 
@@ -220,6 +228,26 @@ class Launch:
     def __del__(self) -> None:
         for memory, _, _ in getattr(self, "_moved", ()):
             self.device.cu.cuMemFree(memory)
+
+
+def _attributes(cu: Any, emitted: Emitted) -> list[Any]:
+    """What a launch asks for beyond its sizes."""
+    found = []
+
+    def attribute(name: str, value: Any) -> None:
+        one = cu.CUlaunchAttribute()
+        one.id, one.value = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}"), value
+        found.append(one)
+
+    if emitted.cluster > 1:
+        size = cu.CUlaunchAttributeValue()
+        size.clusterDim.x, size.clusterDim.y, size.clusterDim.z = emitted.cluster, 1, 1
+        attribute("CLUSTER_DIMENSION", size)
+    if emitted.programmatic:
+        allowed = cu.CUlaunchAttributeValue()
+        allowed.programmaticStreamSerializationAllowed = 1
+        attribute("PROGRAMMATIC_STREAM_SERIALIZATION", allowed)
+    return found
 
 
 def _is_tensor(array: Any) -> bool:
