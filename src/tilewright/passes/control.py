@@ -16,6 +16,7 @@ from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import numbers
 from tilewright.passes.clone import cloned
+from tilewright.passes.dealing import dealt
 from tilewright.passes.defer import can_defer, deferred
 from tilewright.passes.elementwise import in_memory, load
 from tilewright.passes.places import Memory
@@ -155,6 +156,9 @@ def tasks(low: Lowering, op: Op) -> None:
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
+    if op.attrs.get("schedule") == "table":
+        dealt(low, op, lambda: body(low, op))
+        return
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )

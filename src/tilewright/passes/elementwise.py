@@ -106,12 +106,18 @@ def map_(low: Lowering, op: Op) -> None:
         op.attrs["formula"].mapped(low.expr),
         {i: _side(h) for i, h in enumerate(handles) if i},
         {i: h.dtype for i, h in enumerate(handles)},
-        over=op.attrs.get("over", ()),
+        over=tuple(_renamed(low, s) for s in op.attrs.get("over", ())),
         stream=bool(op.attrs.get("stream") is not None and int(low.expr(op.attrs["stream"]))),
     )
     run(low, job)
     if isinstance(target, Tiles):
         _copy_tiles(low, handles[0], target, None, False)
+
+
+def _renamed(low: Lowering, axis: Symbol) -> Symbol:
+    """An axis as formulas have it, whose extent may depend on loops around."""
+    found = low.expr(axis)
+    return found if isinstance(found, Symbol) else axis
 
 
 def broadcast(low: Lowering, op: Op) -> None:

@@ -304,7 +304,8 @@ def memory_of(buffer: Value, kind: TensorType) -> Memory:
 def _alloc(low: Lowering, op: Op) -> None:
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
-        value = low.emit("alloc", type=TensorType("shared", kind.dtype, (as_expr(kind.cosize()),))).results[0]
+        kind = kind.mapped(low.expr)
+        value = low.emit("alloc", type=TensorType("shared", kind.dtype, (kind.room(),))).results[0]
         value.name = result.name
         low.handles[result] = memory_of(value, kind)
         return

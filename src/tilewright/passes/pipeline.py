@@ -4,19 +4,21 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | the program that packs the columns' factor                                           |
+| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else: a program that is no single contraction, operation by operation      |
+| general    | everything else, contractions by vectors too: operation by operation                  |
 | host       | the module: a host program that launches the block programs                           |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.choosing import choose_plan
@@ -25,9 +27,12 @@ from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
+from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.general import to_block
+from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.cutting import cuts_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice
 
@@ -42,26 +47,35 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
+    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
     if asked:
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
         found = f"the argument {longer} is longer than its dimensions say"
+    elif job.machine.lanes is not None:
+        found = "only one thread a worker does a single contraction"
     else:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs:
-            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free)
+        if not job.logs and not job.opened:
+            summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
+            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:
         job.contraction = found
 
 
+def _by_general(job: Job) -> bool:
+    """Whether a contraction's plan is done by the lowering of all programs."""
+    c = job.contraction
+    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+
+
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None:
+    if job.contraction is None or job.form is None or _by_general(job):
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
@@ -90,21 +104,60 @@ def _part(name: str) -> Callable[[Job], None]:
 
 
 def general(job: Job) -> None:
-    """A program that is no single contraction: its operations one by one, over the tasks of its plan."""
+    """What no strategy of its own does: the program's operations one by one, over the tasks of its plan."""
+    if _by_general(job):
+        job.lowered = _contracted(job)
     if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
         return
-    job.lowered = to_block(
+    while job.lowered is None:
+        try:
+            _lower(job, job.choice)
+        except ProgramError as fault:
+            if job.choice.cuts.roles is None:
+                raise
+            if job.given is not None:
+                raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
+            if job.gathered:
+                job.no_roles = fault.what
+            else:
+                job.gathered = fault.what
+            choose_plan(job)
+
+
+def _contracted(job: Job) -> Lowered:
+    """The block program of a contraction, from its program over digits and its plan."""
+    assert job.program is not None
+    assert job.contraction is not None
+    assert isinstance(job.form, VectorForm)
+    program, digits, shapes = over_digits(job.program, job.contraction)
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    cuts = cuts_of(job.contraction, job.form, product)
+    lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)
+    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    return lowered
+
+
+def _lower(job: Job, choice: GeneralChoice) -> None:
+    """The block program of a plan, in roles where it says so."""
+    assert job.program is not None
+    lowered = to_block(
         job.program,
-        job.sizes,
+        job.extents or job.sizes,
         job.shapes,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=job.choice.cuts,
+        cuts=choice.cuts,
+        opened=job.opened,
     )
-    job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    roles = choice.cuts.roles
+    if roles is not None:
+        program, notes = with_roles(lowered.program, lowered.loads, lowered.stores, roles, job.machine)
+        lowered, job.choice = replace(lowered, program=program), replace(choice, notes=(*choice.notes, *notes))
+    job.lowered = lowered
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (

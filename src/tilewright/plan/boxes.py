@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
@@ -49,11 +49,17 @@ ROOM = Room()
 
 
 def boxes(
-    program: Program, size: Size, room: Room = ROOM, logs: bool = False, loops: Mapping[Expr, int] = NO_LOOPS
+    program: Program,
+    size: Size,
+    room: Room = ROOM,
+    logs: bool = False,
+    loops: Mapping[Expr, int] = NO_LOOPS,
+    opened: bool = False,
 ) -> dict[Expr, int]:
     """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
 
-    `loops` are the tiles of axes that loops go over.
+    `loops` are the tiles of axes that loops go over. With `opened`, sizes are typical, and nothing is worked out by
+    them that must hold for others.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -65,15 +71,15 @@ def boxes(
     >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
     {<M>: 125, <N>: 60}
     """
-    dims = cut_dims(program, size, logs)
+    dims = cut_dims(program, size, logs, opened)
     if dims and any(op.name == "mma" for op in program.walk()):
         return _widths_of_products(program, dims, size, room, loops)
     return _widths(program, dims, size, room) if dims else {}
 
 
-def cut_dims(program: Program, size: Size, logs: bool = False) -> tuple[Expr, ...]:
+def cut_dims(program: Program, size: Size, logs: bool = False, opened: bool = False) -> tuple[Expr, ...]:
     """The dimensions that tasks may cut; with `logs`, what debug_log keeps is written too."""
-    dims = pointwise(program, size)
+    dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
             dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
@@ -83,7 +89,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False) -> tuple[Expr, ..
 # -- which dimensions -------------------------------------------------------------------------------------
 
 
-def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
+def pointwise(program: Program, size: Size, opened: bool = False) -> tuple[Expr, ...]:
     """The dimensions along which the program is pointwise, in the order of its first write."""
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -105,7 +111,7 @@ def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
             touching = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
             reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
             if touching:
-                kept = _apart(kept, touching, reads, size)
+                kept = _apart(kept, touching, reads, size, opened)
     return tuple(kept)
 
 
@@ -149,7 +155,7 @@ def _looked_up(op: Op) -> set[Expr]:
     return found
 
 
-def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> list[Expr]:
+def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: bool) -> list[Expr]:
     """Those of the dimensions whose coordinates are written to places of their own."""
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -161,7 +167,8 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> l
         places = {place_of(op, d) for op in (*writes, *reads)}
         if len(places) == 1 and None not in places:
             kept.append(d)
-    if len(kept) < len(dims) and len(writes) == 1 and not reads and _all_differ(writes[0], size):
+    alone = len(kept) < len(dims) and len(writes) == 1 and not reads
+    if alone and not opened and (_is_linear(writes[0], size) or _all_differ(writes[0], size)):
         return dims
     return kept
 
@@ -182,6 +189,31 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
             if form is not None and form[0][iterator].is_constant:
                 return n, (int(form[0][iterator]), form[1])
     return None
+
+
+def _is_linear(op: Op, size: Size) -> bool:
+    """Whether a write with a mapping puts each element to a place of its own, because the place is a number written in
+    digits of its coordinates: flat rows that are taken apart, such as [i//56, i%56, j], come together again.
+    """
+    memory: MemoryType = op.operands[1].type
+    if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
+        return False
+    over = op.attrs["over"]
+    numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
+    extents = dict(zip(over, map(size, _dims(op)), strict=True))
+    axes = {s: index(f"place{n}", max(1, extents[s])) for n, s in enumerate(over)}
+    images, place = Substitution({**numbers, **axes}), as_expr(0)
+    for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
+        place = place * (size(d) if d is not None else 1) + images(e)
+    form = linear_form(place, list(axes.values()))
+    if form is None or not all(isinstance(c, Const) and c.value > 0 for c in form[0].values()):
+        return False
+    reach = 0
+    for step, extent in sorted((int(c), int(s.hi) + 1) for s, c in form[0].items()):
+        if step <= reach:
+            return False
+        reach += step * (extent - 1)
+    return bool(len(form[0]) == sum(n > 1 for n in extents.values()))
 
 
 def _all_differ(op: Op, size: Size) -> bool:

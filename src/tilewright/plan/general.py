@@ -23,7 +23,7 @@ from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.microkernel import Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
-from tilewright.plan.plan import Axis, Cut, Digit, Plan, parse_plan
+from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 
 WHOLE, CHOSEN = 512, 256
@@ -51,6 +51,20 @@ class Cuts:
     """The tile of each loop that gives the same for all tiles."""
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+    roles: Roles | None = None
+    """Who loads and who multiplies; None: all waves do both. Tasks then all have the same width: those at the edges
+    compute more than there is, and what is too much is not stored."""
+    group: int = 1
+    """How many tasks along the first of their dimensions are walked together."""
+    extended: frozenset[Expr] = frozenset()
+    """Dimensions whose last piece is as large as the others: what is past the end is computed, and never stored."""
+    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
+    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
+    none: as the lowering sees fit."""
+    schedule: str = "strided"
+    """Which tasks a worker takes."""
+    packed: bool = False
+    """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,8 @@ class GeneralChoice:
     bound: float
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+    candidates: tuple[Plan, ...] = ()
+    """Plans that fit, the one that should be fastest first, where there are several."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -106,15 +122,21 @@ def _blocks_of(
     return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int]) -> int:
+def only_adds(op: Op) -> bool:
+    """Whether a loop's body only multiplies what it reads, and adds that to what it carries."""
+    (body,) = op.blocks
+    return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
+
+
+def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
     products of what is read.
     """
     stated = tilings.get(str(op.attrs["axis"]))
     if stated is not None:
         return stated
-    if all(inner.name in ("read", "mma", "yield") for inner in op.blocks[0].ops):
-        return min(extent, DEEPEST)
+    if only_adds(op):
+        return extent if op.attrs["axis"] in opened else min(extent, DEEPEST)
     return extent if extent <= WHOLE else CHOSEN
 
 
@@ -127,19 +149,20 @@ def plan_general(
     given: str | Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
+    opened: Collection[Expr] = (),
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
-    `ordered`: elements are worked on one after another, in one task.
+    `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     """
-    dims = () if ordered else cut_dims(program, size, logs)
-    whole = [d for d in _dims(program) if d not in dims and d.symbols <= set(sizes)]
+    dims = () if ordered else cut_dims(program, size, logs, bool(opened))
+    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings) for op, extent in loops.items() if op in free}
+    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = boxes(program, size, room_of(machine), logs, looped) if dims else {}
+    found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
@@ -155,17 +178,18 @@ def plan_general(
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
     for d, n in blocks.items():
-        widths[d] = min(size(d), -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
+        most = widths[d] + n if d in opened else size(d)
+        widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
 
     def made() -> Plan:
-        words = _words(map(str, [*dims, *whole]))
+        words = words_for(map(str, [*dims, *whole]))
         cut = {d: (Cut("task", widths[d]), *([Cut("loop", blocks[d])] if d in blocks else [])) for d in dims}
-        axes = [_axis(words[str(d)], size(d), cut[d]) for d in dims]
+        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in dims]
         now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
             tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
-            axes.append(_axis(words[str(d)], size(d), cuts))
+            axes.append(axis_of(words[str(d)], size(d), cuts))
         return Plan(tuple(axes), tuple(words[str(d)] for d in dims), products=as_plan(products, program))
 
     plan = made()
@@ -201,12 +225,12 @@ def plan_of_grid(
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning."""
     tasks, loops = tiles_of(program, sizes)
-    words = _words([*tasks, *loops])
+    words = words_for([*tasks, *loops])
     axes = []
     for role, tiles in (("task", tasks), ("loop", loops)):
         for name, tile in tiles.items():
             extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(_axis(words[name], extent, (Cut(role, tile),)))
+            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
     bound = Substitution(dict(sizes))
 
     def width(d: Expr) -> int:
@@ -217,7 +241,7 @@ def plan_of_grid(
     products = products_of(program, machine, width)
     blocks: dict[Expr, int] = {}
     if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in _dims(program) if str(d) in tasks), width)
+        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
@@ -262,7 +286,7 @@ def _take(
             tiles[op] = cut.size
 
 
-def _dims(program: Program) -> list[Expr]:
+def dims_of(program: Program) -> list[Expr]:
     """All dimensions of a program's tiles that are symbols, in the order in which they occur."""
     found: dict[Expr, None] = {}
     for op in program.walk():
@@ -272,10 +296,10 @@ def _dims(program: Program) -> list[Expr]:
     return list(found)
 
 
-def _words(dims: Iterable[str]) -> dict[str, str]:
+def words_for(dims: Iterable[str]) -> dict[str, str]:
     """What a plan calls dimensions: names of their own, also for those that are expressions.
 
-    >>> _words(["M", "2*M", "dim_2_M", "2 + M"])
+    >>> words_for(["M", "2*M", "dim_2_M", "2 + M"])
     {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
     """
     found: dict[str, str] = {}
@@ -292,7 +316,8 @@ def _words(dims: Iterable[str]) -> dict[str, str]:
     return {text: found[text] for text in every}
 
 
-def _axis(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+    """An axis of one digit."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
 
 

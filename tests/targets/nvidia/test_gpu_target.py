@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import compile_text
+import tilewright
+import tilewright.lang as tkl
+from tilewright import compile_text, kernels
 from tilewright.errors import ArgumentError, ProgramError, TargetError
 from tilewright.targets.nvidia.driver import device
 
@@ -96,3 +98,20 @@ def test_an_argument_with_strides_of_its_own_is_refused_when_compiled() -> None:
     with pytest.raises(ProgramError, match=r"rows: %x is .*\(256, 1\).*pass a contiguous array"):
         compile_text(ROWS.format(shape="8, 128", strides=":(256, 1)", by=""), "gpu:hopper")
     compile_text(ROWS.format(shape="8, 128", strides="", by=""), "gpu:hopper")
+
+
+def test_tile_kernels_become_code_for_a_named_gpu_anywhere():
+    made = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu:hopper")
+    text = made.text("asm", {"M": 200, "N": 136, "K": 200})
+    assert "wgmma.mma_async" in text
+    assert "cp.async.bulk.tensor" in text
+
+
+@without_gpu
+def test_without_a_gpu_one_line_says_so():
+    a, b = (np.zeros((8, 8), tkl.bf16.numpy) for _ in range(2))
+    kernel = kernels.gemm("nt", "bf16", "bf16")
+    with pytest.raises(TargetError, match=r"^target='gpu': .*; code for a GPU by name, 'gpu:hopper', can be read anyw"):
+        tilewright.compile(kernel, target="gpu")(a, b)
+    with pytest.raises(TargetError, match="code for hopper does not run here"):
+        tilewright.compile(kernel, target="gpu:hopper")(a, b)

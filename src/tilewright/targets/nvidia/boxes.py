@@ -52,9 +52,8 @@ def boxes(op: Op, loads: bool) -> tuple[TensorMap | Im2colMap, list[Box]]:
         raise ProgramError(f"{op.name}: the place {place} is not linear in the box's axes", op.loc)
     start = form[1]
     try:
-        if op.attrs["by"].endswith("im2col"):
-            return _column(request, start)
-        return _tiles(request, start, loads)
+        im2col = op.attrs["by"].endswith("im2col")
+        return _column(request, start) if im2col else _tiles(request, start, loads)
     except Refused as fault:
         raise ProgramError(f"{op.attrs['by']}: {fault}", op.loc) from None
 
