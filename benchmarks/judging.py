@@ -244,8 +244,11 @@ def judge(do: Doing, kind: str, number: int, seed: int, trial: Trial | None = No
 def _work(do: Doing, begin: Callable[[], None], pipe: Any) -> None:
     """Does the trials that come through a pipe, and sends each one's outcome back."""
     os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
+    import numpy as np
+
     from tilewright.runtime.codegen import HELPER
 
+    np.ones((2, 2)) @ np.ones((2, 2))  # what a library reserves for each core, once, is no trial's memory
     HELPER.start()
     begin()
     while (order := pipe.recv()) is not None:

@@ -205,7 +205,7 @@ def do(kind: str, number: int, seed: int, trial: Trial) -> None:
     """What is done with a mutant."""
     made = mutant(kind, number, seed)
     trial.text, trial.values, trial.origin = made.text, made.changed, made.origin
-    trial.removed, trial.joined = made.removed, kind == "problem"
+    trial.removed, trial.joined = made.removed, kind in ("problem", "plan")
     KINDS[kind](made.text, trial)
 
 
