@@ -259,9 +259,10 @@ def plan_of_grid(
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
     said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
     if said != here:
+        lacks = ", where a plan has no line `atom`" if wanted.atom is None else ""
         raise ArgumentError(
             f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
-            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order"
+            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
         )
     return wanted.axes
 
