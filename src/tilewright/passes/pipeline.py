@@ -4,12 +4,12 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
+| pack       | of strategies of their own (tiles, open sizes): the program that packs B              |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else, contractions by vectors too: operation by operation                  |
+| general    | everything else, contractions by vectors and lanes too: operation by operation        |
 | host       | the module: a host program that launches the block programs                           |
 """
 
@@ -22,7 +22,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.contraction import lanes, tiles, vectors
+from tilewright.passes.contraction import tiles, vectors
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.host import write_host
@@ -32,7 +32,7 @@ from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
-from tilewright.plan.cutting import cuts_of
+from tilewright.plan.cutting import cuts_of, digits_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import GeneralChoice
 
@@ -70,7 +70,9 @@ def normalise(job: Job) -> None:
 def _by_general(job: Job) -> bool:
     """Whether a contraction's plan is done by the lowering of all programs."""
     c = job.contraction
-    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+    return (
+        c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm | LaneForm)
+    )
 
 
 def pack(job: Job) -> None:
@@ -79,14 +81,9 @@ def pack(job: Job) -> None:
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
-    elif isinstance(job.form, LaneForm):
-        job.packing = lanes.packed_for_lanes(job.contraction, job.form.width)
-    else:
+    elif isinstance(job.form, VectorForm):
         job.packing = packed_for_vectors(job.contraction, job.form.columns, job.form.group)
     job.draft = None
-
-
-STRATEGIES = {TileForm: tiles, VectorForm: vectors, LaneForm: lanes}
 
 
 def _part(name: str) -> Callable[[Job], None]:
@@ -96,9 +93,9 @@ def _part(name: str) -> Callable[[Job], None]:
         if job.contraction is None or job.form is None or job.packing is None:
             return
         if job.draft is None:
+            assert not isinstance(job.form, LaneForm)
             job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing)
-        strategy = STRATEGIES[type(job.form)]
-        getattr(strategy, name)(job.draft)
+        getattr(tiles if isinstance(job.form, TileForm) else vectors, name)(job.draft)
 
     return fill
 
@@ -128,8 +125,8 @@ def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
     assert job.program is not None
     assert job.contraction is not None
-    assert isinstance(job.form, VectorForm)
-    program, digits, shapes = over_digits(job.program, job.contraction)
+    assert isinstance(job.form, VectorForm | LaneForm)
+    program, digits, shapes = over_digits(job.program, job.contraction, digits_of(job.contraction, job.form))
     (product,) = (op for op in program.walk() if op.name == "mma")
     cuts = cuts_of(job.contraction, job.form, product)
     lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)

@@ -311,9 +311,9 @@ class Lowering:
         del self.parts[dim]
 
     def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
-        """Gives every task so many whole pieces of a dimension; the last has what is left, and the rest."""
-        full, _ = self._counted(dim, self.number(dim))
-        count = max(1, -(-full // per))
+        """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
+        full, tail = self._counted(dim, self.number(dim))
+        count = max(1, -(-(full + bool(tail and dim in self.cuts.extended)) // per))
         if count > 1:
             ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
             self.shared.append(dim)
@@ -321,8 +321,8 @@ class Lowering:
 
     def _counted(self, dim: Expr, length: int) -> tuple[int, int]:
         """(whole pieces, what is left) of so much of a dimension."""
-        width = self.cuts.blocks[dim]
-        return (-(-length // width), 0) if dim in self.cuts.extended else divmod(length, width)
+        width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
+        return divmod(-(-length // unit) * unit, width)
 
     def pieces(self, dims: list[Expr]) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
@@ -345,21 +345,24 @@ class Lowering:
                 self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
                 self.pieces(rest)
 
+        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full > 1 else (0, 0))
         last: Expr = as_expr(1)
+        begin, end = as_expr(min(ahead, full)), as_expr(max(ahead, full - behind))
         if dim in self.dealt:
             task, per, count = self.dealt[dim]
+            ahead, behind = (0, 0) if slides else (0, behind)
             last = task >= count - 1
-            loop(per * task, minimum(per * (task + 1), full) if full % per else per * (task + 1), True)
-        elif slides and full > 1:
-            loop(0, 1, True)
-            if full > 2:
-                loop(1, full - 1, False)
-            loop(full - 1, full, True)
-        elif full:
-            loop(0, full, True)
-        if tail:
-            self.parts[dim], self.edge = (first + width * full, tail), slides or edge
-            with self.branch(last):
+            begin, end = per * task, per * (task + 1)
+            end = minimum(end, full - behind) if full % per or behind else end
+        for n in range(min(ahead, full)):
+            loop(n, n + 1, True)
+        if dim in self.dealt or full > ahead + behind:
+            loop(begin, end, dim in self.dealt or ahead == behind == 0)
+        with self.branch(last):
+            for n in range(max(ahead, full - behind), full):
+                loop(n, n + 1, True)
+            if tail:
+                self.parts[dim], self.edge = (first + width * full, tail), slides or edge
                 self.pieces(rest)
         self.edge = edge
         if before is None:
@@ -410,7 +413,7 @@ class Lowering:
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
-        """Within it, all happens only where a condition on loops and workgroups holds."""
+        """Within it, all happens only where a condition on loops and workgroups holds; nothing is left of none."""
         if isinstance(condition, Const) and condition.value:
             yield
             return
@@ -418,7 +421,8 @@ class Lowering:
         with self.w.inside(inner):
             yield
         self.required = required
-        self.w.emit("if", when=condition, blocks=(inner,))
+        if inner.ops:
+            self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
 
@@ -515,7 +519,10 @@ class Lowering:
 
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
-        return dim in self.cuts.extended and self.number(dim) % self.cuts.blocks[dim] > 0
+        if dim not in self.cuts.extended:
+            return False
+        first, width = self.part(dim)
+        return (first + width <= self.number(dim)) is not as_expr(1)
 
     def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""

@@ -39,6 +39,8 @@ def is_right(low: Lowering, op: Op) -> bool:
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     if user.name != "mma" or user.operands[2] is read.results[0]:
         return False
+    if user in low.cuts.lanes:
+        return user.operands[0] is read.results[0]
     a, b, c = (v.type.dims for v in user.operands)
     axes = axes_of(a, b, c, lambda d: low.part(d)[1])
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:

@@ -20,14 +20,19 @@ from tilewright.plan.contraction import Contraction, Operand, dimension, size
 Shapes = dict[Value, tuple[int, ...]]
 
 
-def over_digits(program: Program, c: Contraction) -> tuple[Program, dict[Symbol, int], Shapes]:
-    """The program of a contraction, the sizes of its dimensions, and the shapes of its arguments."""
+def over_digits(
+    program: Program, c: Contraction, order: tuple[Symbol, ...]
+) -> tuple[Program, dict[Symbol, int], Shapes]:
+    """The program of a contraction, the sizes of its dimensions, and the shapes of its arguments.
+
+    Tiles have their digits in this order.
+    """
     with building():
-        return _Normal(program, c).run()
+        return _Normal(program, c, order).run()
 
 
 class _Normal:
-    def __init__(self, program: Program, c: Contraction):
+    def __init__(self, program: Program, c: Contraction, order: tuple[Symbol, ...]):
         self.program, self.c = program, c
         self.values: dict[Value, Value] = {}
         self.used = _used(program, c.accesses[2])
@@ -36,7 +41,7 @@ class _Normal:
         self.shapes: Shapes = {}
         self.digits = {d: tuple(map(dimension, digits)) for dims, digits in c.over for d in dims}
         """For each dimension, what it is replaced by, perhaps together with others."""
-        self.order: dict[Expr, Symbol] = {dimension(s): s for s in (*c.batch, *c.rows, *c.columns, *c.depth)}
+        self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
     def run(self) -> tuple[Program, dict[Symbol, int], Shapes]:
         """The program, its sizes, its arguments' shapes."""
@@ -93,7 +98,7 @@ class _Normal:
         return TileType(kind.dtype, self._over(kind.dims)) if isinstance(kind, TileType) else kind
 
     def _over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Dimensions as digits, in the order of the contraction: a factor's last is what it is summed over."""
+        """Dimensions as digits, in their order."""
         found = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in found)
 

@@ -28,7 +28,7 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand
 from tilewright.passes.places import linear_step
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import Order, pack_before, pack_here
+from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, only_load
 from tilewright.plan.microkernel import Axes, Microkernel
 
@@ -346,7 +346,7 @@ class Packed(Operand):
     """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
 
     tensor: Value
-    order: Order
+    order: BlockOrder
     outer: list[Expr]
     starts: dict[Expr, Expr]
 
