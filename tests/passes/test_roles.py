@@ -46,6 +46,15 @@ def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
     assert "barrier" not in text
 
 
+@pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("sizes", [(200, 136, 200), (64, 320, 72)])
+def test_factors_lie_in_shared_memory_as_they_lie_in_memory(transposes, sizes):
+    made = planned(kernels.gemm(transposes, "bf16", "bf16"), dict(zip("MNK", sizes, strict=True)))
+    forms = re.search(r"using wgmma\.m64n\d+k16\.bf16(\S*)", made.text("block"))[1]
+    assert forms == {"nn": ".tb", "tn": ".ta.tb", "tt": ".ta"}[transposes]
+    assert "role load waves 1" in made.text("block")
+
+
 def test_an_epilogue_is_computed_by_who_multiplies():
     made = planned(kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 130, "N": 72, "K": 64})
     assert re.search(r"map %result_free = bf16\(relu\(%columns \+ %bias", made.text("block"))
@@ -117,7 +126,7 @@ def test_tiles_follow_from_the_machine_and_the_sizes():
         (product,) = kernel_for(kernel, sizes, machine=HOPPER).plan.products
         return product.rows, product.columns
 
-    assert tile(square, M=4096, N=4096, K=4096) == (128, 256)
+    assert tile(square, M=4096, N=4096, K=4096) in ((128, 256), (256, 128))
     assert tile(square, M=512, N=512, K=512) == (64, 64)
     image = kernels.conv((3, 3), "bf16", padding=1)
     assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)

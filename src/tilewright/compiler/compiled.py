@@ -7,14 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import InterpretedProgram, InterpretingDevice, NativeDevice, NativeProgram
+from tilewright.algebra.expr import Symbol
+from tilewright.compiler.device import (
+    Device,
+    GpuDevice,
+    GpuProgram,
+    InterpretedProgram,
+    InterpretingDevice,
+    NativeDevice,
+    NativeProgram,
+)
 from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
 from tilewright.passes.tile.general import Log
 from tilewright.runtime.host import HostExecutor, Kept
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import is_native
+from tilewright.targets.registry import is_gpu, is_native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
@@ -35,16 +44,21 @@ class Compiled:
         self.target, self.machine, self._again = target, job.machine, again
         self.plan, self.choice, self.why = job.plan, job.choice, job.why
         self.contraction, self.form = job.contraction, job.form
+        opened = job.opened.parameters if job.contraction is None else job.contraction.parameters
+        self.parameters: tuple[Symbol, ...] = opened
+        """The sizes that a call tells."""
         self.module = job.module
         self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs
-        device: NativeDevice | InterpretingDevice = InterpretingDevice()
+        device: Device = InterpretingDevice()
         if is_native(target):
             device = NativeDevice(target, checked=job.lowered is not None)
+        elif is_gpu(target):
+            device = GpuDevice(target)
         self.executor = HostExecutor(job.module, device)
         self.executor.prepare()
         *_, name = job.module.programs
         found, _ = self.executor.prepared(name, {})
-        assert isinstance(found, NativeProgram | InterpretedProgram)
+        assert isinstance(found, NativeProgram | InterpretedProgram | GpuProgram)
         self._main, self.main = found, found.program
 
     # -- what it is ---------------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ def _range_text(parameter: Symbol) -> str:
 
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """The program with symbols replaced everywhere; records that only bound them go."""
-    images = _Binding(bound)
+    lets = [r.attrs["symbol"] for r in program.records if r.name == "let"]
+    images = _Binding({**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound})
     opened = tuple((s, None) for s in open_parameters(program) if s not in bound)
     records = []
     for record in program.records:

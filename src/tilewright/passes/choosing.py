@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.tile.memory import is_ordered
@@ -29,16 +31,26 @@ def choose_plan(job: Job) -> None:
     if job.program is None:
         raise ArgumentError(job.why)
     given = None if job.logs else job.given
+    opened = {s for s, n in job.extents.items() if isinstance(n, Expr)}
+    names = {s.name for s in opened}
+    if given is not None and opened:
+        here = {digit.name for axis in given.axes for digit in axis.digits} & names
+        if given.open != here:
+            raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
+        given = given.opened(())
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
-        found = _with_roles(job, given) or _without_roles(job, given)
-    job.choice, job.plan = replace(found, notes=(*found.notes, *_notes(job))), found.plan
+        found = _with_roles(job, given) or _without_roles(job, given, opened)
+    job.plan = found.plan.opened(names) if opened else found.plan
+    job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
 
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
     assert job.program is not None
+    if job.opened:
+        job.no_roles = "its sizes are open"
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
@@ -49,11 +61,11 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     return found
 
 
-def _without_roles(job: Job, given: Plan | None) -> GeneralChoice:
+def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
+    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found

@@ -22,6 +22,7 @@ from math import prod
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.block import BLOCK, parse_block
 from tilewright.ir.builder import Builder
@@ -54,13 +55,16 @@ class _Host:
         self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
         self.name = f"{main.name}_host"
         self.cores = job.machine.limits.cores or 1
+        self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
+        if job.opened:
+            self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
             name = arg.name or ""
             self.args[name] = self.b.argument(name, replace(arg.type, role=roles.get(name, "in")))
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
-        kind = TensorType("global", dtype, tuple(map(as_expr, shape)))
+        kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
@@ -83,13 +87,18 @@ class _Host:
         self.launch(_widening(name, given.type.dtype, kind.dtype, count), flat, COUNT=count)
         return wide
 
-    def launch(self, program: Program, operands: Sequence[Value], workers: int | None = None, **settings: Expr) -> None:
+    def launch(
+        self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
+    ) -> None:
         """Launches a program; under another name, where that is taken."""
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
         told = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
-        attrs: dict[str, Any] = {"program": program.name, "workers": as_expr(workers or self.cores)}
+        attrs: dict[str, Any] = {
+            "program": program.name,
+            "workers": as_expr(self.cores if workers is None else workers),
+        }
         if told:
             attrs["settings"] = tuple(told.items())
         self.b.emit("launch", operands, attrs)
@@ -120,7 +129,7 @@ def _of_one(job: Job) -> Module:
         with host.once(pack.source.name in job.constant):
             source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
-            host.launch(pack.program, (source, packed[-1]), min(_tasks(pack.program), host.cores))
+            host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
     operands = []
     for arg, own in zip(lowered.arguments, block.args, strict=False):
         with host.once(arg.name in job.constant and arg.name in job.widened):
@@ -136,16 +145,17 @@ def _of_one(job: Job) -> Module:
         faults = host.workspace(i32, (len(lowered.faults),), rest[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
-    host.launch(block, operands, min(_tasks(block), host.cores))
+    host.launch(block, operands, _workers(host, block))
     for place, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
     return host.module()
 
 
-def _tasks(program: Program) -> int:
+def _workers(host: _Host, program: Program) -> Expr:
+    """One for each task, and no more than there are cores."""
     tasks = next(op for op in program.walk() if op.name == "tasks")
-    return prod(int(r.hi) for r in tasks.attrs["ranges"])
+    return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
 class _Contracting:

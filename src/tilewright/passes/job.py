@@ -13,7 +13,9 @@ from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
+from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
+from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
@@ -28,7 +30,8 @@ class Job:
     machine: Machine
     program: Program | None = None
     sizes: Mapping[Symbol, int] = field(default_factory=dict)
-    shapes: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    """Its sizes; of those that stay open, typical ones, for which it is planned."""
+    shapes: Mapping[Value, tuple[Size, ...]] = field(default_factory=dict)
     free: Collection[Op] = ()
     """Loops that give the same for every tile size."""
     logs: bool = False
@@ -38,6 +41,9 @@ class Job:
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
     """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    extents: Mapping[Symbol, Size] = field(default_factory=dict)
+    """Where sizes stay open: what each is, as an expression of those."""
+    opened: OpenSizes = CLOSED
     arguments: tuple[Value, ...] | None = None
     """The arguments of the host program, tensors as a caller passes them; without them there is none."""
     constant: Collection[str] = ()

@@ -47,7 +47,7 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
+    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
     if asked:
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
@@ -58,7 +58,7 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs:
+        if not job.logs and not job.opened:
             summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
             job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
@@ -139,7 +139,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
     assert job.program is not None
     lowered = to_block(
         job.program,
-        job.sizes,
+        job.extents or job.sizes,
         job.shapes,
         job.free,
         logs=job.logs,
@@ -147,6 +147,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         lenient=job.lenient,
         machine=job.machine,
         cuts=choice.cuts,
+        opened=job.opened,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     roles = choice.cuts.roles

@@ -46,12 +46,13 @@ def _of_vectors(c: Contraction, form: VectorForm, product: Op) -> Cuts:
 def _of_lanes(c: Contraction, form: LaneForm, product: Op) -> Cuts:
     row, along = dimension(c.rows[-1]), dimension(kept_digit(c))
     whole = form.strip >= size(c.rows[-1])
+    past = -(-(size(kept_digit(c)) % form.width) // form.atom.lanes) * form.atom.lanes == form.width
     widths = {ROWS: (row, form.strip if not whole else 0), LANES: (along, form.task_width)}
     return Cuts(
         {d: n for d, n in _tasks(c, form.tasks, widths).items() if n},
         {row: form.rows, along: form.width, **{dimension(d): 1 for d in c.columns}},
         extended={along: form.atom.lanes},
-        apart={row: own_rounds(c, form.rows), along: (0, int(size(kept_digit(c)) % form.width > 0))},
+        apart={row: own_rounds(c, form.rows), along: (0, int(past))},
         lanes={product: LaneKernel(form.atom.lanes, row, along)},
         depth=_depth(c, form),
         schedule=form.schedule,

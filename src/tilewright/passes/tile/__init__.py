@@ -1,4 +1,4 @@
-"""Tile to block, the general way: any tile program whose sizes are numbers.
+"""Tile to block, the general way: any tile program, for sizes that are numbers or that only a call tells.
 
 | file     | subject                                                                                    |
 |----------|--------------------------------------------------------------------------------------------|
@@ -14,4 +14,5 @@
 | loops    | `iterate`, while loops and `conditional`                                                   |
 | moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |
+| opened   | sizes that only a call tells                                                               |
 """

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -34,9 +35,25 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
+from tilewright.passes.tile.values import (
+    Load,
+    Part,
+    Parts,
+    Tile,
+    divided,
+    load,
+    loads,
+    most,
+    number_or,
+    only_load,
+    pieces,
+    rewritten,
+    weight,
+)
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
@@ -92,8 +109,8 @@ class Lowered:
 
 def to_block(
     program: Program,
-    symbols: Mapping[Symbol, int],
-    shapes: Mapping[Value, tuple[int, ...]],
+    symbols: Mapping[Symbol, Size],
+    shapes: Mapping[Value, tuple[Size, ...]],
     free: Collection[Op] = (),
     *,
     logs: bool = False,
@@ -101,9 +118,11 @@ def to_block(
     workgroups: Mapping[Symbol, Expr] | None = None,
     lenient: bool = False,
     machine: Machine | None = None,
+    opened: OpenSizes = CLOSED,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
+    Sizes are numbers, or expressions of those that are `opened`: they become parameters that calls tell.
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
@@ -130,7 +149,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened).run()
 
 
 class Lowering:
@@ -139,21 +158,25 @@ class Lowering:
     def __init__(
         self,
         program: Program,
-        symbols: Mapping[Symbol, int],
-        shapes: Mapping[Value, tuple[int, ...]],
+        symbols: Mapping[Symbol, Size],
+        shapes: Mapping[Value, tuple[Size, ...]],
         free: Collection[Op],
         logs: bool,
         workgroups: Mapping[Symbol, Expr] | None = None,
         cuts: Cuts | None = None,
         lenient: bool = False,
         machine: Machine | None = None,
+        opened: OpenSizes = CLOSED,
     ):
+        self.opened = opened
+        self.facts: list[Expr] = []
+        """What is never negative here: the conditions of the branches around say so."""
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
-        self.dealt: dict[Expr, tuple[Symbol, int, int]] = {}
+        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
         """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
         self.edge = True
         """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
@@ -169,7 +192,10 @@ class Lowering:
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
-        self.w = Writer(None if machine is None or machine.lanes is None else self.waves * machine.lanes)
+        lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
+        self.w = Writer(lanes, opened.symbols)
+        for s in opened.symbols:
+            self.w.fresh(s.name)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -195,7 +221,7 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[tuple[Expr, int], Symbol] = {}
+        self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
@@ -208,9 +234,10 @@ class Lowering:
         """The block program."""
         tasks: dict[Expr, int] = {}
         if self.workgroups is None and not memory.is_ordered(self.program):
-            tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
             if self.cuts.widths is not None:
                 tasks = dict(self.cuts.widths)
+            else:
+                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
         counts: dict[Expr, int] = {}
@@ -218,12 +245,20 @@ class Lowering:
             if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block, ranges)
                 continue
-            full, rest = divmod(self.number(d), width)
+            size = self.size(d)
+            full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), full + bool(rest)
+                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
+                continue
+            if isinstance(size, Expr):  # where it ends, only a call tells
+                found = Range.of(self.w.fresh(f"t_{d}"), 0, (size + width - 1) // width)
+                ranges.append(found)
+                self.shared.append(d)
+                first = width * found.symbol
+                self.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
                 continue
             found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
             ranges.append(found)
@@ -261,7 +296,7 @@ class Lowering:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
             args.append(self._faults)
-        made = Program(BLOCK, self.program.name, tuple(args), body)
+        made = Program(BLOCK, self.program.name, tuple(args), body, self.opened.records())
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
@@ -288,14 +323,14 @@ class Lowering:
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
-            width, count = self.parts[d][1], counts[d]
+            width, count = most(self.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width, (count - 1) * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
-    def _named(self, name: str, e: Expr, most: int) -> Symbol:
+    def _named(self, name: str, e: Expr, limit: int) -> Symbol:
         """A name for a number from 0 on."""
-        found = symbol(self.w.fresh(name), 0, most, definition=e)
+        found = symbol(self.w.fresh(name), 0, limit, definition=e)
         self.w.emit("let", symbol=found)
         return found
 
@@ -312,17 +347,18 @@ class Lowering:
 
     def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
         """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
-        full, tail = self._counted(dim, self.number(dim))
-        count = max(1, -(-(full + bool(tail and dim in self.cuts.extended)) // per))
-        if count > 1:
+        full, tail = self._counted(dim, self.size(dim))
+        more = tail != 0 and dim in self.cuts.extended
+        count = number_or(maximum(as_expr(pieces(full + more, per)), 1))
+        if count != 1:
             ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
             self.shared.append(dim)
             self.dealt[dim] = ranges[-1].symbol, per, count
 
-    def _counted(self, dim: Expr, length: int) -> tuple[int, int]:
+    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """(whole pieces, what is left) of so much of a dimension."""
         width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
-        return divmod(-(-length // unit) * unit, width)
+        return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def pieces(self, dims: list[Expr]) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
@@ -345,24 +381,22 @@ class Lowering:
                 self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
                 self.pieces(rest)
 
-        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full > 1 else (0, 0))
+        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, 0))
         last: Expr = as_expr(1)
-        begin, end = as_expr(min(ahead, full)), as_expr(max(ahead, full - behind))
         if dim in self.dealt:
             task, per, count = self.dealt[dim]
-            ahead, behind = (0, 0) if slides else (0, behind)
-            last = task >= count - 1
-            begin, end = per * task, per * (task + 1)
-            end = minimum(end, full - behind) if full % per or behind else end
-        for n in range(min(ahead, full)):
-            loop(n, n + 1, True)
-        if dim in self.dealt or full > ahead + behind:
-            loop(begin, end, dim in self.dealt or ahead == behind == 0)
-        with self.branch(last):
-            for n in range(max(ahead, full - behind), full):
-                loop(n, n + 1, True)
-            if tail:
-                self.parts[dim], self.edge = (first + width * full, tail), slides or edge
+            last, end = task >= count - 1, per * (task + 1)
+            behind = 0 if slides or isinstance(full, Expr) else behind
+            loop(per * task, end if full % per == 0 == behind else minimum(end, as_expr(full) - behind), True)
+            if behind:
+                with self.branch(last):
+                    loop(full - 1, full, True)
+        else:
+            for round_ in _rounds(full, ahead, behind):
+                loop(*round_)
+        if tail != 0:
+            self.parts[dim], self.edge = (first + width * full, tail), slides or edge
+            with self.branch(last * (as_expr(tail) >= 1)):
                 self.pieces(rest)
         self.edge = edge
         if before is None:
@@ -417,26 +451,44 @@ class Lowering:
         if isinstance(condition, Const) and condition.value:
             yield
             return
-        inner, required = Block(()), set(self.required)
+        inner, required, facts = Block(()), set(self.required), self.facts
+        self.facts = [*facts, *holds(condition)]
         with self.w.inside(inner):
             yield
-        self.required = required
+        self.required, self.facts = required, facts
         if inner.ops:
             self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
+
+    def is_inside(self, e: Expr, size: Size) -> bool:
+        """Whether a coordinate is shown to lie in 0..size-1."""
+        return self.holds(e) and self.holds(size - 1 - e)
+
+    def holds(self, e: Expr) -> bool:
+        """Whether an expression is shown to be never negative, by ranges or by the branches around."""
+        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
         """Makes symbols stand for numbers, or for expressions of workgroup ids."""
         self.symbols = dict(symbols)
         self._numbers = Substitution(self.symbols)
 
-    def number(self, e: Expr) -> int:
-        """An expression of sizes."""
+    def size(self, e: Expr) -> Size:
+        """An expression of sizes: a number, or an expression of those that a call tells."""
         found = self._numbers(e)
-        if not isinstance(found, Const) or not e.symbols.isdisjoint(self.bound):
+        known = isinstance(found, Const) or found.symbols <= self.opened.symbols
+        if not known or not e.symbols.isdisjoint(self.bound):
             raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
-        return found.value
+        return number_or(found)
+
+    def number(self, e: Expr) -> int:
+        """An expression of sizes that must be a number."""
+        found = self.size(e)
+        if isinstance(found, Expr):
+            named = ", ".join(sorted(s.name for s in e.symbols if self._numbers(s).symbols)) or str(e)
+            raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
+        return found
 
     def expr(self, e: Expr) -> Expr:
         """The expression with sizes as numbers; symbols that set_symbol bound stay."""
@@ -484,7 +536,8 @@ class Lowering:
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
                 found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
-                found = symbol(name, 0, max(1, self.number(dim)) - 1)
+                size = self.size(dim)
+                found = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
             self._coordinates[dim, walked] = found
         return found
 
@@ -497,21 +550,26 @@ class Lowering:
             return found
         cut = [s for s in dim.symbols if s in self.parts]
         if not cut:
-            return as_expr(0), self.number(dim)
+            return as_expr(0), self.size(dim)
         (s,) = cut
         first, width = self.parts[s]
         known: dict[Symbol, Expr | int] = dict(self.symbols)
         low = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - low
-        if not isinstance(size, Const):
+        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
-        return low, size.value
+        return low, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
         """Whether the current part of a dimension has a width before the program runs."""
         if dim in self.walking or dim in self.parts:
             return True
-        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
+        found = self._numbers(dim)
+        return dim.symbols.isdisjoint(self.bound) and (isinstance(found, Const) or found.symbols <= self.opened.symbols)
+
+    def width(self, dim: Expr) -> int:
+        """How wide the current part of a dimension is at most."""
+        return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
@@ -522,7 +580,7 @@ class Lowering:
         if dim not in self.cuts.extended:
             return False
         first, width = self.part(dim)
-        return (first + width <= self.number(dim)) is not as_expr(1)
+        return not self.holds(as_expr(self.size(dim)) - first - width)
 
     def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
@@ -552,7 +610,7 @@ class Lowering:
         """The tile program's argument that a tensor is; None if it is memory of the program's own."""
         return next((a for a in self.program.args if self._arguments.get(a) is tensor), None)
 
-    def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
+    def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
         """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
         self._arguments[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
@@ -571,11 +629,17 @@ class Lowering:
             return
         faults, place = self.fault(what, op)
         made, found = self.load_of(wrong)
-        (flat,) = self.w.axes([prod(made.sizes)])
-        view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
-        total = self.w.alloc(dtypes.i32, (), "wrong")
-        self.w.combine("reduce", view, total, 0, "max")
-        self.w.emit("atomic", (total, faults), how="max", over=(), at=((as_expr(place), False),))
+        over = self.w.axes(made.sizes)
+        view = self.w.viewed(found, over, self.images(made.dims, made.parts, over))
+        if all(isinstance(n, int) for n in made.sizes):
+            (flat,) = self.w.axes([prod(made.sizes)])
+            view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
+        while view.type.shape:
+            left = self.w.alloc(dtypes.i32, made.sizes[: len(view.type.shape) - 1], "wrong")
+            goal = self.w.part(left, made.sizes[: len(view.type.shape) - 1])
+            self.w.combine("reduce", view, goal, len(view.type.shape) - 1, "max")
+            view = goal
+        self.w.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(place), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""
@@ -651,6 +715,21 @@ class Lowering:
         there = only_load(made.formula)
         assert there is not None
         return made, there
+
+
+def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
+    """Loops over so many pieces, (from, to, whether at an end): those at the ends, at most, are written apart.
+
+    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
+    ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
+    """
+    if isinstance(full, Expr):
+        first: list[tuple[Expr | int, Expr | int, bool]] = [(0, minimum(ahead, full), True)] if ahead else []
+        last = [(maximum(ahead, full - behind), full, True)] if behind else []
+        return [*first, (ahead, full - behind, not (ahead or behind)), *last]
+    between = [(ahead, full - behind, not (ahead or behind))] if full > ahead + behind else []
+    apart = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
+    return [*((n, n + 1, True) for n in apart[0]), *between, *((n, n + 1, True) for n in apart[1])]
 
 
 def _limit(limit: Any) -> int:

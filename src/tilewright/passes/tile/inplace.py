@@ -13,6 +13,7 @@ from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
+from tilewright.passes.places import Size
 from tilewright.plan.microkernel import axes_of, types_of
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     if user in low.cuts.lanes:
         return user.operands[0] is read.results[0]
     a, b, c = (v.type.dims for v in user.operands)
-    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return False
     types = types_of(user, axes.swapped)
-    sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
+    sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
     how = low.microkernel(user, types, sizes)
     if how is None or how.whole or types[0] is not how.atom.a.dtype:
         return False
@@ -81,10 +82,10 @@ def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
 
 def limits(
     at: tuple[Expr, ...],
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     marks: tuple[bool, ...],
     tap: Symbol,
-    size: int,
+    size: Size,
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:

@@ -26,7 +26,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import converted
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import LaneOrder, packed_before
-from tilewright.passes.tile.values import Load, Parts, Tile, only_load
+from tilewright.passes.tile.values import Load, Parts, Tile, most, only_load
 from tilewright.plan.microkernel import LaneKernel
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class LaneProduct:
 
     def _registers(self, dtype: DType, name: str) -> Value:
         """A block in registers: vectors along the lanes, one after another."""
-        rows, width = self.parts[self.how.rows][1], self.parts[self.how.along][1]
+        rows, width = (most(self.parts[d][1]) for d in (self.how.rows, self.how.along))
         lanes = self.how.lanes
         layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
         return self.low.w.vectors(dtype, (rows, width), layout, name)

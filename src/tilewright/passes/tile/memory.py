@@ -21,7 +21,7 @@ from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile import inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
-from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = access_of(low, op, source, kind.dims, tuple(extra))
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
-    marks = loose(access, images)
+    marks = loose(low, access, images)
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.masks or low.workgroups is not None:
@@ -153,7 +153,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: Access) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    return more and not access.data and not any(loose(access, Substitution({})))
+    return more and not access.data and not any(loose(low, access, Substitution({})))
 
 
 def _gathered(
@@ -165,7 +165,7 @@ def _gathered(
     tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     low.w.emit(
         "gather",
-        (tensor, access.tensor, *(found.tensor for found in access.data.values())),
+        (low.w.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
@@ -253,12 +253,12 @@ class Write:
         self.dtype = target.type.dtype
         self.over = low.w.axes(self.sizes)
         self.images = low.images(self.dims, self.parts, self.over)
-        self.marks = list(loose(self.access, self.images))
+        self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
         self._restrict()
 
-    def _part(self, tile: Tile, dim: Expr) -> tuple[Expr, int]:
+    def _part(self, tile: Tile, dim: Expr) -> Part:
         """What is written of a dimension: inside a loop or a workgroup only the current part."""
         current = self.low.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
@@ -301,10 +301,10 @@ class Write:
         w, past = self.low.w, [d for d in self.dims if self.low.is_past(d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
-        exact = w.axes([self.low.number(d) if d in past else n for d, n in zip(self.dims, self.sizes, strict=True)])
+        exact = w.axes([self.low.size(d) if d in past else n for d, n in zip(self.dims, self.sizes, strict=True)])
         first = {d: as_expr(0) if d in past else self.parts[d][0] for d in self.dims}
         images = Substitution({self.low.coordinate(d): first[d] + i for d, i in zip(self.dims, exact, strict=True)})
-        marks = loose(self.access, images)
+        marks = loose(self.low, self.access, images)
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         at = [
             (self.parts[d][0] + i, True) if d in past else (i, False) for d, i in zip(self.dims, self.over, strict=True)
@@ -440,6 +440,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = Access(value, log.shape, (*slot, *at), {})
     over = low.w.axes(tile.sizes)
     moved = low.images(tile.dims, tile.parts, over)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
     low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
     return ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -19,8 +19,9 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load, pieces
+from tilewright.passes.tile.writer import Writer, extent
 from tilewright.plan.microkernel import Axes, Microkernel
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ class Order(Protocol):
     """In which order B is packed: [around][block][...], a task of the program that packs for each block."""
 
     @property
-    def around(self) -> tuple[int, ...]:
+    def around(self) -> tuple[Size, ...]:
         """The extents of what B is repeated along: a batch."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         """The extents of the packed tensor."""
 
     @property
@@ -43,7 +44,7 @@ class Order(Protocol):
         """Its element type."""
 
     @property
-    def ends(self) -> tuple[tuple[int, bool], ...]:
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
         """How far each of B's dimensions goes, and whether there are zeros past its end."""
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -59,11 +60,11 @@ class BlockOrder:
     """
 
     how: Microkernel
-    around: tuple[int, ...]
-    deep: tuple[int, ...]
+    around: tuple[Size, ...]
+    deep: tuple[Size, ...]
     """The extents of what is summed beside K: taps."""
-    wide: int
-    long: int
+    wide: Size
+    long: Size
     """How far N and K go."""
 
     @property
@@ -72,17 +73,17 @@ class BlockOrder:
         return self.how.atom.b.dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         """The extents of the packed tensor."""
         _, n, k = self.how.atom.shape
-        blocks, chunks = -(-self.wide // self.how.columns), -(-self.long // k)
+        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
         inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
         return (*self.around, blocks, *self.deep, *inner)
 
     @property
-    def ends(self) -> tuple[tuple[int, bool], ...]:
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
         """How far dimensions around, deep, K and N go, and whether there are zeros past their ends."""
-        last = (self.long, self.long % self.how.atom.shape[2] > 0), (self.wide, self.wide % self.how.columns > 0)
+        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -108,19 +109,19 @@ class LaneOrder:
     """[group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
 
     dtype: DType
-    others: tuple[int, ...]
+    others: tuple[Size, ...]
     wide: int
     width: int
     """How many neighbours there are, and how many a group has."""
-    around: tuple[int, ...] = ()
+    around: tuple[Size, ...] = ()
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         """The extents of the packed tensor."""
         return (-(-self.wide // self.width), *self.others, self.width)
 
     @property
-    def ends(self) -> tuple[tuple[int, bool], ...]:
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
         """How far other dimensions and the neighbours go, and whether there are zeros past them."""
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
@@ -149,7 +150,7 @@ def pack_here(
     tile, there = low.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
     order = _order(how, axes, outer, lambda d: parts[d][1])
-    held = low.w.alloc(tile.dtype, order.shape, "packed")
+    held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
@@ -163,11 +164,11 @@ def pack_before(
 ) -> tuple[Value, BlockOrder] | None:
     """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
     first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.number(axes.k)
-    ends = width % deep == 0 or first + width is as_expr(size)
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    ends = width % deep in (0, ZERO) or first + width is as_expr(size)
     if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
         return None
-    order = _order(how, axes, outer, low.number)
+    order = _order(how, axes, outer, low.size)
     packed = packed_before(low, b, (*outer, axes.k, axes.n), order)
     return None if packed is None else (packed, order)
 
@@ -182,7 +183,7 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
         return None
     shape = low.shapes[source]
-    if not all((e >= 0) is ONE and (e < n) is ONE for e, n in zip(there.at, shape, strict=True)):
+    if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     key = (there, order)
     if key not in low.packs:
@@ -190,7 +191,7 @@ def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) 
     return low.packs[key].packed
 
 
-def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], int]) -> BlockOrder:
+def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
     return BlockOrder(how, around, deep, width(axes.n), width(axes.k))
 
@@ -209,8 +210,8 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = Writer(None if low.machine is None else low.machine.lanes)  # one wave
-    for taken in (source.name or "argument", name):
+    w = Writer(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]
     ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
@@ -226,7 +227,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
         _copy(w, Load(given, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body)
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, low.opened.records())
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))
 
@@ -251,7 +252,8 @@ def _copy(
     if held.type.dtype is there.tensor.type.dtype:
         w.emit("copy", (view, held), otherwise=otherwise)
         return
-    between = w.alloc(there.tensor.type.dtype, [int(s.hi) + 1 for s in over], "narrow")
-    w.emit("copy", (view, between), otherwise=otherwise)
+    sizes = [extent(s) for s in over]
+    between = w.alloc(there.tensor.type.dtype, sizes, "narrow")
+    w.emit("copy", (view, w.part(between, sizes)), otherwise=otherwise)
     formula = converted(load(between, *over), between.type.dtype, held.type.dtype)
     w.map(held, over, formula, Substitution({}))
