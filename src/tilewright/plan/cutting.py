@@ -32,11 +32,14 @@ def _of_vectors(c: Contraction, form: VectorForm, product: Op) -> Cuts:
         COLUMNS: {column: form.columns},
     }
     widths = {ROWS: ((lines or [row])[0], form.strip), COLUMNS: (column, form.task_columns)}
+    last: dict[Expr, int] = (
+        {row: form.rows} if any(d is c.rows[-1] for d, _ in c.open) else {}
+    )  # where it ends, only a call tells
     return Cuts(
         _tasks(c, form.tasks, widths),
         {d: n for axis in form.order for d, n in pieces[axis].items()},
         products={product: Microkernel(form.atom, form.rows, form.columns)},
-        extended={column: form.columns},
+        extended={column: form.columns, **last},
         depth=_depth(c, form),
         schedule=form.schedule,
         packed=True,

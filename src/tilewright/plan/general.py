@@ -59,8 +59,8 @@ class Cuts:
     extended: dict[Expr, int] = field(default_factory=dict)
     """Dimensions whose last piece has whole units of such a size; what is past the end is computed, never stored."""
     apart: dict[Expr, tuple[int, int]] = field(default_factory=dict)
-    """How many pieces at the ends of a dimension are written apart; by itself, one where a factor slides out of its
-    tensor."""
+    """How many pieces at the ends of a dimension are written apart; by itself one at each where a factor slides out of
+    its tensor, and the last where only a call tells where the dimension ends."""
     lanes: dict[Op, LaneKernel] = field(default_factory=dict)
     """Products by vectors along a dimension that both factors and the sum keep."""
     depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)

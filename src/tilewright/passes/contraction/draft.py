@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tilewright.passes.contraction.packing import Packing
+from tilewright.ir.dtypes import DType
 from tilewright.passes.contraction.text import argument, batch_tasks, extent
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.forms import COLUMNS, ROWS, TileForm, VectorForm, up
+from tilewright.plan.forms import COLUMNS, ROWS, TileForm, up
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A program that packs, the packed tensor's shape, and its element type."""
+
+    text: str
+    shape: tuple[int, ...]
+    dtype: DType
 
 
 @dataclass
@@ -28,8 +37,6 @@ class Round:
     deferred: bool = False
     body: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
-    edge: bool = False
-    """Whether rows may lie where some taps fall outside the tensor."""
 
 
 @dataclass
@@ -37,7 +44,7 @@ class Draft:
     """The program of a contraction's form so far: tasks, what a task stages and holds, its rounds."""
 
     c: Contraction
-    form: TileForm | VectorForm
+    form: TileForm
     machine: str
     packing: Packing
     tasks: list[str] = field(default_factory=list)

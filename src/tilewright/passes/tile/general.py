@@ -348,7 +348,7 @@ class Lowering:
     def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
         """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
         full, tail = self._counted(dim, self.size(dim))
-        more = tail != 0 and dim in self.cuts.extended
+        more = int(tail != 0 and dim in self.cuts.extended)
         count = number_or(maximum(as_expr(pieces(full + more, per)), 1))
         if count != 1:
             ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
@@ -381,12 +381,13 @@ class Lowering:
                 self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
                 self.pieces(rest)
 
-        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, 0))
+        ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
+        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
         if dim in self.dealt:
             task, per, count = self.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
-            behind = 0 if slides or isinstance(full, Expr) else behind
+            behind = 0 if slides else behind
             loop(per * task, end if full % per == 0 == behind else minimum(end, as_expr(full) - behind), True)
             if behind:
                 with self.branch(last):

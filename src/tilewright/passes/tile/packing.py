@@ -227,7 +227,9 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
         _copy(w, Load(given, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, low.opened.records())
+    used = {s for e in (*extents, *kind.shape) for s in e.symbols}
+    records = low.opened.records() if used else []
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, records)
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))
 
