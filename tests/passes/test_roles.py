@@ -111,6 +111,28 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_few_long_sums_are_taken_apart_and_added_up():
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 70, "N": 72, "K": 5000}
+    made = planned(kernel, sizes)
+    assert made.plan.split == ("K", 27)
+    assert "%partial_sums = workspace global f32 (27, 70, 72)" in made.text("host")
+    text = made.text("plan")
+    assert planned(kernel, sizes, plan=text).text("plan") == text
+    fewer = planned(
+        kernel,
+        sizes,
+        plan=re.sub(
+            "split K 27", "split K 4", re.sub("K_split 27", "K_split 4", re.sub("K_part 192", "K_part 1280", text))
+        ),
+    )
+    assert fewer.plan.split == ("K", 4)
+
+
+def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
+    made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
+    assert made.plan.split is None
+
+
 def test_roles_that_do_not_fit_are_refused():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan").replace("ring 8", "ring 80")

@@ -145,10 +145,10 @@ def _choice(
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
 
-def _good(ring: Ring) -> tuple[float, int, int, int]:
-    """Of those that take the same time one with a deep ring, the largest tile, which reads least, and fewest waves."""
-    how = ring.how
-    return round(ring.cycles), -min(ring.roles.stages, ENOUGH), -how.rows * how.columns, how.groups
+def _good(ring: Ring) -> tuple[float, ...]:
+    """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
+    how, roles = ring.how, ring.roles
+    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
 
 
 def _is_along(factor: Value, k: Expr, program: Program) -> bool:

@@ -105,6 +105,8 @@ class Lowered:
     """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
+    before: tuple[Lowered, ...] = ()
+    """What runs before it, and writes arguments of it that no caller has."""
 
 
 def to_block(

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
 
+    def memory(self, size: int) -> tuple[int, Any]:
+        """Memory of the device at hand: its address, and what frees it when nobody has it any more."""
+
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
 

@@ -50,6 +50,11 @@ class Nvidia:
         """The code on a GPU."""
         return driver.Loaded(assembly, emitted, key, number)
 
+    def memory(self, size: int) -> tuple[int, Any]:
+        """Memory of the first GPU."""
+        found = driver.Memory(size)
+        return found.pointer, found
+
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
         """A launch on arrays."""
         return Launch(loaded, emitted, arrays, workers)

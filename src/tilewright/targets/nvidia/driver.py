@@ -104,6 +104,22 @@ def why_not(machine: Machine) -> str | None:
     return None
 
 
+class Memory:
+    """Memory of a device, which goes with the object."""
+
+    def __init__(self, size: int, number: int = 0):
+        found = device(number)
+        if isinstance(found, str):
+            raise TargetError(f"{size} bytes on device {number}: {found}")
+        self.device = found
+        with found.entered():
+            self.pointer = int(found.check(found.cu.cuMemAlloc(max(16, size)), f"{size} bytes on the device"))
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self.device.cu.cuMemFree(self.pointer)
+
+
 class Loaded:
     """A kernel on a device."""
 
