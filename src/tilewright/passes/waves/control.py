@@ -48,6 +48,7 @@ def for_(low: Waves, op: Op) -> None:
         low.flying.groups = list(before)
         with low.writing(inner), low.means(meanings):
             _body(low, op)
+            low.flying.clear()
             if ends:
                 low.flying.settle_all()
         after, low.flying.groups = low.flying.groups, []

@@ -44,6 +44,8 @@ class Flying:
         self.groups: list[Group] = []
         self.touched: set[Value] = set()
         """Sums that something else than a product has looked at, or changed."""
+        self.cleared: dict[Value, None] = {}
+        """Fragments that are zero by name only: a product begins them afresh, anything else makes them zero first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
         """Groups, each with sums and factors, were started; stages of the ones before are given back."""
@@ -56,6 +58,7 @@ class Flying:
         """Registers are looked at, or changed: the products that concern them must be done."""
         read, written = set(read), set(written)
         self.touched |= read | written
+        self.clear(read | written)
         last = -1
         for i, g in enumerate(self.groups):
             if (read | written) & set(g.sums) or written & set(g.factors):
@@ -77,8 +80,22 @@ class Flying:
         self._settle(last + 1)
         give_back()
 
+    def clear(self, these: Iterable[Value] | None = None) -> None:
+        """Fragments that are zero by name only, of these or all, become zero."""
+        for value in list(self.cleared):
+            if these is None or value in these:
+                del self.cleared[value]
+                self.low.emit("fill", (value,), value=0)
+
+    def begins(self, sum_: Value) -> bool:
+        """Whether a product that is started now begins the sum, which is zero by name only."""
+        found = sum_ in self.cleared
+        self.cleared.pop(sum_, None)
+        return found
+
     def settle_all(self) -> None:
-        """Nothing is under way any more."""
+        """Nothing is under way any more, and zeros are there."""
+        self.clear()
         if self.groups:
             self._settle(len(self.groups))
 
