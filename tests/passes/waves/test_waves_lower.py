@@ -190,3 +190,84 @@ def test_a_view_of_registers_that_a_loop_moves_is_refused() -> None:
     text = (EXAMPLES / "gemm_hopper.block").read_text().replace("BN//64 unroll", "BN//64")
     with pytest.raises(ProgramError, match="unroll the loop"):
         lower_waves(bound(text, {}), HOPPER)
+
+
+# -- sums that products begin, arithmetic that seldom counts, edges ------------------------------------------------
+
+TWICE = """
+block twice(%x: in global bf16 (64, 64), %y: out global f32 (64, 64))
+  machine hopper
+  waves 4
+{
+  tasks t in 0..1 {
+    %s = alloc shared bf16 (1, 64, 64) swizzle <3,3,3>
+    %c = alloc register f32 (64, 64) as wgmma.m64n64k16.bf16.c
+    %part = alloc register f32 (64) by ((4,8,4),2):((0,1,16),8)
+    %a = view %s (i 64, k 64) -> [0, i, k]
+    %b = view %s (k 64, j 64) -> [0, j, k]
+    copy %x -> %a
+    barrier
+    fill %c 0
+    LINE
+    mma %c += %a * %b using wgmma.m64n64k16.bf16
+    mma %c += %a * %b using wgmma.m64n64k16.bf16
+    copy %c -> %y
+  }
+}
+"""
+
+
+def test_a_product_begins_a_sum_that_was_cleared() -> None:
+    program = bound(TWICE.replace("LINE", ""), {})
+    lowered = lower_waves(program, HOPPER)
+    atoms = [op.attrs.get("fresh", False) for op in lowered.walk() if op.name == "atom"]
+    assert atoms == [True, False]
+    assert not [op for op in lowered.walk() if op.name == "fill"]
+    assert str(parse_loop(str(lowered))) == str(lowered)
+    np.testing.assert_array_equal(loops(lowered, seed=2)[0], results(program)[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "map %c = %c + 3",
+        "reduce %c -> %part along 1 with max",
+        "for i in 0..2 {mma %c += %a * %b using wgmma.m64n64k16.bf16}",
+    ],
+)
+def test_a_cleared_sum_that_is_looked_at_first_is_zero(line: str) -> None:
+    program = bound(TWICE.replace("LINE", line), {})
+    lowered = lower_waves(program, HOPPER)
+    assert not any(op.attrs.get("fresh") for op in lowered.walk() if op.name == "atom")
+    np.testing.assert_array_equal(loops(lowered, seed=2)[0], results(program)[0])
+
+
+def test_an_edge_is_a_wait_that_is_over_at_once() -> None:
+    program = bound(ROWS.replace("broadcast %one", "edge\n    broadcast %one"), {})
+    lowered = lower_waves(program, HOPPER)
+    (edge,) = (op for op in lowered.walk() if op.name == "await")
+    assert int(edge.attrs["phase"]) == -1
+    for got, want in zip(loops(lowered, seed=4), results(bound(ROWS, {})), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_what_seldom_happens_happens_to_the_same_elements() -> None:
+    text = ROWS.replace("map %rows = %rows - %wide", "map %rows = select(%rows < 2, %rows - %wide, %rows)")
+    program = bound(text.replace("%wide, %rows)", "%wide, %rows) rare"), {})
+    lowered = lower_waves(program, HOPPER)
+    assert [op.attrs.get("rare") for op in lowered.walk() if op.attrs.get("rare")] == [True]
+    assert str(parse_loop(str(lowered))) == str(lowered)
+    for got, want in zip(loops(lowered, seed=4), results(bound(text, {})), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("formula", ["%rows - %wide", "select(%rows < 2, %rows, %wide)"])
+def test_rare_is_said_of_what_else_stays_as_it_is(formula: str) -> None:
+    with pytest.raises(ProgramError, match="where old is the target"):
+        bound(ROWS.replace("%rows - %wide", f"{formula} rare"), {})
+
+
+def test_names_of_atoms_take_lets() -> None:
+    text = TWICE.replace("LINE", "").replace("  waves 4", "  param N = 128\n  let HALF = N//2\n  waves 4")
+    named = bound(text.replace("wgmma.m64n64", "wgmma.m64n{HALF}"), {})
+    np.testing.assert_array_equal(results(named)[0], results(bound(text, {}))[0])

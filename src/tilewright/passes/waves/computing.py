@@ -37,18 +37,26 @@ def map_(low: Waves, op: Op) -> None:
             result = low.fragment(target.dtype, len(piece.columns))
         lane, v = low.axes(len(piece.columns))
         at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
-        _compute(low, op, result, operands, lane, v, at)
+        _compute(low, op, result, operands, lane, v, at, rare=result in operands and bool(op.attrs.get("rare")))
         if not isinstance(target, Held):
             moving.store(low, result, piece, target)
 
 
 def _compute(
-    low: Waves, op: Op, result: Value, operands: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...]
+    low: Waves,
+    op: Op,
+    result: Value,
+    operands: list[Value],
+    lane: Symbol,
+    v: Symbol,
+    at: tuple[Expr, ...],
+    rare: bool = False,
 ) -> None:
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
         formula: Formula = op.attrs["formula"].mapped(low.expr)
-    low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
+    seldom: dict[str, Any] = {"rare": True} if rare else {}
+    low.emit("compute", (result, *operands), over=(lane, v), formula=formula, **seldom)
 
 
 def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:

@@ -113,6 +113,12 @@ def barrier(low: Waves, op: Op) -> None:
     low.meet()
 
 
+def edge(low: Waves, op: Op) -> None:
+    """A wait that is over at once, at a barrier that nobody arrives at: assemblers move no arithmetic across waits."""
+    never = low.barriers("edge", 1, 1, "edge")
+    low.emit("await", (never,), at=(as_expr(0),), phase=as_expr(-1))
+
+
 def tasks(low: Waves, op: Op) -> None:
     """The workgroup's share of all tasks; where tasks have shared memory of their own, the waves meet after each."""
     ranges = tuple(

@@ -350,6 +350,18 @@ class Emitter:
         def leaf(f: Formula) -> Any:
             value = op.operands[f.value]
             return self.get(value, place if self.values(value) > 1 else 0), value.type.dtype
+        if op.attrs.get("rare"):
+            tests = [self._formula(op, axes, i).test(formula.parts[0]) for i in range(count)]
+            some = tests[0]
+            for test in tests[1:]:
+                some = self.w.value(f"or i1 {some}, {test}")
+            with self.w.when(self.dialect.any(self, some)):
+                self._each(op, axes, formula, to, count)
+            return
+        self._each(op, axes, formula, to, count)
+
+    def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
+        target = op.operands[0]
 
         return LaneFormula(self, axes, place, leaf)
 

@@ -213,6 +213,11 @@ class Ptx:
 
     def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
         """exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0.
+    def any(self, e: Emitter, test: str) -> str:
+        """vote.sync.any."""
+        e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
+        return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
+
 
         Without `ftz` the assembler would scale small arguments up and results down: three more instructions each.
         """
