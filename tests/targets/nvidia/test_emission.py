@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from tilewright.check.block import check
+from tilewright.errors import ProgramError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
+from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
 
@@ -32,10 +38,73 @@ block handed(%x: in global f32 (64), %y: out global f32 (64))
 """
 
 
-def test_lanes_meet_before_a_commit_outside_of_loops() -> None:
+def emitted(text: str) -> Emitted:
     hopper = machine("hopper")
-    program = bind(parse_block(HANDED), {})
+    program = bind(parse_block(text), {})
     check(program, hopper)
-    text = BACKEND.emitted(lower_waves(program, hopper), hopper).text
+    return BACKEND.emitted(lower_waves(program, hopper), hopper)
+
+
+def test_lanes_meet_before_a_commit_outside_of_loops() -> None:
+    text = emitted(HANDED).text
     lines = [line for line in text.splitlines() if "bar.warp.sync(i32 -1)" in line or "mbarrier.arrive" in line]
     assert ["warp.sync" in line for line in lines if not line.startswith("declare")] == [True, False]
+
+
+SHARED = """
+block shared(%x: in global f32 (6, 64), %y: out global f32 (6, 64))
+  machine hopper
+{
+  %s = alloc shared f32 (1, 64)
+  %once = channel %s stages 1 from bring to take
+  role bring waves 1 {
+    tasks t in 0..6 schedule dynamic {
+      %row = view %x (i 64) -> [t, i]
+      %free = acquire %once
+      copy %row -> %free
+      commit %once
+    }
+  }
+  role take waves 2 {
+    %r = alloc register f32 (64) by (64,1):(1,0)
+    tasks t in 0..6 schedule dynamic {
+      %full = wait %once
+      copy %full -> %r
+      release %once
+      map %r = select(%r > 1, exp2(%r), %r) rare
+      %to = view %y (i 64) -> [t, i]
+      copy %r -> %to
+    }
+  }
+}
+"""
+
+
+def test_one_wave_draws_dynamic_tasks_for_all_roles() -> None:
+    found = emitted(SHARED)
+    assert found.counters == 1
+    assert "ptr addrspace(1) %counters" in found.text
+    assert found.text.count("atomicrmw add ptr addrspace(1)") == 1
+    # both roles read numbers, of three waves altogether, from two places
+    assert found.text.count("load volatile i32, ptr addrspace(3)") == 2
+    arrivals = re.findall(r"mbarrier.init.*?i32 (\d+)\)", found.text)
+    assert sorted(arrivals) == sorted(["1", "1", "3", "3", "1", "2"])
+
+
+def test_tasks_that_are_not_dynamic_need_no_counters() -> None:
+    found = emitted(SHARED.replace(" schedule dynamic", ""))
+    assert found.counters == 0
+    assert "%counters" not in found.text
+
+
+def test_roles_that_share_dynamic_tasks_have_equally_many() -> None:
+    wrong = SHARED.replace("tasks t in 0..6 schedule", "tasks t in 0..5 schedule", 1)
+    with pytest.raises(ProgramError, match="role take has 6 of them, another role 5"):
+        emitted(wrong)
+
+
+def test_a_wave_in_which_a_rare_condition_holds_nowhere_branches_around() -> None:
+    text = emitted(SHARED).text
+    assert text.count("call i1 @llvm.nvvm.vote.any.sync") == 1
+    # small arguments are not scaled: one instruction
+    assert text.count("call float @llvm.nvvm.ex2.approx.ftz.f(") == 1

@@ -93,6 +93,10 @@ def why_not(machine: Machine) -> str | None:
     return None
 
 
+LAUNCHES = 1024
+"""Launches of one kernel that may be under way at a time and each have counters of their own."""
+
+
 class Loaded:
     """A kernel on the device."""
 
@@ -114,12 +118,22 @@ class Loaded:
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
+        self._counters, self._launches = emitted.counters, 0
+        if emitted.counters:
+            room = 4 * emitted.counters * LAUNCHES
+            self._counting = int(check(cu.cuMemAlloc(room), f"{self.name}: memory on the device"))
+            check(cu.cuMemsetD32(self._counting, 0, room // 4), f"{self.name}: cuMemsetD32")
         self.workgroups = int(
             check(
                 cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, emitted.threads, emitted.shared_bytes),
                 f"{self.name}: its workgroups",
             )
         )
+
+    def counters(self) -> int:
+        """The address of a launch's own counters; that of another one's, when there are very many."""
+        self._launches += 1
+        return self._counting + 4 * self._counters * (self._launches % LAUNCHES)
 
     def _linked(self, assembly: str) -> bytes:
         cu, check = self.device.cu, self.device.check
@@ -180,6 +194,8 @@ class Launch:
             memory = check(cu.cuMemAlloc(max(16, array.nbytes)), f"{loaded.name}: memory on the device")
             self._moved.append((memory, array, written))
             pointers.append(int(memory))
+        if emitted.counters:
+            pointers.append(loaded.counters())
         maps = [tensor_map(self.device, p.what, pointers[p.tensor], arrays[p.tensor].dtype) for p in emitted.parameters]
         room = np.zeros(8 * len(pointers) + 64 + MAP_BYTES * len(maps), np.uint8)
         start = room.ctypes.data + (-room.ctypes.data) % 64
