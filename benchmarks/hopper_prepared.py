@@ -92,7 +92,7 @@ def run(folder: Path) -> None:
     for path in sorted(folder.glob("*.pickle")):
         command = [sys.executable, __file__, "one", str(path)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
             lines = (done.stdout + done.stderr).strip().splitlines()
             print(path.stem, lines[-1] if lines else f"exit code {done.returncode}", flush=True)
         except subprocess.TimeoutExpired:

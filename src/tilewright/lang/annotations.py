@@ -13,12 +13,19 @@ def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dic
     texts = {name: text for name, text in found.items() if isinstance(text, str) and name != "return"}
     if not texts:
         return found
-    around: list[dict[str, Any]] = []
-    current: FrameType | None = frame
-    while current is not None:  # types may be built from variables of the functions around, which are still running
-        around.append(current.f_locals)
-        current = current.f_back
     names = dict(function.__globals__)
-    for variables in reversed(around):  # the innermost count
+    for variables in reversed(_enclosing(function, frame)):  # the innermost count
         names.update(variables)
     return found | {name: eval(text, names) for name, text in texts.items()}
+
+
+def _enclosing(function: Callable[..., Any], frame: FrameType) -> list[dict[str, Any]]:
+    """The variables of the functions in which it is written, which are still running; not those of their callers."""
+    found, inner = [], function.__code__
+    current: FrameType | None = frame
+    while current is not None:
+        if inner in current.f_code.co_consts:
+            found.append(current.f_locals)
+            inner = current.f_code
+        current = current.f_back
+    return found

@@ -51,7 +51,9 @@ class Limits:
     core reads in a cycle from the second cache and from what lies behind it, `copy_rate` those it copies; `latency` is
     how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
-    takes. `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
+    takes. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share,
+    `copy_latency` the cycles that a copy to it takes to arrive. `line_bytes` is what memory is moved by: what two cores
+    write lies at least so far apart.
     """
 
     registers: int
@@ -64,6 +66,8 @@ class Limits:
     l2_rate: float = 32.0
     far_rate: float = 8.0
     copy_rate: float = 16.0
+    shared_rate: float = 128.0
+    copy_latency: int = 0
     latency: int = 4
     load_cycles: float = 0.6
     line_bytes: int = 64

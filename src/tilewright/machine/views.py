@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import Swizzle, eq, has_division, linear_form, substitute
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr
 from tilewright.algebra.expr_prove import is_nonneg
 from tilewright.ir.dtypes import DType
 
@@ -75,12 +75,56 @@ class MemoryView:
         found = self
         d = 0
         while d + 1 < len(found.coordinates):
-            shorter = found._join(d) if has_division(found.coordinates[d], axes) else None
+            divided = has_division(found.coordinates[d], axes)
+            shorter = found._of_one_number(d) or found._join(d) if divided else None
             if shorter is None:
                 d += 1
             else:
                 found = shorter
         return self if any(has_division(c, axes) for c in found.coordinates) else found
+
+    def _of_one_number(self, d: int) -> MemoryView | None:
+        """Dimensions from d on as one, where their coordinates are the digits of the number that the first divides.
+
+        >>> from tilewright.algebra import index
+        >>> x, t, one = index("x", 64), index("t", 10), as_expr(1)
+        >>> row = 48 * t + x
+        >>> pixels = MemoryView(
+        ...     "%y", "global", (row // 256, row // 16 % 16, row % 16), (2 * one, 16 * one, 16 * one),
+        ...     (256 * one, 16 * one, one), (True, False, False), 16,
+        ... )
+        >>> pixels.coordinates[1:], pixels.joined((x,)).coordinates
+        ((<(3*t + x//16)%16>, <x%16>), (<48*t + x>,))
+        """
+        first = self.coordinates[d]
+        if not isinstance(first, FloorDiv):
+            return None
+        number, by = first.parts
+        whole: Expr = as_expr(1)
+        for end in range(d + 1, len(self.coordinates)):
+            packed = self.strides[end - 1] == self.strides[end] * self.shape[end]
+            whole = whole * self.shape[end]
+            if not packed:
+                return None
+            if whole != by:
+                continue
+            step = whole
+            for k in range(d + 1, end + 1):
+                step = step // self.shape[k]
+                if self.coordinates[k] != number // step % self.shape[k]:
+                    return None
+
+            def at(parts: tuple[Any, ...], part: Any, last: int = end) -> tuple[Any, ...]:
+                return (*parts[:d], part, *parts[last + 1 :])
+
+            return replace(
+                self,
+                coordinates=at(self.coordinates, number),
+                shape=at(self.shape, self.shape[d] * whole),
+                strides=at(self.strides, self.strides[end]),
+                loose=at(self.loose, any(self.loose[d : end + 1])),
+            )
+        return None
 
     def _join(self, d: int) -> MemoryView | None:
         """Dimensions d and d + 1 as one, where they are packed and the second coordinate always lies inside."""

@@ -11,9 +11,11 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, VectorForm
-from tilewright.plan.general import plan_general, plan_of_grid
+from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.model import converting
-from tilewright.plan.planner import Candidate, Choice, choose, variant
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import Candidate, Choice, Refusal, choose, variant
+from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
 
 
@@ -30,9 +32,31 @@ def choose_plan(job: Job) -> None:
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
-        size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-        found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
+        found = _with_roles(job, given) or _without_roles(job, given)
     job.choice, job.plan = replace(found, notes=(*found.notes, *_notes(job))), found.plan
+
+
+def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
+    """A plan in which one role loads what another multiplies, where the machine copies by itself."""
+    assert job.program is not None
+    if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
+        return None
+    size = numbers_of(job.sizes)
+    found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+    if isinstance(found, str):
+        job.no_roles = found
+        return None
+    return found
+
+
+def _without_roles(job: Job, given: Plan | None) -> GeneralChoice:
+    """A plan in which all waves do everything."""
+    assert job.program is not None
+    size, ordered = numbers_of(job.sizes), is_ordered(job.program)
+    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered)
+    if job.no_roles and job.machine.lanes is not None:
+        found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
+    return found
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:

@@ -125,7 +125,7 @@ def _of_one(job: Job) -> Module:
 
 
 def _tasks(program: Program) -> int:
-    (tasks,) = (op for op in program.body.ops if op.name == "tasks")
+    tasks = next(op for op in program.walk() if op.name == "tasks")
     return prod(int(r.hi) for r in tasks.attrs["ranges"])
 
 

@@ -48,6 +48,10 @@ class Job:
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     form: Form | None = None
+    gathered: str = ""
+    """Why the waves that load copy themselves, where the machine could do that."""
+    no_roles: str = ""
+    """Why all waves do everything, where some could load in a role of their own."""
     widened: dict[str, DType] = field(default_factory=dict)
     """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
     packing: Packing | None = None

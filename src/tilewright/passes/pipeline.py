@@ -16,7 +16,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.choosing import choose_plan
@@ -25,6 +27,7 @@ from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
+from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import to_block
 from tilewright.plan.contraction import Contraction, recognise
@@ -47,12 +50,15 @@ def normalise(job: Job) -> None:
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
         found = f"the argument {longer} is longer than its dimensions say"
+    elif job.machine.lanes is not None:
+        found = "only one thread a worker does a single contraction"
     else:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
         if not job.logs:
-            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free)
+            summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
+            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:
@@ -93,7 +99,25 @@ def general(job: Job) -> None:
     """A program that is no single contraction: its operations one by one, over the tasks of its plan."""
     if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
         return
-    job.lowered = to_block(
+    while job.lowered is None:
+        try:
+            _lower(job, job.choice)
+        except ProgramError as fault:
+            if job.choice.cuts.roles is None:
+                raise
+            if job.given is not None:
+                raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
+            if job.gathered:
+                job.no_roles = fault.what
+            else:
+                job.gathered = fault.what
+            choose_plan(job)
+
+
+def _lower(job: Job, choice: GeneralChoice) -> None:
+    """The block program of a plan, in roles where it says so."""
+    assert job.program is not None
+    lowered = to_block(
         job.program,
         job.sizes,
         job.shapes,
@@ -102,9 +126,14 @@ def general(job: Job) -> None:
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=job.choice.cuts,
+        cuts=choice.cuts,
     )
-    job.lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    roles = choice.cuts.roles
+    if roles is not None:
+        program, notes = with_roles(lowered.program, lowered.loads, lowered.stores, roles, job.machine)
+        lowered, job.choice = replace(lowered, program=program), replace(choice, notes=(*choice.notes, *notes))
+    job.lowered = lowered
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (

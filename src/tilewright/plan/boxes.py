@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
@@ -161,7 +161,8 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> l
         places = {place_of(op, d) for op in (*writes, *reads)}
         if len(places) == 1 and None not in places:
             kept.append(d)
-    if len(kept) < len(dims) and len(writes) == 1 and not reads and _all_differ(writes[0], size):
+    alone = len(kept) < len(dims) and len(writes) == 1 and not reads
+    if alone and (_is_linear(writes[0], size) or _all_differ(writes[0], size)):
         return dims
     return kept
 
@@ -182,6 +183,31 @@ def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
             if form is not None and form[0][iterator].is_constant:
                 return n, (int(form[0][iterator]), form[1])
     return None
+
+
+def _is_linear(op: Op, size: Size) -> bool:
+    """Whether a write with a mapping puts each element to a place of its own, because the place is a number written in
+    digits of its coordinates: flat rows that are taken apart, such as [i//56, i%56, j], come together again.
+    """
+    memory: MemoryType = op.operands[1].type
+    if "at" not in op.attrs or op.attrs.get("lookups") or None in memory.sizes:
+        return False
+    over = op.attrs["over"]
+    numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
+    extents = dict(zip(over, map(size, _dims(op)), strict=True))
+    axes = {s: index(f"place{n}", max(1, extents[s])) for n, s in enumerate(over)}
+    images, place = Substitution({**numbers, **axes}), as_expr(0)
+    for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
+        place = place * (size(d) if d is not None else 1) + images(e)
+    form = linear_form(place, list(axes.values()))
+    if form is None or not all(isinstance(c, Const) and c.value > 0 for c in form[0].values()):
+        return False
+    reach = 0
+    for step, extent in sorted((int(c), int(s.hi) + 1) for s, c in form[0].items()):
+        if step <= reach:
+            return False
+        reach += step * (extent - 1)
+    return bool(len(form[0]) == sum(n > 1 for n in extents.values()))
 
 
 def _all_differ(op: Op, size: Size) -> bool:

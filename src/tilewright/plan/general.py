@@ -23,7 +23,7 @@ from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.microkernel import Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
-from tilewright.plan.plan import Axis, Cut, Digit, Plan, parse_plan
+from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 
 WHOLE, CHOSEN = 512, 256
@@ -51,6 +51,11 @@ class Cuts:
     """The tile of each loop that gives the same for all tiles."""
     products: dict[Op, Microkernel | None] = field(default_factory=dict)
     """How each product is done: by an atom and blocks of sums, or, None, by loops."""
+    roles: Roles | None = None
+    """Who loads and who multiplies; None: all waves do both. Tasks then all have the same width: those at the edges
+    compute more than there is, and what is too much is not stored."""
+    group: int = 1
+    """How many tasks along the first of their dimensions are walked together."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def plan_general(
     `ordered`: elements are worked on one after another, in one task.
     """
     dims = () if ordered else cut_dims(program, size, logs)
-    whole = [d for d in _dims(program) if d not in dims and d.symbols <= set(sizes)]
+    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
     tiles = {op: _tile(op, extent, tilings) for op, extent in loops.items() if op in free}
@@ -158,14 +163,14 @@ def plan_general(
         widths[d] = min(size(d), -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
 
     def made() -> Plan:
-        words = _words(map(str, [*dims, *whole]))
+        words = words_for(map(str, [*dims, *whole]))
         cut = {d: (Cut("task", widths[d]), *([Cut("loop", blocks[d])] if d in blocks else [])) for d in dims}
-        axes = [_axis(words[str(d)], size(d), cut[d]) for d in dims]
+        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in dims]
         now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
             tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
-            axes.append(_axis(words[str(d)], size(d), cuts))
+            axes.append(axis_of(words[str(d)], size(d), cuts))
         return Plan(tuple(axes), tuple(words[str(d)] for d in dims), products=as_plan(products, program))
 
     plan = made()
@@ -201,12 +206,12 @@ def plan_of_grid(
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning."""
     tasks, loops = tiles_of(program, sizes)
-    words = _words([*tasks, *loops])
+    words = words_for([*tasks, *loops])
     axes = []
     for role, tiles in (("task", tasks), ("loop", loops)):
         for name, tile in tiles.items():
             extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(_axis(words[name], extent, (Cut(role, tile),)))
+            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
     bound = Substitution(dict(sizes))
 
     def width(d: Expr) -> int:
@@ -217,7 +222,7 @@ def plan_of_grid(
     products = products_of(program, machine, width)
     blocks: dict[Expr, int] = {}
     if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in _dims(program) if str(d) in tasks), width)
+        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
@@ -262,7 +267,7 @@ def _take(
             tiles[op] = cut.size
 
 
-def _dims(program: Program) -> list[Expr]:
+def dims_of(program: Program) -> list[Expr]:
     """All dimensions of a program's tiles that are symbols, in the order in which they occur."""
     found: dict[Expr, None] = {}
     for op in program.walk():
@@ -272,10 +277,10 @@ def _dims(program: Program) -> list[Expr]:
     return list(found)
 
 
-def _words(dims: Iterable[str]) -> dict[str, str]:
+def words_for(dims: Iterable[str]) -> dict[str, str]:
     """What a plan calls dimensions: names of their own, also for those that are expressions.
 
-    >>> _words(["M", "2*M", "dim_2_M", "2 + M"])
+    >>> words_for(["M", "2*M", "dim_2_M", "2 + M"])
     {'M': 'M', '2*M': 'dim_2_M2', 'dim_2_M': 'dim_2_M', '2 + M': 'dim_2_M3'}
     """
     found: dict[str, str] = {}
@@ -292,7 +297,8 @@ def _words(dims: Iterable[str]) -> dict[str, str]:
     return {text: found[text] for text in every}
 
 
-def _axis(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
+    """An axis of one digit."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
 
 

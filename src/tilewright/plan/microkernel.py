@@ -42,6 +42,11 @@ class Microkernel:
         return _slab(self.atom)
 
     @property
+    def groups(self) -> int:
+        """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
+        return 1 if self.slab is None else self.rows // self.atom.shape[0]
+
+    @property
     def whole(self) -> bool:
         """Whether factors go to registers first: tiles, or fragments that lanes share; by vectors they do not."""
         return self.atom.shape[0] > 1
@@ -221,7 +226,7 @@ def microkernel(
 
 def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
     """The waves of a workgroup whose products these are: as many as the widest atom takes."""
-    lanes = [how.atom.c.lanes for how in products if how is not None]
+    lanes = [how.atom.c.lanes * how.groups for how in products if how is not None]
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 

@@ -19,6 +19,8 @@ and planned as if it were 56.
 
 A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
+`roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
+memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
 """
 
 from __future__ import annotations
@@ -123,6 +125,26 @@ class Multiplied:
 
 
 @dataclass(frozen=True)
+class Roles:
+    """(waves, registers of a lane) of the role that loads and of the one that multiplies, and the stages between.
+
+    `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave.
+    """
+
+    load: tuple[int, int]
+    multiply: tuple[int, int]
+    stages: int
+    stored: int
+
+    def __str__(self) -> str:
+        waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
+        return (
+            f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
+            f"ring {self.stages}, stored {self.stored}"
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a program is done. See the module's text."""
 
@@ -134,6 +156,9 @@ class Plan:
     schedule: str = "strided"
     overlap: str = "none"
     products: tuple[Multiplied, ...] = ()
+    roles: Roles | None = None
+    group: int = 1
+    """Of the first axis of tasks, so many are walked together, for the cache that cores share."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -166,11 +191,15 @@ class Plan:
         """The plan's statements."""
         found = [str(a) for a in self.axes]
         if self.tasks:
-            found.append(f"tasks {', '.join(self.tasks)}{' contiguous' if self.schedule == 'contiguous' else ''}")
+            more = f" group {self.group}" if self.group > 1 else ""
+            more += " contiguous" if self.schedule == "contiguous" else ""
+            found.append(f"tasks {', '.join(self.tasks)}{more}")
         if self.order:
             found.append(f"order {', '.join(self.order)}")
         found += map(str, self.placed)
         found += map(str, self.products)
+        if self.roles is not None:
+            found.append(str(self.roles))
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -199,12 +228,16 @@ _NAME = r"[A-Za-z_][A-Za-z_0-9]*"
 _AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
 _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
-_TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: ({'|'.join(SCHEDULES)}))?")
+_TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
+_ROLES = re.compile(
+    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+), stored (\d+)"
+)
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
+STATEMENTS = {"tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
 
 
 def parse_plan(text: str) -> Plan:
@@ -237,7 +270,7 @@ def parse_plan(text: str) -> Plan:
             block = [_size(digits or "1", statement) for digits in found.group(4, 5)]
             products.append(Multiplied(found[1], found[3], *block))
         else:
-            for name, form in (("tasks", _TASKS), ("order", _ORDER), ("atom", _ATOM), ("overlap", _OVERLAP)):
+            for name, form in STATEMENTS.items():
                 if found := form.fullmatch(statement):
                     _once(name, list(rest))
                     rest[name] = tuple(g or "" for g in found.groups())
@@ -246,12 +279,13 @@ def parse_plan(text: str) -> Plan:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, `atom` "
-                    "and `overlap`"
+                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
+                    "`roles`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
-    tasks, schedule = rest.get("tasks", ("", ""))
+    tasks, group, schedule = rest.get("tasks", ("", "", ""))
+    numbers = [_size(text, "roles") for text in rest.get("roles", ())]
     plan = Plan(
         tuple(axes),
         tuple(tasks.split(", ")) if tasks else (),
@@ -261,6 +295,8 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
+        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), *numbers[4:]) if numbers else None,
+        _size(group or "1", "group"),
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

@@ -285,7 +285,7 @@ def room_for_sums(
     single = all(parts[d][1] == 1 for d in axes.around) and rows <= how.rows and columns <= how.columns
     zero = start == formulas.number(0, wide)
     if axes.m is not None and single and rows % m == 0 and columns % n == 0:
-        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums")
+        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums", how.groups)
         low.sums[held] = axes.m, axes.n
         if zero:
             low.w.emit("fill", (held,), value=0)

@@ -17,25 +17,27 @@ from itertools import pairwise
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.general import ALIKE
 
 
 def in_digits(
-    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], *, summed_only: bool = False
 ) -> tuple[Program, dict[Symbol, int], set[Op]]:
     """The program over digits, with the sizes of all its dimensions, and those of its loops that are `free`.
 
-    The program itself where nothing divides a dimension of it, or something else than an access depends on it.
+    With `summed_only`, dimensions that are written stay whole. The program itself where nothing divides a dimension of
+    it, or something else than an access depends on it.
     """
     with building():
-        made = _Digits(program, sizes, free)
+        made = _Digits(program, sizes, free, summed_only)
         if not made.digits:
             return program, dict(sizes), set(free)
         return made.run()
 
 
 class _Digits:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op]):
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], summed_only: bool):
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
         self.numbers = Substitution(self.sizes)
         self.values: dict[Value, Value] = {}
@@ -44,7 +46,10 @@ class _Digits:
         """Loops that may go."""
         self.digits: dict[Expr, tuple[tuple[Symbol, int], ...]] = {}
         """For each dimension that is divided, its digits and how much each counts, the slowest first."""
+        written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in self._dims():
+            if summed_only and dim in written:
+                continue
             steps = self._steps(dim)
             if steps is not None:
                 names = [f"{dim}_{n}" for n in reversed(range(len(steps)))]

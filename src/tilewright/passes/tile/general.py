@@ -84,6 +84,10 @@ class Lowered:
     """Products that are done by loops, without an atom, and why."""
     packs: tuple[Pack, ...] = ()
     """What is packed before each run: the arguments that follow those of the tile program."""
+    loads: frozenset[Op] = frozenset()
+    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
+    stores: frozenset[Op] = frozenset()
+    """Copies of results from shared memory to arguments."""
 
 
 def to_block(
@@ -153,6 +157,10 @@ class Lowering:
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
         """Products that are done by loops, and why."""
+        self.brought: list[Op] = []
+        """Copies of tiles from arguments to shared memory."""
+        self.taken: list[Op] = []
+        """Copies of results from shared memory to arguments."""
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
@@ -201,8 +209,13 @@ class Lowering:
                 tasks = dict(self.cuts.widths)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
+        counts: dict[Expr, int] = {}
         for d, width in tasks.items():
             full, rest = divmod(self.number(d), width)
+            if self.cuts.roles is not None:  # all alike, see below
+                self.parts[d], counts[d] = (as_expr(0), width), full + bool(rest)
+                self.shared.append(d)
+                continue
             if (full, rest) == (1, 0):  # whole: nothing to count
                 continue
             found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
@@ -220,6 +233,8 @@ class Lowering:
             if not isinstance(arg.type, MemoryType):
                 self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
         with self.w.inside(inner):
+            if self.cuts.roles is not None:
+                ranges = self._alike(counts)
             if self.workgroups is None:
                 for chosen in product(*cases):
                     self._task(list(chosen))
@@ -242,7 +257,39 @@ class Lowering:
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
-        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs)
+        copies = frozenset(self.brought), frozenset(self.taken)
+        return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
+
+    def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
+        """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
+
+        Those of the last two dimensions may be one number: some along the first of them together, then on along the
+        other, so that what is read stays in the cache that cores share.
+        """
+        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+        places: dict[Expr, Expr] = {d: r.symbol for d, r in ranges.items()}
+        group = self.cuts.group
+        if group > 1:
+            m, n = list(counts)[-2:]
+            tall, wide = counts[m], counts[n]
+            del ranges[m]
+            ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
+            t = ranges[n].symbol
+            first = self._named("first", t // (group * wide) * group, tall - 1)
+            here = minimum(as_expr(group), tall - first)
+            places[m] = first + t % (group * wide) % here
+            places[n] = t % (group * wide) // here
+        for d, place in places.items():
+            width, count = self.parts[d][1], counts[d]
+            begin = self._named(f"first_{d}", place * width, (count - 1) * width) if count > 1 else as_expr(0)
+            self.parts[d] = begin, width
+        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    def _named(self, name: str, e: Expr, most: int) -> Symbol:
+        """A name for a number from 0 on."""
+        found = symbol(self.w.fresh(name), 0, most, definition=e)
+        self.w.emit("let", symbol=found)
+        return found
 
     def _task(self, chosen: list[Case]) -> None:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""

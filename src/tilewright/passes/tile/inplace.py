@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 def is_read_in_place(low: Lowering, op: Op) -> bool:
-    """Whether only products use a read, all as their factor A, by vectors: what is out of bounds may be left out."""
-    if low.machine is None or op.attrs.get("otherwise") != 0 or low.masks or low.ends:
+    """Whether only products use a read, all as their factor A, by vectors: what is out of bounds may be left out.
+
+    Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
+    """
+    if low.machine is None or op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
     users = [user for user in low.program.walk() if op.results[0] in user.operands]
-    return bool(users) and all(_is_left(low, user, op) for user in users)
+    return bool(users) and all(_is_left(low, user, op) or _is_staged(low, user, op) for user in users)
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
@@ -38,6 +41,12 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
     how = low.microkernel(user, types, sizes)
     return how is not None and not how.whole and how.group == 1 and types[0] is how.atom.a.dtype
+
+
+def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
+    """Whether a read is a factor whose steps are copied to shared memory one by one."""
+    how = low.cuts.products.get(user) if user.name == "mma" else None
+    return how is not None and how.slab is not None and user.operands[2] is not read.results[0]
 
 
 def slides(low: Lowering, dim: Expr) -> bool:

@@ -19,6 +19,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile import inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 
@@ -88,7 +89,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
     marks = loose(access, images)
-    if any(marks) and "otherwise" not in op.attrs:
+    if any(marks) and "otherwise" not in op.attrs and not _is_surplus(low, access):
         if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
@@ -125,6 +126,11 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
             call("select", condition, tile.formula, formulas.number(other, kind.dtype)),
         )
     return (tile,)
+
+
+def _is_surplus(low: Lowering, access: Access) -> bool:
+    """Whether an access leaves its memory only where tasks at the edges compute more than there is."""
+    return low.cuts.roles is not None and not access.data and not any(loose(access, Substitution({})))
 
 
 def _gathered(
@@ -205,7 +211,7 @@ def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Exp
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-class _Write:
+class Write:
     """What writes and atomics share: the part that is written, where to, and under which conditions."""
 
     def __init__(self, low: Lowering, op: Op):
@@ -279,7 +285,7 @@ class _Write:
 
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Writes a tile."""
-    to = _Write(low, op)
+    to = Write(low, op)
     if to.empty:
         return ()
     if to.where:
@@ -290,6 +296,8 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
             where=to.looked_up(),
             at=to.places(),
         )
+        return ()
+    if low.cuts.roles is not None and through_shared(low, to):
         return ()
     target = low.w.view(to.access.tensor, to.over, to.places())
     low.w.map(target, to.over, to.formula, to.images)
@@ -315,7 +323,7 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Combines a tile into memory; gives what was there, where anybody asks."""
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
-    to = _Write(low, op)
+    to = Write(low, op)
     if to.empty:
         return (low.env[op.operands[0]],)
     if _one_by_one(low.uses, op):
@@ -334,7 +342,7 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
 _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 
-def _in_order(low: Lowering, op: Op, to: _Write) -> Tile:
+def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
     """One element after another: what is there is kept, combined and put back. The program is one task."""
     values = to.tile()
     before = low.w.alloc(to.dtype, to.sizes, "before")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
@@ -345,36 +345,53 @@ class Packed(Operand):
 class Staged(Operand):
     """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
 
-    source: Value
-    """A view of the current part: [outer][M or N][K]."""
+    found: Load
+    """What is copied: the argument itself, or a view of the current part, [outer][M or N][K]."""
     outer: list[Expr]
     dim: Expr | None
     held: Value
     """Where a step lies: [M or N][K]."""
+    whole: bool
+    """Whether it is the argument itself."""
 
     @classmethod
     def of(cls, product: Product, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
-        made, there = product.low.load_of(tile, wanted.dtype)
-        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in made.dims]
+        there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
+        given = there is not None and getattr(there.tensor.type, "role", None) == "in"
+        if not given:
+            tile, there = product.low.load_of(tile, wanted.dtype)
+        assert there is not None
+        outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
-        over = product.w.axes([product.width(d) for d in dims])
-        view = product.w.viewed(there, over, product.low.images(dims, product.parts, over))
+        whole = given and _ends_in_zeros(product, there)
+        if not whole:
+            over = product.w.axes([product.width(d) for d in dims])
+            images = product.low.images(dims, product.parts, over)
+            view = product.w.view(there.tensor, over, _marked([images(e) for e in there.at], there.tensor))
+            there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
         held = product.w.alloc(wanted.dtype, (count, product.how.slab or 1), "slab", swizzle)
-        return cls(product, view, outer, dim, held)
+        return cls(product, there, outer, dim, held, whole)
 
     def _slab(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
         p = self.product
         i, c = p.w.axes((count, deep))
-        at: list[tuple[Expr, bool]] = [(p.at[d], False) for d in self.outer]
-        if self.dim is not None:
-            at.append((first + i, True))
-        view = p.w.view(self.source, (i, c), [*at, (k + c, True)])
-        p.w.emit("copy", (view, self.held), otherwise=0)
+        at = {
+            **{d: p.at[d] for d in self.outer},
+            **({} if self.dim is None else {self.dim: first + i}),
+            p.axes.k: k + c,
+        }
+        if self.whole:
+            images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
+            places = _marked([images(e) for e in self.found.at], self.found.tensor)
+        else:
+            places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
+        view = p.w.view(self.found.tensor, (i, c), places)
+        p.low.brought.append(p.w.emit("copy", (view, self.held), otherwise=0))
         return self.held
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
@@ -386,6 +403,21 @@ class Staged(Operand):
         e, j = self.product.w.axes((deep, columns))
         held = self._slab(columns, deep, column, k)
         return self.product.w.view(held, (e, j), [(j, False), (e, False)])
+
+
+def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
+    """Coordinates in a tensor, and which of them may lie outside."""
+    sizes = tensor.type.shape
+    return [(e, not ((e >= 0) is ONE and (e < n) is ONE)) for e, n in zip(coordinates, sizes, strict=True)]
+
+
+def _ends_in_zeros(product: Product, there: Load) -> bool:
+    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read."""
+    k, deep = product.axes.k, product.how.slab or 1
+    if product.width(k) % deep == 0:
+        return True
+    past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
+    return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
 
 def _word(dim: Expr) -> str:

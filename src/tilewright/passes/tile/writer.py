@@ -116,9 +116,10 @@ class Writer:
         value.name = self.fresh(name)
         return value
 
-    def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str) -> Value:
-        """Registers as an operand of a multiplication atom has them."""
-        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(operand=operand))
+    def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: int = 1) -> Value:
+        """Registers as an operand of a multiplication atom has them; `waves` groups of waves have rows of their own."""
+        groups = None if waves == 1 else (as_expr(waves), as_expr(1))
+        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(operand=operand, waves=groups))
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value

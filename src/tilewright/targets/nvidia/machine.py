@@ -23,10 +23,24 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
     )
 
 
+_HOPPER_LIMITS = Limits(
+    255,
+    l1_bytes=256 << 10,
+    l2_bytes=50 << 20,
+    cores=132,
+    clock_ghz=1.755,
+    l2_rate=60.0,
+    far_rate=18.0,
+    shared_rate=128.0,
+    copy_latency=1000,
+    launch_cycles=6500,
+)
+"""Of an H200; `launch_cycles` are 3.7 us."""
+
 MACHINES = {
     row.name: row
     for row in (
         _row("ampere", _AMPERE, 163 << 10, Limits(255, l1_bytes=192 << 10, l2_bytes=40 << 20, cores=108)),
-        _row("hopper", _HOPPER, 227 << 10, Limits(255, l1_bytes=256 << 10, l2_bytes=50 << 20, cores=132)),
+        _row("hopper", _HOPPER, 227 << 10, _HOPPER_LIMITS),
     )
 }

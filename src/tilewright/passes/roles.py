@@ -1,0 +1,296 @@
+"""Roles: copies that the machine does by itself go ahead of the products that use them, in a wave of their own.
+
+Before: all waves copy a tile to shared memory, multiply it, and begin again. After: a ring of such tiles, filled by one
+wave and emptied by those that multiply; each role is the part of the program that it needs, with the same tasks and
+loops around it.
+
+    for k in 0..5 {                          role load waves 1 {           role multiply waves 8 {
+      copy %a_view -> %slab else 0             for k in 0..5 {               for k in 0..5 {
+      barrier                                    %s = acquire %ring            %t = wait %ring
+      mma %sums += %slab * ...                   copy %a_view -> %s            mma %sums += %t * ...
+      barrier                                    commit %ring                  release %ring
+    }                                          } }                           } }
+
+Tiles that are copied in the same body are one stage of one channel. Results go the other way: what is written to a tile
+and copied from it is a channel of the multiplying role to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.algebra.expr import ONE, as_expr
+from tilewright.check.block import definitions
+from tilewright.check.copies import view_request
+from tilewright.check.places import Places
+from tilewright.errors import ProgramError
+from tilewright.ir.block import BLOCK
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
+from tilewright.ir.printer import op_text
+from tilewright.ir.tensors import TensorType
+from tilewright.ir.verifier import verify
+from tilewright.machine import Machine, Refusal
+from tilewright.plan.plan import Roles
+
+LOAD, MULTIPLY = "load", "multiply"
+
+
+def with_roles(
+    program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles, machine: Machine
+) -> tuple[Program, tuple[str, ...]]:
+    """The program in two roles. `loads` are copies from arguments to shared memory, `stores` those back to arguments.
+
+    Raises a ProgramError where no copy of the machine's own does one of the loads, with what each said, unless the role
+    that loads has more than one wave: then these copy themselves. Gives too which copies waves do themselves, and why.
+    """
+    with building():
+        made = _Split(program, loads, stores, roles).run()
+        notes = _by_atoms(made, machine, required=roles.load[0] == 1)
+        verify(made)
+    return made, notes
+
+
+@dataclass(eq=False)
+class _Channel:
+    """The tiles that copies of one body fill or empty, as stages."""
+
+    copies: list[Op]
+    tiles: list[Value]
+    """The allocations whose place its stages take."""
+    stages: int
+    value: Value | None = None
+
+    def uses(self, op: Op, roots: Mapping[Value, Value]) -> bool:
+        """Whether an operation, or one inside it, works on its tiles."""
+        return any(roots.get(v, v) in self.tiles for inner in _within(op) for v in inner.operands)
+
+
+class _Split:
+    def __init__(self, program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles):
+        self.program, self.roles = program, roles
+        self.roots = _roots(program)
+        self.filled: dict[int, _Channel] = {}
+        """By the identity of a body: the channel that its copies fill."""
+        self.emptied: dict[int, _Channel] = {}
+        for block in _blocks(program.body):
+            for copies, side, found, stages in (
+                (loads, 1, self.filled, roles.stages),
+                (stores, 0, self.emptied, roles.stored),
+            ):
+                here = [op for op in block.ops if op in copies]
+                if here:
+                    tiles = list(dict.fromkeys(self.roots[op.operands[side]] for op in here))
+                    found[id(block)] = _Channel(here, tiles, stages)
+        self.tiles = {t for c in (*self.filled.values(), *self.emptied.values()) for t in c.tiles}
+        self.loads, self.stores = set(loads), set(stores)
+        self.b = Builder(BLOCK)
+        self.values: dict[Value, Value] = {}
+
+    def run(self) -> Program:
+        """The program in roles."""
+        for arg in self.program.args:
+            self.b.args.append(arg)
+        self.b.records += [r for r in self.program.records if r.name != "waves"]
+        for channel in self.filled.values():
+            self._open(channel, LOAD)
+        with self.b.inside("role", attrs=_role(LOAD, *self.roles.load)):
+            self._brought(self.program.body)
+        self.values = {}
+        with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.multiply)):
+            for channel in self.emptied.values():
+                self._open(channel, MULTIPLY)
+            self._computed(self.program.body)
+        made = self.b.program(self.program.name)
+        _drop_unused_views(made)
+        return made
+
+    def _open(self, channel: _Channel, producer: str) -> None:
+        """The memory of a channel, and the channel."""
+        held = []
+        for tile in channel.tiles:
+            kind: TensorType = tile.type
+            if kind.strides is not None:
+                raise ProgramError(f"%{tile.name}: a tile with strides of its own is no stage of a ring")
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape))
+            held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
+        attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
+        name = "ring" if producer == LOAD else "out"
+        count = sum(c.value is not None for c in (*self.filled.values(), *self.emptied.values()))
+        channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
+
+    # -- the role that loads ------------------------------------------------------------------------------
+
+    def _brought(self, block: Block) -> None:
+        """The part of a body that copies need: themselves, their views, and what is around them."""
+        channel = self.filled.get(id(block))
+        if channel is not None:
+            self._stage("acquire", channel)
+        needed = self._needed(block)
+        for op in block.ops:
+            if op in self.loads:
+                self._again(op)
+            elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
+                if op.name == "while":
+                    raise ProgramError("what a loop loads is not known ahead where data say when it ends")
+                self._again(op, self._brought)
+            elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
+                self._again(op)
+        if channel is not None:
+            self._hand("commit", channel)
+
+    def _needed(self, block: Block) -> set[Value]:
+        """The values that the copies within a body are made of."""
+        found = {v for op in walk_block(block) if op in self.loads for v in op.operands}
+        for op in reversed(list(walk_block(block))):
+            if found.intersection(op.results):
+                found.update(op.operands)
+        return found
+
+    # -- the role that multiplies -------------------------------------------------------------------------
+
+    def _computed(self, block: Block) -> None:
+        """A body without what the other role does."""
+        taken, given = self.filled.get(id(block)), self.emptied.get(id(block))
+        met = True
+        """Whether the waves need not meet: only tiles that channels order were touched since they did."""
+        for n, op in enumerate(block.ops):
+            if op.name == "barrier" and met:
+                continue
+            if taken is not None and self._is_first(taken, block, n):
+                self._stage("wait", taken)
+            if given is not None and self._is_first(given, block, n):
+                self._stage("acquire", given)
+            if given is not None and op is given.copies[0]:
+                self._hand("commit", given)
+                self._stage("wait", given)
+                self._views_again(given, block, n)
+            if op.name not in ("view", "alloc", "let"):
+                met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
+            if op in self.loads or (op.name == "alloc" and op.result in self.tiles):
+                continue
+            self._again(op, self._computed if op.blocks else None)
+            for channel in (taken, given):
+                if channel is not None and self._is_last(channel, block, n):
+                    self._hand("release", channel)
+
+    def _users(self, channel: _Channel, block: Block) -> list[int]:
+        return [n for n, op in enumerate(block.ops) if op not in self.loads and channel.uses(op, self.roots)]
+
+    def _is_first(self, channel: _Channel, block: Block, n: int) -> bool:
+        return n == self._users(channel, block)[0]
+
+    def _is_last(self, channel: _Channel, block: Block, n: int) -> bool:
+        return n == self._users(channel, block)[-1]
+
+    def _views_again(self, channel: _Channel, block: Block, end: int) -> None:
+        """Views of tiles that were made before the tiles were handed over, of what has arrived now."""
+        for op in block.ops[:end]:
+            if op.name == "view" and self.roots.get(op.result) in channel.tiles:
+                self._again(op)
+
+    # -- both ---------------------------------------------------------------------------------------------
+
+    def _stage(self, name: str, channel: _Channel) -> None:
+        """A stage of a channel: its tiles are this memory from here on."""
+        assert channel.value is not None
+        names = [f"{t.name}_{'free' if name == 'acquire' else 'ready'}" for t in channel.tiles]
+        op = self.b.emit(name, (channel.value,), names=names)
+        self.values |= zip(channel.tiles, op.results, strict=True)
+
+    def _hand(self, name: str, channel: _Channel) -> None:
+        assert channel.value is not None
+        self.b.emit(name, (channel.value,))
+
+    def _again(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
+        """An operation, on the values that stand for its operands here."""
+        blocks = []
+        for block in op.blocks if inside is not None else ():
+            self.b.open()
+            if inside is not None:
+                inside(block)
+            blocks.append(self.b.close(self.b.blocks[-1]))
+        operands = [self.values.get(v, v) for v in op.operands]
+        names = [r.name for r in op.results]
+        made = self.b.emit(op.name, operands, dict(op.attrs), blocks=tuple(blocks), loc=op.loc, names=names)
+        self.values |= zip(op.results, made.results, strict=True)
+
+
+def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
+    """Names for every copy between an argument and a stage the machine's own copy that does it; gives why none does."""
+    made, notes = definitions(program), []
+    places = Places(program, made)
+    for op in program.walk():
+        if op.name != "copy" or "by" in op.attrs:
+            continue
+        source, target = op.operands
+        spaces = [getattr(v.type, "space", "register") for v in (source, target)]
+        staged = [places.in_stage(v) for v in (source, target)]
+        if not any(staged) or "register" in spaces:
+            continue
+        said = []
+        for atom in machine.copies_between(*spaces):
+            if not atom.asynchronous or atom.bytes_moved is not None:
+                continue
+            op.attrs["by"] = atom.name
+            request = view_request(op, machine, places)
+            found = () if request is None else atom.conditions(request)
+            wrong = [found] if isinstance(found, Refusal) else [c.reason for c in found if c.that is not ONE]
+            if not wrong:
+                break
+            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], Refusal) else str(wrong[0]))
+            del op.attrs["by"]
+        if "by" in op.attrs:
+            continue
+        notes.append(f"copied by waves: {op_text(op)}: {'; '.join(said)}")
+        if required and spaces[1] == "shared":
+            raise ProgramError("; ".join(said) or f"{machine.name} has no copy from {spaces[0]} to {spaces[1]}", op.loc)
+    return tuple(dict.fromkeys(notes))
+
+
+def _drop_unused_views(program: Program) -> None:
+    """Views that only the other role looks at go."""
+    used: set[Value] = set()
+
+    def left(block: Block) -> None:
+        kept = []
+        for op in reversed(block.ops):
+            for inner in reversed(op.blocks):
+                left(inner)
+            if op.name != "view" or op.result in used:
+                used.update(op.operands)
+                kept.append(op)
+        block.ops[:] = reversed(kept)
+
+    left(program.body)
+
+
+def _role(name: str, waves: int, registers: int) -> dict[str, object]:
+    return {"name": name, "waves": as_expr(waves), "registers": as_expr(registers)}
+
+
+def _roots(program: Program) -> dict[Value, Value]:
+    """The allocation or argument that every view is one of."""
+    found: dict[Value, Value] = {}
+    for op in program.walk():
+        for result in op.results:
+            found[result] = found.get(op.operands[0], op.operands[0]) if op.name in ("view", "bitcast") else result
+    return found
+
+
+def _is_shared(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.space == "shared"
+
+
+def _within(op: Op) -> Iterator[Op]:
+    yield op
+    for block in op.blocks:
+        yield from walk_block(block)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)

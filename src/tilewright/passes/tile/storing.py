@@ -1,0 +1,72 @@
+"""Results that leave through shared memory: from registers to tiles there, which the machine copies out by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra import Swizzle
+from tilewright.algebra.expr import ONE, Expr, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.formula import Formula
+from tilewright.passes.tile.values import Load, load, loads
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+    from tilewright.passes.tile.memory import Write
+
+
+def through_shared(low: Lowering, to: Write) -> bool:
+    """Writes a result of sums in registers, some columns at a time; False where it is none."""
+    sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
+    if len(sums) != 1:
+        return False
+    (held,) = sums
+    m, n = low.sums[held]
+    _need_outside(low, to)
+    rows, columns = to.parts[m][1], to.parts[n][1]
+    wide = _row_bytes(low) * 8 // to.dtype.bits
+    if columns % wide or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n})):
+        return False
+    swizzle = Swizzle(3, 3 + (16 // to.dtype.bits).bit_length() - 1, 3)
+    tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle)
+    with low.w.loop("j", columns // wide, unroll=True) as j:
+        i, c = low.w.axes((rows, wide))
+        places = {low.coordinate(d): part[0] for d, part in to.parts.items()}
+        places |= {low.coordinate(m): to.parts[m][0] + i, low.coordinate(n): to.parts[n][0] + wide * j + c}
+        images = Substitution(places)
+        part = low.w.emit("view", (held,), over=(i, c), at=((i, False), (wide * j + c, False))).result
+        part.name = low.w.fresh("columns")
+        low.w.map(tile, (i, c), _looking_at(to.formula, held, load(part, i, c)), images)
+        coordinates = [images(e) for e in to.access.at]
+        marks = [
+            not ((e >= 0) is ONE and (e < size) is ONE) for e, size in zip(coordinates, to.access.shape, strict=True)
+        ]
+        goal = low.w.view(to.access.tensor, (i, c), list(zip(coordinates, marks, strict=True)))
+        low.taken.append(low.w.emit("copy", (tile, goal)))
+    return True
+
+
+def _row_bytes(low: Lowering) -> int:
+    """What lies side by side in a tile of shared memory that is swizzled."""
+    return 128
+
+
+def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
+    """The formula with another operand for what it takes from a tensor."""
+    if formula.name == "operand" and isinstance(formula.value, Load) and formula.value.tensor is tensor:
+        return other
+    return Formula(formula.name, tuple(_looking_at(f, tensor, other) for f in formula.parts), formula.value)
+
+
+def _need_outside(low: Lowering, to: Write) -> None:
+    """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
+    for d in to.dims:
+        width, extent = to.parts[d][1], low.number(d)
+        if extent % width == 0:
+            continue
+        past: dict[Expr, Expr] = {low.coordinate(d): symbol("past", extent)}
+        images = Substitution(past)
+        if not any((images(e) >= n) is ONE for e, n in zip(to.access.at, to.access.shape, strict=True)):
+            raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")

@@ -1,0 +1,238 @@
+"""Rings and roles: plans for machines that copy tiles to shared memory by themselves and multiply them from there.
+
+One wave brings steps of A and B to a ring of stages; groups of waves multiply what has arrived, each with rows of its
+own; the result leaves through shared memory. Candidates differ in the tile of C that a task has. Each step of K costs
+what is slowest of the products, the reads of shared memory that feed them, and the copies that fill it; tasks are dealt
+out in rounds to all cores, and the last round counts as a whole one.
+
+    axis M = (M 4096): task 128
+    axis N = (N 4096): task 256
+    axis K = (K 4096): loop 64
+    tasks M, N group 8
+    mma by matrix.m64n256k16.bf16, block 128x256
+    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import MemoryType, Op, Program
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.microkernel import Axes, Microkernel, as_plan, atoms_for, axes_of, names_of, types_of
+from tilewright.plan.model import element_bytes
+from tilewright.plan.plan import Cut, Plan, Roles
+from tilewright.plan.planner import Refusal
+
+GROUPS = (1, 2, 3)
+"""Groups of waves that multiply."""
+STORED = 2
+"""Stages in which results wait to leave: one is written while another leaves."""
+FEWEST, MOST = 3, 8
+"""Stages of a ring."""
+WORKING = 64
+"""Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
+LOADING, UNIT = 72, 8
+"""Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
+GATHERING = 96
+"""Registers of a lane that copies itself."""
+TOGETHER = (1, 2, 4, 8, 16)
+"""Tasks along M that may be walked together."""
+SHOWN = 4
+"""Candidates that `explain` names beside the best."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A candidate: the microkernel whose block is a task's tile of C, the roles, and the cycles it should take."""
+
+    how: Microkernel
+    roles: Roles
+    cycles: float
+
+
+def plan_with_roles(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+    free: Collection[Op],
+    given: Plan | None = None,
+    gathered: str = "",
+) -> GeneralChoice | str:
+    """The plan of a program with one product, in two roles; or why it has none.
+
+    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
+    """
+    found = _product(program, machine, size, free)
+    if isinstance(found, str):
+        return found
+    op, axes, atoms = found
+    dims = cut_dims(program, size)
+    rows = 1 if axes.m is None else size(axes.m)
+    if axes.m not in dims or axes.n not in dims:
+        return "tasks cannot cut both dimensions of its sum"
+    steps = prod(size(d) for d in axes.deep)
+    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
+    count = prod(size(d) for d in axes.around)
+    candidates = sorted(
+        rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != ""), key=_good
+    )
+    workgroups, _ = tiles_of(program, sizes)
+    fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
+    fitting = [
+        x for x in candidates if all(n in (None, m) for n, m in zip(fixed, (x.how.rows, x.how.columns), strict=True))
+    ]
+    if given is not None:
+        fitting = [x for x in fitting if _is(given, x, op, program)] or candidates[:0]
+        if not fitting:
+            raise ArgumentError(
+                f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
+            )
+    if not fitting:
+        return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
+    best = fitting[0]
+    group = _together(machine, best.how, rows, size(axes.n))
+    widths = {d: {axes.m: best.how.rows, axes.n: best.how.columns}.get(d, 1) for d in dims}
+    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
+    words = words_for(map(str, [*dims, *whole]))
+    slab = best.how.slab or 1
+    cut = {
+        **{d: (Cut("task", widths[d]),) for d in dims},
+        **{d: (Cut("loop", 1),) for d in axes.deep},
+        axes.k: (Cut("loop", slab),),
+    }
+    plan = Plan(
+        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
+        tuple(words[str(d)] for d in dims),
+        products=as_plan({op: best.how}, program),
+        roles=best.roles,
+        group=group,
+    )
+    loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
+    moved = sum(
+        prod(map(size, a.type.dims)) * element_bytes(a.type.dtype)
+        for a in program.args
+        if isinstance(a.type, MemoryType)
+    )
+    limits = machine.limits
+    bound = moved / limits.far_rate / (limits.cores or 1)
+    others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
+    if gathered:
+        others.append(Refusal("a wave that only starts copies", gathered))
+    cuts = Cuts(widths, {}, loops, {op: best.how}, best.roles, group)
+    return GeneralChoice(machine, program.name, plan, cuts, best.cycles, bound, tuple(others))
+
+
+def _good(ring: Ring) -> tuple[float, int]:
+    """Of those that take the same time the largest tile: it reads least."""
+    return round(ring.cycles), -ring.how.rows * ring.how.columns
+
+
+def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
+    """How many tasks along M to walk together: those that run at a time then read least of A and B."""
+    tall, wide = ceil(m / how.rows), ceil(n / how.columns)
+    running = min(machine.limits.cores or 1, tall * wide)
+
+    def read(group: int) -> int:
+        columns = min(wide, ceil(running / min(group, tall)))
+        return ceil(running / columns) * how.rows + columns * how.columns
+
+    return min((g for g in TOGETHER if g <= tall), key=read)
+
+
+def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
+    return given.roles == ring.roles and given.products == as_plan({op: ring.how}, program)
+
+
+def _product(
+    program: Program, machine: Machine, size: Callable[[Expr], int], free: Collection[Op]
+) -> tuple[Op, Axes, list[MultiplyAtom]] | str:
+    """The one product of a program, and the atoms that multiply it from shared memory; or why there is none."""
+    products = names_of(program)
+    if len(products) != 1:
+        return f"it has {len(products)} products"
+    (op,) = products.values()
+    a, b, c = (v.type.dims for v in op.operands)
+    if any(x.name == "iterate" and x not in free for x in program.walk()):
+        return "a loop of it does more than add products"
+    axes = axes_of(a, b, c, size)
+    if isinstance(axes, str):
+        return axes
+    types = types_of(op, axes.swapped)
+    atoms = [x for x in atoms_for(machine, *types) if Microkernel(x, *x.shape[:2]).slab is not None]
+    if not atoms:
+        return f"{machine.name} multiplies no {types[0]} by {types[1]} from shared memory"
+    return op, axes, atoms
+
+
+def rings(
+    machine: Machine,
+    atoms: list[MultiplyAtom],
+    sizes: tuple[int, int, int],
+    rounds: int,
+    count: int,
+    bits: int,
+    gathered: bool,
+) -> Iterator[Ring]:
+    """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits."""
+    shared = machine.spaces["shared"].bytes
+    if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
+        return
+    for atom in atoms:
+        for groups in GROUPS:
+            how = Microkernel(atom, groups * atom.shape[0], atom.shape[1])
+            if how.slab is None:
+                continue
+            roles = _roles(machine, how, shared, gathered)
+            if roles is not None and (atom.shape[1] * bits // 8) % _row(how) == 0:
+                yield Ring(how, roles, _cycles(machine, how, sizes, rounds, count))
+
+
+def _row(how: Microkernel) -> int:
+    """Bytes of a row of a tile in shared memory."""
+    return (how.slab or 1) * how.atom.a.dtype.bits // 8
+
+
+def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
+    """The roles of a block, if registers hold its sums and shared memory enough stages."""
+    lanes, registers = how.atom.c.lanes, machine.spaces["register"].bytes
+    assert machine.lanes is not None
+    assert registers is not None
+    each = registers // 4 // lanes  # those of a lane, were there one group only
+    spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
+    own = min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+    sums = how.atom.c.values
+    if sums + WORKING > own:
+        return None
+    row = _row(how)
+    left = shared - STORED * how.rows * row - machine.spaces["shared"].alignment
+    stages = min(MOST, left // ((how.rows + how.columns) * row))
+    if stages < FEWEST:
+        return None
+    return Roles(
+        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, STORED
+    )
+
+
+def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rounds: int, count: int) -> float:
+    """Cycles of products: rounds of tiles, each so many steps of K and an end."""
+    limits, (m, n, k) = machine.limits, sizes
+    steps = rounds * ceil(k / (how.slab or 1))
+    row, atom = _row(how), how.atom
+    deep = (how.slab or 1) // atom.shape[2]
+    multiplied = deep * how.groups * atom.cycles
+    read = deep * how.groups * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
+    filled = (how.rows + how.columns) * row / limits.l2_rate
+    step = max(multiplied, read, filled)
+    tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
+    end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
+    first = limits.copy_latency + filled  # before anything has arrived
+    return ceil(tiles / (limits.cores or 1)) * (steps * step + end) + first + limits.launch_cycles

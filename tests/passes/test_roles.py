@@ -1,0 +1,123 @@
+"""Products in roles, on machines that copy by themselves: what a planned kernel computes, and how it is written."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.plan.plan import parse_plan
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+BF16 = tkl.bf16.numpy
+
+
+def integers(*shape):
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+def planned(kernel, sizes, **more):
+    """The kernel for Hopper, run on the interpreter and found to be what the executor gives."""
+    made = kernel_for(kernel, sizes, machine=HOPPER, **more)
+    *inputs, result = made.module.host.args
+    arrays = {a.name: integers(*map(int, a.type.shape)).astype(a.type.dtype.numpy) for a in inputs}
+    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
+    found = np.full(wanted.shape, np.nan, wanted.dtype)
+    made.bind({**arrays, result.name: found})()
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    return made
+
+
+@pytest.mark.parametrize("sizes", [(200, 136, 200), (72, 264, 136), (5, 8, 8), (1500, 1104, 64)])
+def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
+    made = planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True)))
+    text = made.text("block")
+    assert re.search(r"role load waves 1 .*role multiply waves \d+ ", text, re.S)
+    assert text.count("by tma.load") == 2
+    assert "by tma.store" in text
+    assert re.search(r"mma %\w+ \+= %\w+_ready \* ", text)
+    assert "barrier" not in text
+
+
+def test_an_epilogue_is_computed_by_who_multiplies():
+    made = planned(kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 130, "N": 72, "K": 64})
+    assert re.search(r"map %result_free = bf16\(relu\(%columns \+ %bias", made.text("block"))
+
+
+@pytest.mark.parametrize("out", ["f32", "bf16"])
+def test_results_of_both_widths_leave_through_shared_memory(out):
+    text = planned(kernels.gemm("nt", "bf16", out), {"M": 70, "N": 72, "K": 72}).text("block")
+    assert re.search(r"copy %result_ready -> %c_view by tma.store", text)
+
+
+CONVS = [
+    ((2, 9, 7, 64, 72), {"padding": 1}),
+    ((3, 8, 6, 128, 64), {"padding": 1, "stride": 2}),
+    ((1, 7, 5, 64, 64), {"bias": True}),
+    ((2, 32, 16, 64, 64), {"padding": 1}),  # rows of 192 pixels, which divide lines
+]
+
+
+@pytest.mark.parametrize(("shape", "how"), CONVS)
+def test_a_convolution_is_loaded_tap_by_tap(shape, how):
+    made = planned(kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True)))
+    assert "by tma.load.im2col" in made.text("block")
+
+
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [((1, 7, 5, 3, 40), {"padding": 1, "dilation": 2, "bias": True}), ((2, 5, 6, 20, 72), {"padding": 1, "stride": 3})],
+)
+def test_what_the_machine_does_not_copy_itself_is_copied_by_waves(shape, how):
+    made = planned(kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True)))
+    assert "role load waves 4" in made.text("block")
+    assert "a tensor map takes multiples of 16" in made.explain()
+
+
+def test_a_product_whose_rows_are_no_multiple_of_16_bytes_is_copied_by_waves():
+    made = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 77})
+    assert "by tma" not in made.text("block")
+    assert "role load waves 4" in made.text("block")
+    made = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 72})
+    assert "role load waves 1" in made.text("block")
+    assert "copied by waves: copy %result_ready -> %c_view: tma.store: " in made.explain()
+
+
+def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
+    text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
+    assert parse_plan(text).roles is not None
+    assert planned(kernel, sizes, plan=text).text("plan") == text
+    other = text.replace("task 64", "task 128").replace("m64n64", "m64n128").replace("block 64x64", "block 128x128")
+    other = re.sub(
+        r"roles.*", "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 6, stored 2", other
+    )
+    assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
+
+
+def test_roles_that_do_not_fit_are_refused():
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
+    text = kernel_for(kernel, sizes, machine=HOPPER).text("plan").replace("ring 8", "ring 80")
+    with pytest.raises(ArgumentError, match=r"plan: .*ring 80.*fits"):
+        kernel_for(kernel, sizes, machine=HOPPER, plan=text)
+
+
+def test_tiles_follow_from_the_machine_and_the_sizes():
+    """What fills all cores with the largest tiles: the shapes whose best tiles are known."""
+    square = kernels.gemm("nt", "bf16", "bf16")
+
+    def tile(kernel, **sizes):
+        (product,) = kernel_for(kernel, sizes, machine=HOPPER).plan.products
+        return product.rows, product.columns
+
+    assert tile(square, M=4096, N=4096, K=4096) == (128, 256)
+    assert tile(square, M=512, N=512, K=512) == (64, 64)
+    image = kernels.conv((3, 3), "bf16", padding=1)
+    assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)
