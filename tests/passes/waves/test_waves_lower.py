@@ -271,3 +271,78 @@ def test_names_of_atoms_take_lets() -> None:
     text = TWICE.replace("LINE", "").replace("  waves 4", "  param N = 128\n  let HALF = N//2\n  waves 4")
     named = bound(text.replace("wgmma.m64n64", "wgmma.m64n{HALF}"), {})
     np.testing.assert_array_equal(results(named)[0], results(bound(text, {}))[0])
+
+
+THREE = """
+block three(%x: in global f32 (192, 64), %y: out global f32 (192))
+  machine hopper
+  waves 12
+{
+  tasks t in 0..1 {
+    %c = alloc register f32 (192, 64) as wgmma.m64n64k16.bf16.c waves (3, 1)
+    %best = alloc register f32 (192) by ((4,8,4,3),2):((0,1,16,64),8)
+    copy %x -> %c
+    reduce %c -> %best along 1 with max
+    copy %best -> %y
+  }
+}
+"""
+
+
+def test_rows_are_reduced_by_shuffles_where_waves_are_no_power_of_two() -> None:
+    program = bound(THREE, {})
+    lowered = lower_waves(program, HOPPER)
+    assert not [op for op in lowered.walk() if op.name == "barrier"]
+    np.testing.assert_array_equal(loops(lowered)[0], results(program)[0])
+
+
+BESIDE = """
+block beside(%x: in global bf16 (64, 64), %y: out global f32 (64, 64), %z: out global f32 (64, 64))
+  machine hopper
+  waves 4
+{
+  tasks t in 0..3 {
+    %s = alloc shared bf16 (1, 64, 64) swizzle <3,3,3>
+    %first = alloc register f32 (64, 64) as wgmma.m64n64k16.bf16.c
+    %second = alloc register f32 (64, 64) as wgmma.m64n64k16.bf16.c
+    %a = view %s (i 64, k 64) -> [0, i, k]
+    %b = view %s (k 64, j 64) -> [0, j, k]
+    copy %x -> %a
+    barrier
+    fill %first 0
+    fill %second 0
+    mma %first += %a * %b using wgmma.m64n64k16.bf16
+    mma %second += %a * %b using wgmma.m64n64k16.bf16
+    if (t > 0) {
+      map %first = %first*2
+    } else {
+      LINE
+    }
+    if (t == 2) {
+      copy %first -> %y
+      copy %second -> %z
+    }
+  }
+}
+"""
+
+
+def test_a_product_that_a_branch_does_not_look_at_goes_on() -> None:
+    program = bound(BESIDE.replace("LINE", ""), {})
+    lowered = lower_waves(program, HOPPER)
+    assert [op.attrs["pending"] for op in lowered.walk() if op.name == "settle"] == [1, 0]
+    names = [op.name for op in lowered.walk() if op.name in ("settle", "if")]
+    assert names == ["settle", "if", "settle", "if"]
+    for seed in (1, 2):
+        for got, want in zip(loops(lowered, seed, workers=1), results(program, workers=1), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_product_that_one_branch_starts_ends_there() -> None:
+    line = "mma %second += %a * %b using wgmma.m64n64k16.bf16"
+    program = bound(BESIDE.replace("LINE", line), {})
+    lowered = lower_waves(program, HOPPER)
+    first = next(op for op in lowered.walk() if op.name == "if")
+    assert [op.attrs["pending"] for b in first.blocks for op in b.ops if op.name == "settle"] == [0]
+    for got, want in zip(loops(lowered, 3, workers=1), results(program, workers=1), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -52,7 +52,7 @@ class Flying:
         before = len(self.groups)
         self.groups += [Group(sums, factors, frozenset(rings)) for sums, factors in groups]
         if any(g.releases for g in self.groups[:before]):
-            self._settle(before)
+            self.settle(before)
 
     def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
         """Registers are looked at, or changed: the products that concern them must be done."""
@@ -64,7 +64,7 @@ class Flying:
             if (read | written) & set(g.sums) or written & set(g.factors):
                 last = i
         if last >= 0:
-            self._settle(last + 1)
+            self.settle(last + 1)
 
     def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
         """A stage is given back, when the products that read it are done."""
@@ -77,7 +77,7 @@ class Flying:
             self.groups[last].releases.append(give_back)
             self.groups[last].released.append(ring)
             return
-        self._settle(last + 1)
+        self.settle(last + 1)
         give_back()
 
     def clear(self, these: Iterable[Value] | None = None) -> None:
@@ -97,9 +97,10 @@ class Flying:
         """Nothing is under way any more, and zeros are there."""
         self.clear()
         if self.groups:
-            self._settle(len(self.groups))
+            self.settle(len(self.groups))
 
-    def _settle(self, count: int) -> None:
+    def settle(self, count: int) -> None:
+        """The first groups are done, and stages that only they read go back."""
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.sums}
         sums = dict.fromkeys(v for g in done for v in g.sums)
