@@ -118,7 +118,7 @@ def one(path: Path) -> None:
         else:
             tensors.append(torch.full(shape, float("nan"), device="cuda", dtype=kinds[kind]))
     before = time.perf_counter()
-    loaded = driver.Loaded(entry["ptx"], entry["emitted"], "prepared")
+    loaded = driver.Loaded(entry["ptx"], entry["emitted"])
     took = time.perf_counter() - before
     launch = driver.Launch(loaded, entry["emitted"], [array_of(t, "argument") for t in tensors], None)
     if "arrays" in entry:

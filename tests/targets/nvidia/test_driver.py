@@ -16,6 +16,7 @@ from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
@@ -123,3 +124,31 @@ def test_arrays_of_the_host_are_moved() -> None:
     driver.Launch(loaded, emitted, arrays, None)()
     names = [name for name, _ in told.calls]
     assert (names.count("cuMemcpyHtoD"), names.count("cuMemcpyDtoH"), names.count("cuCtxSynchronize")) == (3, 1, 1)
+
+
+def test_code_is_assembled_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linked, it would be assembled as a part of something larger: without setmaxnreg, and products would wait."""
+    told, found = Told(), driver.Device.__new__(driver.Device)
+    found.cu, found.context = told, 0
+    monkeypatch.setattr(driver, "device", lambda: found)
+    driver.Loaded("its text", Emitted("", "kernel", 384, 0, 1, (), ()))
+    names = [name for name, _ in told.calls]
+    assert [args for name, args in told.calls if name == "cuModuleLoadData"] == [(b"its text\0",)]
+    assert not [name for name in names if name.startswith("cuLink")]
+
+
+def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, found = Told(), driver.Device.__new__(driver.Device)
+    found.cu, found.context, found.cores = told, 0, 132
+    monkeypatch.setattr(driver, "device", lambda: found)
+    emitted = Emitted("", "kernel", 384, 0, 1, (), (False,), counters=2)
+    loaded = driver.Loaded("its text", emitted)
+    assert ("cuMemsetD32", (4096, 0, 2 * driver.LAUNCHES)) in told.calls
+    launch = driver.Launch(loaded, emitted, [DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)], None)
+    seen = []
+    for _ in range(3):
+        launch()
+        (_, (_, _, table, _)) = told.calls[-1]
+        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
+        seen.append([ctypes.c_uint64.from_address(p).value for p in places])
+    assert seen == [[1 << 20, 4096 + 8 * n] for n in (1, 2, 3)]

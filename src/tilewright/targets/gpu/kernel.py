@@ -37,8 +37,8 @@ class Backend(Protocol):
     def why_not(self, machine: Machine) -> str | None:
         """Why the machine's code does not run here; None: it does."""
 
-    def loaded(self, assembly: str, emitted: Emitted, key: str) -> Any:
-        """The code on the device at hand; what was assembled is kept under the key."""
+    def loaded(self, assembly: str, emitted: Emitted) -> Any:
+        """The code on the device at hand."""
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays of the host and of the device."""
@@ -108,7 +108,7 @@ class GpuKernel:
 
     @cached_property
     def _loaded(self) -> Any:
-        return self.target.backend.loaded(self.assembly, self.emitted, toolchain())
+        return self.target.backend.loaded(self.assembly, self.emitted)
 
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None

@@ -46,9 +46,9 @@ class Nvidia:
         """Why the machine's code does not run here."""
         return driver.why_not(machine)
 
-    def loaded(self, assembly: str, emitted: Emitted, key: str) -> Any:
+    def loaded(self, assembly: str, emitted: Emitted) -> Any:
         """The code on the GPU at hand."""
-        return driver.Loaded(assembly, emitted, key)
+        return driver.Loaded(assembly, emitted)
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays."""

@@ -1,7 +1,7 @@
 """The driver, through cuda-bindings (the extra `gpu`): context, code, tensor maps, launches. Imported where it is used.
 
-Code is linked by the driver from PTX once, and kept in the cache under PTX and the driver's version. A kernel's
-arguments are the tensors' pointers, then tensor maps, each 128 bytes at a multiple of 64.
+The driver assembles PTX, and keeps what it assembled in a cache of its own. A kernel's arguments are the tensors'
+pointers, then that of its counters if it has any, then tensor maps, each 128 bytes at a multiple of 64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 
 from tilewright.errors import TargetError
 from tilewright.machine import Machine
-from tilewright.runtime import cache as disk
 from tilewright.targets.gpu.arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.im2col import Im2colMap
@@ -100,20 +99,13 @@ LAUNCHES = 1024
 class Loaded:
     """A kernel on the device."""
 
-    def __init__(self, assembly: str, emitted: Emitted, made_by: str):
+    def __init__(self, assembly: str, emitted: Emitted):
         found = device()
         assert isinstance(found, Device)
         self.device, self.name = found, emitted.name
         cu, check = found.cu, found.check
         found.enter()
-        key = disk.key_of("cubin", assembly, str(found.version), made_by)
-        code = disk.load(key)
-        if code is None:
-            try:
-                code = self._linked(assembly)
-                disk.store(key, code)
-            except TargetError:  # the module's own loading assembles too, and says more of what is wrong
-                code = assembly.encode() + b"\0"
+        code = assembly.encode() + b"\0"  # as a whole: linked, setmaxnreg would be left out, and products wait
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -131,20 +123,9 @@ class Loaded:
         )
 
     def counters(self) -> int:
-        """The address of a launch's own counters; that of another one's, when there are very many."""
+        """The address of counters for a launch: its own, unless very many are under way at a time."""
         self._launches += 1
         return self._counting + 4 * self._counters * (self._launches % LAUNCHES)
-
-    def _linked(self, assembly: str) -> bytes:
-        cu, check = self.device.cu, self.device.check
-        state = check(cu.cuLinkCreate(0, [], []), f"{self.name}: cuLinkCreate")  # for the device of the context
-        data = assembly.encode() + b"\0"
-        kind = cu.CUjitInputType.CU_JIT_INPUT_PTX
-        check(cu.cuLinkAddData(state, kind, data, len(data), self.name.encode(), 0, [], []), f"{self.name}: its PTX")
-        pointer, size = check(cu.cuLinkComplete(state), f"{self.name}: cuLinkComplete")
-        code = ctypes.string_at(int(pointer), int(size))
-        check(cu.cuLinkDestroy(state), f"{self.name}: cuLinkDestroy")
-        return code
 
 
 def tensor_map(found: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
@@ -195,7 +176,7 @@ class Launch:
             self._moved.append((memory, array, written))
             pointers.append(int(memory))
         if emitted.counters:
-            pointers.append(loaded.counters())
+            pointers.append(0)
         maps = [tensor_map(self.device, p.what, pointers[p.tensor], arrays[p.tensor].dtype) for p in emitted.parameters]
         room = np.zeros(8 * len(pointers) + 64 + MAP_BYTES * len(maps), np.uint8)
         start = room.ctypes.data + (-room.ctypes.data) % 64
@@ -206,6 +187,7 @@ class Launch:
         for i, pointer in enumerate(pointers):
             ctypes.c_uint64.from_address(after + 8 * i).value = pointer
             places.append(after + 8 * i)
+        self._counters = ctypes.c_uint64.from_address(places[-1]) if emitted.counters else None
         places += [start + MAP_BYTES * i for i in range(len(maps))]
         table = np.array(places, np.uint64)
         self._kept += [room, table]
@@ -224,6 +206,8 @@ class Launch:
         self.device.enter()
         if self._torch:
             self._config.hStream = cu.CUstream(sys.modules["torch"].cuda.current_stream().cuda_stream)
+        if self._counters is not None:
+            self._counters.value = self.loaded.counters()
         for memory, array, _ in self._moved:
             check(cu.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
         check(cu.cuLaunchKernelEx(self._config, self.loaded.function, self._table, 0), name)
