@@ -111,9 +111,12 @@ def _range_text(parameter: Symbol) -> str:
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """The program with symbols replaced everywhere; records that only bound them go."""
     images = _Binding(bound)
-    named = {symbol(r.attrs["symbol"].name, 0): _image(r, images) for r in program.records if r.name == "let"}
-    # as they stand in the names of atoms
-    images = _Binding({**bound, **{name: image for name, image in named.items() if isinstance(image, Const)}})
+    named: dict[Any, Expr] = {}  # lets as they stand in the names of atoms, and in layouts
+    for name, found in ((r.attrs["symbol"], _image(r, images)) for r in program.records if r.name == "let"):
+        number = name.definition if found is name else found
+        if isinstance(number, Const):
+            named[symbol(name.name, 0)] = number
+    images = _Binding({**bound, **named})
     opened = tuple((s, None) for s in open_parameters(program) if s not in bound)
     records = []
     for record in program.records:

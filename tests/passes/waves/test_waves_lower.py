@@ -267,6 +267,17 @@ def test_rare_is_said_of_what_else_stays_as_it_is(formula: str) -> None:
         bound(ROWS.replace("%rows - %wide", f"{formula} rare"), {})
 
 
+def test_layouts_take_parameters_and_lets() -> None:
+    text = THREE.replace("  waves 12", "  param W = 3\n  let EIGHT = 8\n  let TWO = W - 1\n  waves 12")
+    text = text.replace("((4,8,4,3),2)", "((4,{EIGHT},4,{W}),{TWO})")
+    program = parse_block(text)
+    assert "by ((4,{EIGHT},4,{W}),{TWO}):((0,1,16,64),8)" in str(program)
+    assert parse_block(str(program)) == program
+    np.testing.assert_array_equal(results(bound(text, {}))[0], results(bound(THREE, {}))[0])
+    with pytest.raises(ProgramError):
+        bound(text, {"W": 2})
+
+
 def test_names_of_atoms_take_lets() -> None:
     text = TWICE.replace("LINE", "").replace("  waves 4", "  param N = 128\n  let HALF = N//2\n  waves 4")
     named = bound(text.replace("wgmma.m64n64", "wgmma.m64n{HALF}"), {})
