@@ -108,3 +108,19 @@ def test_a_wave_in_which_a_rare_condition_holds_nowhere_branches_around() -> Non
     assert text.count("call i1 @llvm.nvvm.vote.any.sync") == 1
     # small arguments are not scaled: one instruction
     assert text.count("call float @llvm.nvvm.ex2.approx.ftz.f(") == 1
+
+
+def test_lanes_meet_before_the_next_dynamic_task() -> None:
+    """Otherwise a branch of one lane is an edge of the loop itself, and the assembler takes all of it to diverge."""
+    lines = [line.strip() for line in emitted(SHARED).text.splitlines()]
+    heads = {line.removesuffix(":") for line in lines if line.startswith("head")}
+    number = re.compile(r"load volatile i32, ptr addrspace\(3\)")
+    dealt = set()
+    for i, line in enumerate(lines):
+        if number.search(line):
+            dealt.add(next(found.removesuffix(":") for found in reversed(lines[:i]) if found.startswith("head")))
+    assert len(dealt) == 2
+    assert dealt <= heads
+    for head in dealt:
+        back = [i for i, line in enumerate(lines) if line == f"br label %{head}"][-1]
+        assert "bar.warp.sync" in lines[back - 1]

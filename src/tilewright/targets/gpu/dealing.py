@@ -137,6 +137,8 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
                 one = w.value(f"atomicrmw add ptr addrspace(1) {w.value(counter)}, i32 1 monotonic")
                 w.line(f"store i32 {one}, ptr {drawn}")
         yield numbered[0]
+        # a branch of one lane that went straight to the next round would make all of it look as if lanes disagreed
+        d.together(e)
 
 
 def _barriers(deal: Deal) -> tuple[int, int]:
