@@ -1,20 +1,23 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
 `python benchmarks/gpu.py [gemm] [conv] [--plans N]` prints one line a problem: microseconds of theirs and ours in CUDA
-graphs, the shortest of some repeats taken in turn, the ratio, TF/s, what the plan predicted and its tile. With --plans,
-the best of the N candidates that should be fastest is measured as well.
+graphs, the shortest of some repeats taken in turn, the ratio, TF/s, what was predicted, and the plan's tile. With
+--plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import torch
 from hopper import difference, microseconds
 
-from tilewright import compile_text, kernels
+from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.problems import parse_conv
 from tilewright.targets.registry import machine
@@ -41,61 +44,109 @@ CONVS = [
 ]
 
 
-def report(what: str, made: Any, flops: float, theirs: float, ours: float, error: float) -> float:
-    """One line; gives the ratio."""
-    tile = made.plan.products[0]
-    print(
-        f"{what:34} theirs {theirs:8.2f}  ours {ours:8.2f} us  ratio {theirs / ours:5.3f}  {flops / ours * 1e-6:6.1f} "
-        f"TF/s  error {error:.0e}  by {tile}, {made.plan.roles and made.plan.roles.stages} stages",
-        flush=True,
-    )
-    return theirs / ours
+@dataclass(frozen=True)
+class Work:
+    """A kernel for sizes, the floating-point operations it does, and what it is beside the library's call."""
+
+    name: str
+    kernel: Any
+    sizes: dict[str, int]
+    flops: float
+    tensors: Callable[[], tuple[list[Any], Callable[[], Any], Callable[[], Any]]]
+    """Makes the tensors, the library's call, and what gives its result in our layout."""
 
 
-def launched(made: Any, *tensors: Any) -> Any:
-    """The kernel's block program, bound to tensors on the GPU."""
-    return compile_text(made.text("block"), "gpu").bind(*tensors)
-
-
-def gemm(m: int, n: int, k: int) -> float:
+def gemm(m: int, n: int, k: int) -> Work:
     """A product of matrices, both with k fastest."""
-    a, b = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
-    c, wanted = (torch.full((m, n), math.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": m, "N": n, "K": k}, machine=machine("hopper"))
-    theirs, ours = microseconds(lambda: torch.mm(a, b.t(), out=wanted), launched(made, a, b, c))
-    return report(f"gemm {m}x{n}x{k}", made, 2 * m * n * k, theirs, ours, difference(c, wanted))
+
+    def tensors() -> Any:
+        a, b = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))
+        c, wanted = (torch.full((m, n), math.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        return [a, b, c], lambda: torch.mm(a, b.t(), out=wanted), lambda: wanted
+
+    sizes = {"M": m, "N": n, "K": k}
+    return Work(f"gemm {m}x{n}x{k}", kernels.gemm("nt", "bf16", "bf16"), sizes, 2 * m * n * k, tensors)
 
 
-def conv(line: str) -> float:
+def conv(line: str) -> Work:
     """A convolution, channels last."""
     p = parse_conv(line)
-    (h, w), (r, s) = p.i, p.k
-    x = torch.randn(p.mb, p.ic, h, w, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    f = torch.randn(p.oc, p.ic, r, s, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
 
-    def library() -> Any:
-        return torch.nn.functional.conv2d(x, f, stride=p.s, padding=p.p)
+    def tensors() -> Any:
+        x = torch.randn(p.mb, p.ic, *p.i, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+        f = torch.randn(p.oc, p.ic, *p.k, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
 
-    wanted = library().permute(0, 2, 3, 1)
-    y = torch.full(wanted.shape, math.nan, device="cuda", dtype=torch.bfloat16)
+        def library() -> Any:
+            return torch.nn.functional.conv2d(x, f, stride=p.s, padding=p.p)
+
+        wanted = library().permute(0, 2, 3, 1)
+        y = torch.full(wanted.shape, math.nan, device="cuda", dtype=torch.bfloat16)
+        return [x.permute(0, 2, 3, 1), f.permute(0, 2, 3, 1), y], library, lambda: wanted
+
     kernel = kernels.conv(p.k, "bf16", stride=p.s, padding=p.p)
-    sizes = {"N": p.mb, "H": h, "W": w, "C": p.ic, "F": p.oc}
-    made = kernel_for(kernel, sizes, machine=machine("hopper"))
-    theirs, ours = microseconds(library, launched(made, x.permute(0, 2, 3, 1), f.permute(0, 2, 3, 1), y))
-    return report(line, made, 2 * y.numel() * r * s * p.ic, theirs, ours, difference(y, wanted))
+    sizes = {"N": p.mb, "H": p.i[0], "W": p.i[1], "C": p.ic, "F": p.oc}
+    return Work(line, kernel, sizes, 2 * p.mb * math.prod(p.o) * p.oc * math.prod(p.k) * p.ic, tensors)
+
+
+WORKS = {"gemm": [gemm(*s) for s in GEMMS], "conv": [conv(line) for line in CONVS]}
+
+
+def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
+    """(what the plan is, its text, predicted microseconds) of a problem's candidates; their code is made and kept."""
+    work, row = WORKS[kind][number], machine("hopper")
+    best = kernel_for(work.kernel, work.sizes, target="gpu:hopper")
+    found = []
+    for plan in best.choice.candidates[:count] if count > 1 and best.choice.candidates else (None,):
+        made = best if plan is None else kernel_for(work.kernel, work.sizes, target="gpu:hopper", plan=plan)
+        made.text("asm")
+        split = "" if made.plan.split is None else f", split {made.plan.split[1]}"
+        said = f"{made.plan.products[0]}, {made.plan.roles}, group {made.plan.group}{split}"
+        found.append((said, made.text("plan"), made.choice.cycles / row.limits.clock_ghz * 1e-3))
+    return found
+
+
+def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool) -> float:
+    """Prints the line of a problem; gives the ratio of the chosen plan."""
+    tensors, library, wanted = work.tensors()
+    library()
+    ours = []
+    for said, plan, _ in candidates:
+        tensors[-1].fill_(math.nan)
+        made = kernel_for(work.kernel, work.sizes, target="gpu", plan=plan)
+        names = [a.name for a in made.module.host.args]
+        launch = made.bind(dict(zip(names, tensors, strict=True)))
+        launch()
+        error = difference(tensors[-1], wanted())
+        if not error < 0.01:
+            print(f"WRONG {work.name} {error} {said}")
+        ours.append(launch)
+    theirs, *took = microseconds(library, *ours)
+    if verbose:
+        for (said, _, predicted), us in zip(candidates, took, strict=True):
+            print(f"    {us:8.2f} predicted {predicted:8.2f}  {said}")
+    print(
+        f"{work.name:32} theirs {theirs:8.2f} ours {took[0]:8.2f} us, ratio {theirs / took[0]:5.3f}, "
+        f"{work.flops / took[0] * 1e-6:5.1f} TF/s, predicted {candidates[0][2]:8.2f}, best of {len(took)} "
+        f"{took[0] / min(took):.3f}  {candidates[0][0]}",
+        flush=True,
+    )
+    return theirs / took[0]
 
 
 def main() -> None:
     """All lines, and the geometric mean of each kind."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", default=["gemm", "conv"])
-    kinds = parser.parse_args().kinds
+    parser.add_argument("kinds", nargs="*", default=list(WORKS))
+    parser.add_argument("--plans", type=int, default=1)
+    options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    for kind, works in (("gemm", [(gemm, s) for s in GEMMS]), ("conv", [(conv, (line,)) for line in CONVS])):
-        if kind in kinds:
-            found = [run(*shape) for run, shape in works]
-            mean = math.exp(sum(map(math.log, found)) / len(found))
-            print(f"{kind}: geometric mean {mean:.3f}, worst {min(found):.3f}")
+    wanted = [(kind, n, options.plans) for kind in options.kinds for n in range(len(WORKS[kind]))]
+    with get_context("spawn").Pool() as pool:
+        found = dict(zip(wanted, pool.starmap(plans, wanted), strict=True))
+    for kind in options.kinds:
+        ratios = [measured(WORKS[k][n], found[k, n, c], options.plans > 1) for k, n, c in wanted if k == kind]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"{kind}: geometric mean {mean:.3f}, worst {min(ratios):.3f}")
 
 
 if __name__ == "__main__":

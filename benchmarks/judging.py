@@ -8,6 +8,7 @@ memory than one trial may take, a process that dies or does not return, a messag
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import random
@@ -65,6 +66,8 @@ class Trial:
     """How many messages there were."""
     silent: list[str] = field(default_factory=list)
     """Those that do not hold what is wrong."""
+    fault: BaseException | None = None
+    """What it ended in."""
 
     def allowed(self, use: Callable[..., Any], *args: Any) -> Any:
         """What comes of a use; None where a typed error refuses it, which may then name the first argument too."""
@@ -195,11 +198,11 @@ class Meter:
         return seconds, max(_status(process, "VmHWM")[0] - self.held[process] for process in there)
 
 
-def judge(do: Doing, kind: str, number: int, seed: int) -> Outcome:
-    """One trial, in this process."""
+def judge(do: Doing, kind: str, number: int, seed: int, trial: Trial | None = None) -> Outcome:
+    """One trial, in this process; it is noted in `trial`."""
     from tilewright.errors import CodeGenerationError, TilewrightError
 
-    outcome, trial, meter = Outcome(kind, 1), Trial(), Meter()
+    outcome, trial, meter = Outcome(kind, 1), trial or Trial(), Meter()
     before = signal.signal(signal.SIGPROF, _stop)
     try:
         with warnings.catch_warnings():
@@ -211,11 +214,13 @@ def judge(do: Doing, kind: str, number: int, seed: int) -> Outcome:
     except TilewrightError as fault:
         signal.setitimer(signal.ITIMER_PROF, 0)
         outcome.errors[type(fault).__name__] += 1
+        trial.fault = fault
         trial.heard(fault)
         if isinstance(fault, CodeGenerationError):  # LLVM was given what it does not take
             outcome.findings.append((number, f"CodeGenerationError: {str(fault)[:200]}", "codegen"))
     except (Exception, TooLong) as fault:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        trial.fault = fault
         frames = traceback.extract_tb(fault.__traceback__)
         ours = [f for f in frames if "tilewright" in f.filename] or frames
         where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno} {ours[-1].name}"
@@ -332,6 +337,54 @@ def run(
     return total
 
 
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def command(
+    arguments: list[str] | None,
+    about: str,
+    script: str,
+    do: Doing,
+    kinds: tuple[str, ...],
+    begin: Callable[[tuple[str, ...]], Callable[[], None]],
+    count: int,
+    least_parsed: float | None = None,
+) -> int:
+    """What a script of trials does when it is called: its exit code.
+
+    `begin` gives, for the kinds that are asked for, what each process does first.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("count", nargs="?", type=int, default=count, help="trials in all, shared by the kinds")
+    parser.add_argument("--kind", choices=kinds, action="append", help="this kind only; may be repeated")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first trial of each kind")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that work at once")
+    parser.add_argument("--show", action="store_true", help="print each trial and how it ends, in this process")
+    options = parser.parse_args(arguments)
+    chosen = tuple(options.kind or kinds)
+    numbers = range(options.first, options.first + -(-options.count // len(chosen)))
+    if options.show:
+        begin(chosen)()
+        for kind in chosen:
+            for number in numbers:
+                show(do, kind, number, options.seed)
+        return 0
+    total = run(do, begin(chosen), chosen, numbers, options.seed, options.jobs)
+    return not report(total, options.seed, script, least_parsed)
+
+
+def show(do: Doing, kind: str, number: int, seed: int) -> None:
+    """Prints a trial: its text, what is wrong in it, and how it ends, with the traceback of what is no typed error."""
+    from tilewright.errors import TilewrightError
+
+    trial = Trial()
+    outcome = judge(do, kind, number, seed, trial)
+    print(trial.text[:4000], f"wrong: {[value[:80] for value in trial.values]}", outcome, sep="\n")
+    if trial.fault is not None:
+        traceback.print_exception(trial.fault, limit=0 if isinstance(trial.fault, TilewrightError) else None)
+
+
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
@@ -344,7 +397,7 @@ def report(total: dict[str, Outcome], seed: int, script: str, least_parsed: floa
         for (_, where), found in sorted(groups.items(), key=lambda group: -len(group[1])):
             again = f"{script} --kind {outcome.kind} --seed {seed} --first {found[0][0]} --show 1"
             print(f"{len(found)}x {found[0][1]}\n    at {where}; {again}")
-        for number, message in outcome.silent[:5]:
+        for number, message in outcome.silent[:20]:
             again = f"{script} --kind {outcome.kind} --seed {seed} --first {number} --show 1"
             print(f"{outcome.kind}: a message without the value: {message[:300]!r}\n    {again}")
     heads = ("kind", "trials", "parsed", "typed errors", "findings", "slowest s", "most MB", "messages", "with value")

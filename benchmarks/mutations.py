@@ -14,8 +14,6 @@ finding, a message without the value, or a kind of which less than 30 % pass the
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import sys
 import zlib
@@ -23,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from judging import Trial, judge, report, run
+from judging import Trial, command
 from mutants import PLANNED, PROBLEMS, mutant, planned, seeds, take_seeds
 
 LEAST_PARSED = 0.3
@@ -204,28 +202,14 @@ def do(kind: str, number: int, seed: int, trial: Trial) -> None:
     KINDS[kind](made.text, trial)
 
 
+def begin(kinds: tuple[str, ...]) -> Callable[[], None]:
+    """Each process takes over the texts that are changed, which are made once."""
+    return partial(take_seeds, {kind: seeds(kind) for kind in kinds})
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("count", nargs="?", type=int, default=8000, help="mutants in all, shared by the kinds")
-    parser.add_argument("--kind", choices=tuple(KINDS), action="append", help="this kind only; may be repeated")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first mutant of each kind")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that work at once")
-    parser.add_argument("--show", action="store_true", help="print the mutants themselves and how they end, in here")
-    options = parser.parse_args(arguments)
-    kinds = tuple(options.kind or KINDS)
-    numbers = range(options.first, options.first + -(-options.count // len(kinds)))
-    if options.show:
-        for kind in kinds:
-            for number in numbers:
-                made = mutant(kind, number, options.seed)
-                print(made.text[:4000], f"changed: {[c[:80] for c in made.changed]}", sep="\n")
-                print(judge(do, kind, number, options.seed))
-                do(kind, number, options.seed, Trial())
-        return 0
-    begin = partial(take_seeds, {kind: seeds(kind) for kind in kinds})
-    total = run(do, begin, kinds, numbers, options.seed, options.jobs)
-    return not report(total, options.seed, "mutations.py", LEAST_PARSED)
+    about = __doc__.splitlines()[0]
+    return command(arguments, about, "mutations.py", do, tuple(KINDS), begin, 8000, LEAST_PARSED)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ the value.
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -25,7 +23,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from judging import Trial, judge, report, run
+from judging import Trial, command
 
 import tilewright
 from tilewright import algebra, kernels, lang, problems, wave
@@ -271,28 +269,8 @@ def nothing() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("count", nargs="?", type=int, default=2000, help="calls in all, shared by the kinds")
-    parser.add_argument("--kind", choices=tuple(KINDS), action="append", help="this kind only")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first call of each kind")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that work at once")
-    parser.add_argument("--show", action="store_true", help="print the calls and how they end, in this process")
-    options = parser.parse_args(arguments)
-    kinds = tuple(options.kind or KINDS)
-    numbers = range(options.first, options.first + -(-options.count // len(kinds)))
-    if options.show:
-        for kind in kinds:
-            for number in numbers:
-                trial = Trial()
-                print(judge(do, kind, number, options.seed))
-                try:
-                    do(kind, number, options.seed, trial)
-                finally:
-                    print(trial.text)
-        return 0
-    total = run(do, nothing, kinds, numbers, options.seed, options.jobs)
-    return not report(total, options.seed, "wrong_calls.py", None)
+    about = __doc__.splitlines()[0]
+    return command(arguments, about, "wrong_calls.py", do, tuple(KINDS), lambda kinds: nothing, 2000)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def conv_hopper(
     with tb.role("consumer", waves=4 * WG, registers=min(240, (512 - spare) // WG // 8 * 8)):
         mma = tb.Mma(f"wgmma.m64n{BN}k16.bf16", waves=(WG, 1))
         acc = mma.c(BM, BN)
-        stage_y = tb.shared("bf16", (2, BM, 64), swizzle=SWIZZLE)
+        stage_y = tb.shared("bf16", (min(2, BN // 64), BM, 64), swizzle=SWIZZLE)
         out = tb.ring(stage_y, producer="consumer", consumer="consumer")
         for t in tb.tasks(tiles):
             m = tb.let(t // wide_tiles * BM)

@@ -13,27 +13,34 @@ def gemm_hopper_pingpong(
     d: tb.Out("bf16", "M", "N"),
     *,
     M=256, N=256, K=256, BM=64, BN=128, STAGES=4,
+    GROUP=8,  # tiles of m that are walked together, for the second-level cache
 ):  # fmt: skip
-    tb.require("BN % 64 == 0")
-    wide_tiles = cdiv(N, BN)
-    tiles = cdiv(M, BM) * wide_tiles
+    tb.require("BN % 64 == 0 and BM % 64 == 0")
+    tall_tiles, wide_tiles = cdiv(M, BM), cdiv(N, BN)
     stage_a = tb.shared("bf16", (STAGES, BM, 64), swizzle=SWIZZLE)
     stage_b = tb.shared("bf16", (STAGES, BN, 64), swizzle=SWIZZLE)
     ring = tb.ring(stage_a, stage_b, producer="producer", consumer="consumer")
 
+    def corner(t):
+        """Where a task's tile begins."""
+        first = t // (GROUP * wide_tiles) * GROUP
+        tall = tb.min(GROUP, tall_tiles - first)
+        return BM * (first + t % (GROUP * wide_tiles) % tall), BN * (t % (GROUP * wide_tiles) // tall)
+
     with tb.role("producer", waves=1, registers=40):
-        for t in tb.tasks(tiles):
+        for t in tb.tasks(tall_tiles * wide_tiles):
+            m, n = corner(t)
             for k in tb.steps(cdiv(K, 64)):
                 with ring.fill() as (sa, sb):
-                    ga = a.view((BM, 64), lambda i, c: (tb.maybe(t // wide_tiles * BM + i), tb.maybe(64 * k + c)))
+                    ga = a.view((BM, 64), lambda i, c: (tb.maybe(m + i), tb.maybe(64 * k + c)))
                     tb.copy(ga, sa, otherwise=0, by="tma.load")
-                    gb = b.view((BN, 64), lambda j, c: (tb.maybe(t % wide_tiles * BN + j), tb.maybe(64 * k + c)))
+                    gb = b.view((BN, 64), lambda j, c: (tb.maybe(n + j), tb.maybe(64 * k + c)))
                     tb.copy(gb, sb, otherwise=0, by="tma.load")
 
     with tb.role("consumer", waves=8, registers=232):
         mma = tb.Mma(f"wgmma.m64n{BN}k16.bf16")
-        for t in tb.tasks(tiles, overlap="pingpong"):
-            m, n = t // wide_tiles * BM, t % wide_tiles * BN
+        for t in tb.tasks(tall_tiles * wide_tiles, overlap="pingpong"):
+            m, n = corner(t)
             acc = mma.c(BM, BN)
             tb.clear(acc)
             for k in tb.steps(cdiv(K, 64)):

@@ -49,12 +49,13 @@ WORKERS = Limit(1 << 10, "a program has at most 1024 workers")
 MODES = Limit(256, "a layout has at most 256 modes, those in one another counted too")
 OFFSETS = Limit((1 << 63) - 1, "a layout's extents, strides and size are below 2**63")
 SWIZZLE = Limit(48, "a swizzle's bits, base and shift are together at most 48")
+WRITTEN = Limit(1 << 14, "a program becomes at most 16384 operations of the loop level")
 STEPS = Limit(1 << 22, "an interpreter does at most 2**22 operations, unless it is told more")
 BUFFER = Limit(1 << 24, "an interpreter's tensor has at most 2**24 elements")
 
 LIMITS = (
     *(NESTING, OPERATORS, FORMULA, INTEGER, ELEMENTS, RANK, REGISTERS, VECTOR, SHARED, TABLE, WAVES, WORKERS),
-    *(MODES, OFFSETS, SWIZZLE, STEPS, BUFFER),
+    *(MODES, OFFSETS, SWIZZLE, WRITTEN, STEPS, BUFFER),
 )
 
 

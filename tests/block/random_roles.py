@@ -69,6 +69,8 @@ def random_role_program(seed: int) -> tuple[str, dict[str, Array], dict[str, Arr
         swizzle = " swizzle <2,2,3>" if columns == 16 else " swizzle <3,2,3>"
     load, store = (" by tma.load", " by tma.store") if hopper else ("", "")
     ragged = rng.randint(0, columns - 1) if rng.random() < 0.5 else 0
+    if hopper:  # tensor maps have strides of 16 bytes
+        ragged -= ragged % 4
     width = columns - ragged
     shape = (rows, columns)
     threads = (32 if hopper else rng.choice((1, 2, 4, 8))) * together

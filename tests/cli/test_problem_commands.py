@@ -180,7 +180,7 @@ def test_show_prints_texts_that_parse(dt: str) -> None:
     block = tilewright("show", SMALL, "--dt", dt)[0]
     names = [p.name for p in parse_programs(block, {"block": BLOCK})]
     assert names[-1] == "conv"
-    assert "pack" in names
+    assert any(name.startswith("pack") for name in names)
     converted = dt == "f16" or (dt == "bf16" and "avx512bf16" not in host.features())
     assert (len(names) > 2) == converted
     loop = tilewright("show", SMALL, "--dt", dt, "--level", "loop")[0]

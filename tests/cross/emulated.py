@@ -119,7 +119,7 @@ class EmulatedKernel(Kernel):
         made, family = self.emitted, family_of(self.target.machine).name
         image = Image()
         places = [image.place(a.tobytes(), at_end=number % 2 == 0) for number, a in enumerate(arrays)]
-        scratch = image.place(bytes(made.scratch_bytes * workers + 4096), at_end=False)
+        scratch = image.place(bytes(self.scratch_bytes(values) * workers + 4096), at_end=False)
         block = np.array([*places, scratch, 0, *values], np.uint64)
         table = image.place(block.tobytes(), at_end=False)
         roles = [a.type.role for a in self.program.args]

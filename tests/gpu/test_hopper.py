@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright import compile_text
+import tilewright
+from tilewright import compile_text, kernels
 from tilewright.targets.nvidia.driver import device
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "block"
@@ -82,3 +83,34 @@ def test_attention_is_close(name: str, params: dict[str, int]) -> None:
     run.bind(*mine)()
     for got, want in zip(mine, wanted, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2e-2, atol=1e-2)
+
+
+TILES = [
+    (kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}),
+    (kernels.gemm("nn", "bf16", "f32"), {"M": 300, "N": 264, "K": 136}),
+    (kernels.gemm("tt", "bf16", "bf16", bias=True, activation="relu"), {"M": 136, "N": 72, "K": 520}),
+    (kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 77}),
+    (kernels.gemm("nt", "bf16", "bf16", batched=True), {"B": 3, "M": 72, "N": 64, "K": 64}),
+    (kernels.conv((3, 3), "bf16", padding=1), {"N": 2, "H": 9, "W": 7, "C": 64, "F": 72}),
+    (kernels.conv((3, 3), "bf16", padding=1, stride=2, bias=True), {"N": 3, "H": 8, "W": 6, "C": 128, "F": 64}),
+    (kernels.conv((3, 3), "bf16", padding=1, dilation=2), {"N": 1, "H": 7, "W": 5, "C": 3, "F": 40}),
+]
+
+
+@pytest.mark.parametrize(("kernel", "sizes"), TILES)
+def test_planned_tile_kernels_are_exact(kernel: Any, sizes: dict[str, int]) -> None:
+    run = tilewright.compile(kernel, target="gpu")
+    *inputs, _ = run.of_sizes(sizes).module.host.args
+    chance = np.random.default_rng(7)
+    arrays = [chance.integers(-3, 4, tuple(map(int, a.type.shape))).astype(a.type.dtype.numpy) for a in inputs]
+    wanted = tilewright.compile(kernel, target="executor")(*arrays)
+    for _ in range(5):
+        np.testing.assert_array_equal(run(*arrays).astype(np.float64), wanted.astype(np.float64))
+
+
+def test_tensors_of_torch_stay_on_the_device() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = (torch.randint(-3, 4, (n, 128), device="cuda").to(torch.bfloat16) for n in (200, 136))
+    found = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu")(a, b)
+    assert found.is_cuda
+    assert torch.equal(found, torch.mm(a, b.t()))

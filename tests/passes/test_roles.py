@@ -46,6 +46,15 @@ def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
     assert "barrier" not in text
 
 
+@pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("sizes", [(200, 136, 200), (64, 320, 72)])
+def test_factors_lie_in_shared_memory_as_they_lie_in_memory(transposes, sizes):
+    made = planned(kernels.gemm(transposes, "bf16", "bf16"), dict(zip("MNK", sizes, strict=True)))
+    forms = re.search(r"using wgmma\.m64n\d+k16\.bf16(\S*)", made.text("block"))[1]
+    assert forms == {"nn": ".tb", "tn": ".ta.tb", "tt": ".ta"}[transposes]
+    assert "role load waves 1" in made.text("block")
+
+
 def test_an_epilogue_is_computed_by_who_multiplies():
     made = planned(kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 130, "N": 72, "K": 64})
     assert re.search(r"map %result_free = bf16\(relu\(%columns \+ %bias", made.text("block"))
@@ -102,6 +111,28 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_few_long_sums_are_taken_apart_and_added_up():
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 70, "N": 72, "K": 5000}
+    made = planned(kernel, sizes)
+    assert made.plan.split == ("K", 27)
+    assert "%partial_sums = workspace global f32 (27, 70, 72)" in made.text("host")
+    text = made.text("plan")
+    assert planned(kernel, sizes, plan=text).text("plan") == text
+    fewer = planned(
+        kernel,
+        sizes,
+        plan=re.sub(
+            "split K 27", "split K 4", re.sub("K_split 27", "K_split 4", re.sub("K_part 192", "K_part 1280", text))
+        ),
+    )
+    assert fewer.plan.split == ("K", 4)
+
+
+def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
+    made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
+    assert made.plan.split is None
+
+
 def test_roles_that_do_not_fit_are_refused():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan").replace("ring 8", "ring 80")
@@ -117,7 +148,7 @@ def test_tiles_follow_from_the_machine_and_the_sizes():
         (product,) = kernel_for(kernel, sizes, machine=HOPPER).plan.products
         return product.rows, product.columns
 
-    assert tile(square, M=4096, N=4096, K=4096) == (128, 256)
+    assert tile(square, M=4096, N=4096, K=4096) in ((128, 256), (256, 128))
     assert tile(square, M=512, N=512, K=512) == (64, 64)
     image = kernels.conv((3, 3), "bf16", padding=1)
     assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)

@@ -169,3 +169,23 @@ def test_the_microkernel_follows_the_machine_and_the_sizes():
     for (row, kind, sizes), wanted in chosen.items():
         assert str(microkernel(machine(row), (kind, kind, f32), sizes)).startswith(wanted)
     assert microkernel(machine("x86.amx"), (tkl.i64,) * 3, (8, 8, 8)) is None
+
+
+def test_a_sum_is_added_to_what_the_output_holds():
+    """C = A * B + C in one array was defined twice as an argument."""
+    M, N, K, G = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave()
+    def added(a: tkl.Memory[M, K, G, tkl.f32], b: tkl.Memory[K, N, G, tkl.f32], c: tkl.Memory[M, N, G, tkl.f32]):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total + tkw.read(c), c)
+
+    a, b, c = integers(5, 6), integers(6, 7), integers(5, 7)
+    wanted = a @ b + c
+    run = tilewright.compile(added, target="cpu")
+    run(a, b, c)
+    np.testing.assert_array_equal(c, wanted)
+    assert "it reads c, which it writes" in run.explain()

@@ -339,7 +339,7 @@ def test_narrow_factors_are_converted_first_only_for_another_strategy():
     assert isinstance(by_lanes.form, LaneForm)
     assert isinstance(by_columns.form, VectorForm)
     assert list(by_lanes.module.programs) == ["pack", "conv"]
-    assert list(by_columns.module.programs) == ["widen_w", "pack", "widen_x", "conv"]
+    assert list(by_columns.module.programs) == ["widen_w", "pack_w", "widen_x", "conv"]
 
 
 def test_a_plan_by_columns_may_be_given_all_the_same():

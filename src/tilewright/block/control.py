@@ -24,13 +24,14 @@ from tilewright.block.tensor import Tensor, tensor_of
 from tilewright.block.tracing import Frame, number, only_value, trace
 from tilewright.errors import ArgumentError, ParseError, ProgramError, PythonControlFlow
 from tilewright.ir.attrs import Range
+from tilewright.ir.core import Value
 from tilewright.ir.location import author_location
 
 
 class Loop:
     """What `for` walks once, for all rounds: gives the loop variables."""
 
-    def __init__(self, name: str, limits: Sequence[Any], attrs: dict[str, Any]):
+    def __init__(self, name: str, limits: Sequence[Any], attrs: dict[str, Any], operands: tuple[Value, ...] = ()):
         self.here = trace(name)
         loc = author_location(3)
         names = author_names(loc)
@@ -45,7 +46,7 @@ class Loop:
             lo, hi, step = _limits(found, name)
             ranges.append(self.here.range(n, lo, hi, step, before))
         given = {k: v for k, v in attrs.items() if v is not None}
-        self.frame = Frame(name, (), {"ranges": tuple(ranges), **given}, loc)
+        self.frame = Frame(name, operands, {"ranges": tuple(ranges), **given}, loc)
         self.started = False
 
     def __iter__(self) -> Loop:
@@ -73,9 +74,14 @@ def _limits(found: Any, name: str) -> tuple[Expr, Expr, int]:
     return lo, hi, int(found[2]) if len(found) == 3 else 1
 
 
-def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None) -> Loop:
-    """All the work there is, shared among the workers: `for m, n in tb.tasks(M, N)`; one `tasks`."""
-    return Loop("tasks", limits, {"schedule": schedule, "overlap": overlap})
+def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:
+    """All the work there is, shared among the workers: `for m, n in tb.tasks(M, N)`; one `tasks`.
+
+    `table=deal`, an argument of integers (rows, tasks), says which worker does which task, in which order.
+    """
+    given = () if table is None else (tensor_of(table, "tasks"),)
+    how = "table" if given and schedule is None else schedule
+    return Loop("tasks", limits, {"schedule": how, "overlap": overlap}, given)
 
 
 def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None, overlap: str | None = None) -> Loop:

@@ -36,7 +36,7 @@ def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
     """
     verify(program)
     if open_parameters(program):
-        check_open(program)
+        check_open(program, machine)
     checker = _Checker(program, machine)
     checker.run()
     return tuple(dict.fromkeys(checker.conditions))
@@ -127,8 +127,8 @@ class _Checker:
     def _check_alloc(self, op: Op, waves: int) -> None:
         kind = op.attrs["type"]
         if isinstance(kind, TensorType):
-            size, given = kind.cosize() * kind.dtype.numpy.itemsize, op.attrs.get("bytes")
-            if given is not None and size > numbers((given,), "bytes")[0]:
+            size, given = kind.room() * kind.dtype.numpy.itemsize, op.attrs.get("bytes")
+            if given is not None and size.hi > numbers((given,), "bytes")[0]:
                 raise ProgramError(f"alloc of {given} bytes is short: {kind} takes {size}")
             return
         spread = placement(kind, self.machine)

@@ -25,9 +25,17 @@ def shown(e: Expr, facts: Iterable[Expr] = ()) -> bool:
     >>> block, i = index("block", rows // 9), index("i", 9)
     >>> shown(rows - 1 - (9 * block + i)), shown(rows - 2 - (9 * block + i))
     (True, False)
+    >>> from tilewright.algebra.expr_rules import minimum
+    >>> last = index("last", (rows + 8) // 9)
+    >>> shown(minimum(9, rows - 9 * last) - 1)
+    True
     """
-    known = list(facts)
+    known = [other for fact in facts for other in dict.fromkeys((fact, _in_quotients(fact)))]
     if _search(e, known, DEPTH):
+        return True
+    quotients = [node for node in e.walk() if isinstance(node, FloorDiv) and node.lo < 0 and node.right.lo >= 1]
+    known += [node for node in quotients if _search(node.left, known, DEPTH)]
+    if quotients and _search(e, known, DEPTH):
         return True
     # e >= 0 for an integer e where d*e + d - 1 >= 0: of that, what a quotient by d leaves out can be taken away
     divisors = {node.right.value for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)}
@@ -56,6 +64,13 @@ def fails(condition: Expr) -> list[Expr]:
     return holds(negate(condition))
 
 
+def _in_quotients(e: Expr) -> Expr:
+    """The expression with a remainder x%d as x - d*(x//d)."""
+    constant, terms = linear(e)
+    parts = [(t.left - t.right * (t.left // t.right) if isinstance(t, Mod) else t, c) for t, c in terms]
+    return weighted_sum(constant, parts)
+
+
 def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
     if is_nonneg(e):
         return True
@@ -65,6 +80,12 @@ def _search(e: Expr, facts: list[Expr], depth: int) -> bool:
         for weight in _weights(e, fact):
             if _search(weighted_sum(0, [(e, 1), (fact, -weight)]), facts, depth - 1):
                 return True
+    constant, terms = linear(e)
+    for term, factor in terms:
+        if isinstance(term, Min if factor > 0 else Max):  # it holds for the least, if for each of what that is of
+            others = [(t, c) for t, c in terms if t is not term]
+            parts = (weighted_sum(constant, [*others, (part, factor)]) for part in term.args)
+            return all(_search(part, facts, depth - 1) for part in parts)
     return False
 
 
@@ -89,6 +110,19 @@ def implied(e: Expr) -> list[Expr]:
             found += [part - node for part in node.args]
         elif isinstance(node, Max):
             found += [node - part for part in node.args]
+    return [*found, *_nested(e)]
+
+
+def _nested(e: Expr) -> list[Expr]:
+    """What holds of two quotients of one number, where one divisor divides the other: x//32 is x//4//8."""
+    quotients = [node for node in e.walk() if isinstance(node, FloorDiv) and isinstance(node.right, Const)]
+    found: list[Expr] = []
+    for fine in quotients:
+        for coarse in quotients:
+            ratio, rest = divmod(int(coarse.right), int(fine.right)) if int(fine.right) > 0 else (0, 1)
+            if fine.left is coarse.left and ratio > 1 and rest == 0:
+                digit = fine - ratio * coarse
+                found += [digit, ratio - 1 - digit]
     return found
 
 

@@ -1,7 +1,8 @@
 """What must hold of a block program while parameters are open: what is a number, and what lies within its tensor.
 
-Global tensors, limits of loops and coordinates may depend on open parameters; what is held in shared memory or
-registers may not. A coordinate that is not marked with ? must be shown to lie inside for all values.
+Tensors in memory, limits of loops and coordinates may depend on open parameters; what is held in registers may not, nor
+shared memory where the machine has so much of it and no more. A coordinate that is not marked with ? must be shown to
+lie inside for all values.
 """
 
 from __future__ import annotations
@@ -16,42 +17,44 @@ from tilewright.errors import ProgramError
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.block import shape_text
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
+from tilewright.machine import Machine
 
-WHOLE = ("fill", "copy", "map", "view", "bitcast", "debug_log")
+WHOLE = ("fill", "copy", "map", "view", "bitcast", "debug_log", "reduce", "scan", "gather", "scatter", "atomic")
 """The operations that take tensors whose sizes are open."""
 
 
-def check_open(program: Program) -> None:
+def check_open(program: Program, machine: Machine | None = None) -> None:
     """Raises a ProgramError at the first thing that must not depend on an open parameter.
 
     >>> from tilewright.ir.block import parse_block
     >>> check_open(parse_block('''block f(%x: in global f32 (M))
     ...   param M in 1..100
     ... {
-    ...   %row = alloc shared f32 (M)
+    ...   %row = alloc register f32 (M) by (1,8):(0,1)
     ... }'''))
     Traceback (most recent call last):
         ...
-    tilewright.errors.ProgramError: %row: its shape (M) depends on the open parameter M; what lies in shared memory or
-    registers has a size that is a number: bind M when the text is compiled
+    tilewright.errors.ProgramError: %row: its shape (M) depends on the open parameter M; what lies in registers has a
+    size that is a number: bind M when the text is compiled
       line 4:
-        %row = alloc shared f32 (M)
+        %row = alloc register f32 (M) by (1,8):(0,1)
                ^
     """
-    _Check(program).run()
+    _Check(program, machine).run()
 
 
 def check_divisors(program: Program) -> None:
     """Raises a ProgramError where a divisor may be zero for some value of an open parameter."""
-    _Check(program).divisors()
+    _Check(program, None).divisors()
 
 
 class _Check:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, machine: Machine | None):
         self.program = program
+        self.scarce = machine is not None and machine.spaces["shared"].bytes is not None
         self.open = {s.name for s in open_parameters(program)}
         self.lets: dict[Symbol, Expr] = {}
         self.facts: list[Expr] = []
@@ -129,6 +132,8 @@ class _Check:
             self._let(op)
         elif op.name == "alloc":
             self._alloc(op)
+        elif op.name in ("reduce", "scan"):
+            self._along(op)
         elif op.name not in WHOLE:
             self._sizes(op)
         if op.name == "tasks":
@@ -143,31 +148,42 @@ class _Check:
 
     def _alloc(self, op: Op) -> None:
         kind = op.attrs["type"]
-        names = self._named(kind.expressions())
-        if names:
+        names, value = self._named(kind.expressions()), f"%{op.results[0].name}: its shape {shape_text(kind.shape)}"
+        if names and (self.scarce or not isinstance(kind, TensorType)):
+            where = "shared memory" if isinstance(kind, TensorType) else "registers"
             raise ProgramError(
-                f"%{op.results[0].name}: its shape {shape_text(kind.shape)} depends on the open parameter {names}; "
-                f"what lies in shared memory or registers has a size that is a number: bind {names} when the text is "
-                "compiled",
+                f"{value} depends on the open parameter {names}; what lies in {where} has a size that is a number: "
+                f"bind {names} when the text is compiled",
+                op.loc,
+            )
+        for s in self._expanded_symbols(kind.expressions()):
+            if s.name not in self.open:
+                raise ProgramError(f"{value} depends on {s.name}; memory has one size for all rounds", op.loc)
+
+    def _expanded_symbols(self, exprs: Iterable[Expr]) -> set[Symbol]:
+        return {s for e in exprs for s in self._expanded(e).symbols}
+
+    def _along(self, op: Op) -> None:
+        """What is combined along a dimension starts from its first element."""
+        length = self._expanded(op.operands[0].type.shape[op.attrs["along"]])
+        if not shown(length - 1, self.facts):
+            raise ProgramError(
+                f"{op_text(op)}: the extent {length} cannot be shown to be at least 1 for all values of "
+                f"{self._named((length,))}",
                 op.loc,
             )
 
     def _sizes(self, op: Op) -> None:
-        """Only work that is done element by element takes tensors of open sizes."""
-        for value in self._elementwise(op):
+        """Only work that goes over elements takes tensors of open sizes."""
+        for value in (v for v in op.operands if hasattr(v.type, "shape")):
             shape = value.type.shape
             names = self._named(shape)
             if names:
                 raise ProgramError(
                     f"{op.name}: the shape {shape_text(shape)} of %{value.name} depends on the open parameter {names}; "
-                    "only fill, copy and map take such a tensor: view a part of it, of a size that is a number",
+                    "view a part of it, of a size that is a number",
                     op.loc,
                 )
-
-    def _elementwise(self, op: Op) -> Iterable[Value]:
-        """The operands whose sizes an operation works through."""
-        found = [v for v in op.operands if hasattr(v.type, "shape")]
-        return found[:1] if op.name in ("gather", "scatter", "atomic") else found
 
     def _divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
         for e in exprs:

@@ -7,14 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.device import InterpretedProgram, InterpretingDevice, NativeDevice, NativeProgram
+from tilewright.algebra.expr import Symbol
+from tilewright.compiler.device import (
+    Device,
+    GpuDevice,
+    GpuProgram,
+    InterpretedProgram,
+    InterpretingDevice,
+    NativeDevice,
+    NativeProgram,
+)
 from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
 from tilewright.passes.tile.general import Log
+from tilewright.runtime.device_arrays import DeviceArray, array_of
 from tilewright.runtime.host import HostExecutor, Kept
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import is_native
+from tilewright.targets.registry import is_gpu, is_native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
@@ -35,16 +45,21 @@ class Compiled:
         self.target, self.machine, self._again = target, job.machine, again
         self.plan, self.choice, self.why = job.plan, job.choice, job.why
         self.contraction, self.form = job.contraction, job.form
+        opened = job.opened.parameters if job.contraction is None else job.contraction.parameters
+        self.parameters: tuple[Symbol, ...] = opened
+        """The sizes that a call tells."""
         self.module = job.module
         self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs
-        device: NativeDevice | InterpretingDevice = InterpretingDevice()
+        device: Device = InterpretingDevice()
         if is_native(target):
             device = NativeDevice(target, checked=job.lowered is not None)
+        elif is_gpu(target):
+            device = GpuDevice(target)
         self.executor = HostExecutor(job.module, device)
         self.executor.prepare()
         *_, name = job.module.programs
         found, _ = self.executor.prepared(name, {})
-        assert isinstance(found, NativeProgram | InterpretedProgram)
+        assert isinstance(found, NativeProgram | InterpretedProgram | GpuProgram)
         self._main, self.main = found, found.program
 
     # -- what it is ---------------------------------------------------------------------------------------
@@ -107,7 +122,10 @@ class Compiled:
 
     def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
         host = self.module.host
-        return [_shaped(arrays[a.name or ""], form) for a, form in zip(host.args, self.executor.forms, strict=True)]
+        given: list[Any] = [arrays[a.name or ""] for a in host.args]
+        if is_gpu(self.target):
+            given = [array_of(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
+        return [_shaped(array, form) for array, form in zip(given, self.executor.forms, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, constant ones packed before: shortest, median, calls."""
@@ -131,9 +149,10 @@ def _remade(executable: Any, *member: Any) -> Compiled:
     return found
 
 
-def _shaped(array: Array, form: tuple[int, ...] | None) -> Array:
+def _shaped(array: Any, form: tuple[int, ...] | None) -> Any:
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array
-    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+    packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
+    if not packed:  # a reshape would copy it, and what is written there would be lost
         raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     return array.reshape(form)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
 from tilewright.runtime.arrays import empty
+from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import sizes_of
+from tilewright.targets.gpu.kernel import Backend
 from tilewright.targets.registry import gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
@@ -148,20 +151,25 @@ class InterpretedProgram:
 
 
 class GpuDevice:
-    """A GPU: each program says which machine it is written for. Workspaces lie on the host, and are moved."""
+    """A GPU: each program says which machine it is written for."""
 
     room: Limit = ELEMENTS
 
     def __init__(self, target: str):
         self.target = target
+        self._backend: Backend | None = None
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
         """The program's code."""
-        return GpuProgram(self, *ready(program, params))
+        found = GpuProgram(self, *ready(program, params))
+        self._backend = found.kernel.target.backend
+        return found
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory of the host."""
-        return empty(shape, dtype)
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Memory of the GPU that the programs prepared are for."""
+        assert self._backend is not None
+        pointer, owner = self._backend.memory(prod(shape) * dtype.itemsize)
+        return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner)
 
 
 class GpuProgram:
@@ -173,8 +181,9 @@ class GpuProgram:
         self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The code bound to arrays; a call starts it."""
-        return self.kernel.launch(arrays, workers, params)
+        """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""
+        every = workers == self.kernel.target.machine.limits.cores
+        return self.kernel.launch(arrays, None if every else workers, params)
 
 
 Device = NativeDevice | InterpretingDevice | GpuDevice

@@ -41,7 +41,7 @@ from tilewright.lang.symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, 
 from tilewright.limits import written
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.calls import arranged, signature_of
-from tilewright.targets.registry import CPU, check_target, is_native
+from tilewright.targets.registry import CPU, GPU, check_target
 
 _LOG = logging.getLogger("tilewright.compile")
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -91,14 +91,14 @@ def compile(
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
     to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
     `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
-    read everywhere and called where it runs; `"executor"` runs the program in numpy, which is what it means. `plan`
-    says how, as `executable.text("plan")` does: it is done so, or refused with the reason. Without one, constraints fix
-    parts of the plan, and the planner chooses the rest.
-    `dynamic` names sizes (batch, image) that stay run-time arguments: one machine code for all their values, planned
-    for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their dimensions say
-    (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8 and the other
-    way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and set_symbol may make
-    a symbol negative.
+    read everywhere and called where it runs; `"gpu"` and `"gpu:hopper"` likewise for GPUs; `"executor"` runs it in
+    numpy, which is what it means. `plan` says how, as `executable.text("plan")` does: it is done so, or refused with
+    the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    `dynamic` names sizes (rows, batch, image) that stay run-time arguments: one machine code for all their values,
+    planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their
+    dimensions say (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8
+    and the other way round, a MemoryLayout of numbers may be met by an array of another number of dimensions, and
+    set_symbol may make a symbol negative.
 
     Where a product (`mma`) runs as plain loops although the machine has a multiplication atom for its types, a
     `FastPathLost` warning says why, once, at the product's line; `require_atoms` makes that an error.
@@ -127,10 +127,10 @@ def compile(
     if workers is not None or seed is not None:
         said = f"workers={written(workers)}, seed={written(seed)}"
         raise ArgumentError(f"{said}: these are for block kernels; leave them out")
-    check_target(target, (EXECUTOR,))
-    if plan is not None and not is_native(target):
+    check_target(target, (GPU, EXECUTOR))
+    if plan is not None and target == EXECUTOR:
         raise ArgumentError(f"plan=: target={target!r} has no plans; leave it out")
-    if require_atoms and not is_native(target):
+    if require_atoms and target == EXECUTOR:
         raise ArgumentError(f"require_atoms=: target={target!r} has no atoms; leave it out")
     try:
         program = _program_of(kernel)
@@ -158,7 +158,7 @@ def compile(
 
 def _dynamic(program: Program, known: Mapping[Symbol, Expr], dynamic: Collection[Any], target: str) -> list[Symbol]:
     """The symbols whose values are left to every call."""
-    if dynamic and not is_native(target):
+    if dynamic and target == EXECUTOR:
         raise ArgumentError(f"dynamic=: with target={target!r} every size is; leave it out")
     there = {s.name: s for a in program.args if isinstance(a.type, MemoryType) for d in a.type.dims for s in d.symbols}
     found = []
@@ -180,7 +180,7 @@ def _executable(
     require_atoms: bool,
     lenient: bool,
 ) -> Executable:
-    if not is_native(target):
+    if target == EXECUTOR:
         return Executable(program, known, lenient)
     from tilewright.compiler.native import NativeExecutable  # what it needs of the CPU is loaded only here
 

@@ -18,20 +18,27 @@ from tilewright.errors import ArgumentError
 from tilewright.interpret.grid import is_grid
 from tilewright.interpret.loops import accumulates_only, logs_iterations, tiling_of
 from tilewright.ir.attrs import attr_symbols
+from tilewright.ir.binding import allowed
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_symbols
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
+from tilewright.passes.places import Size
+from tilewright.passes.tile.opened import opened as opened_sizes
+from tilewright.passes.tile.values import number_or
 from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import CPU, is_native, native
+from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
 
 Array = np.ndarray[Any, np.dtype[Any]]
+TYPICAL = 16
+"""The least that a dynamic size is planned for: the first call may be unlike those that follow."""
 LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 
@@ -73,12 +80,14 @@ class NativeExecutable(Executable):
     @property
     def machine(self) -> Machine:
         """The machine that it is planned for."""
+        if self._machine is None and is_gpu(self.target):
+            return gpu_machine(self.target)
         return self._machine or native(self.target if is_native(self.target) else CPU).machine
 
     def _job(
         self,
         symbols: Mapping[Symbol, int],
-        shapes: Mapping[Value, tuple[int, ...]],
+        shapes: Mapping[Value, tuple[Size, ...]],
         *,
         logs: bool,
     ) -> Job:
@@ -110,8 +119,9 @@ class NativeExecutable(Executable):
         """The machine code for these sizes; made once."""
         if self.dynamic and not logs:
             longer = self._job(symbols, shapes, logs=False).longer() if self.lenient else None
-            if longer is None:
-                return self._open(symbols)
+            found = self._open(symbols) if longer is None else None
+            if found is not None and self._takes(found, symbols):
+                return found
         sizes = tuple(sorted((s.name, n) for s, n in symbols.items()))
         key = (sizes, tuple(shapes[a] for a in self.program.args), logs)
         found = self._kernels.get(key)
@@ -147,21 +157,45 @@ class NativeExecutable(Executable):
             bound = {**{s: as_expr(n) for s, n in fixed.items()}, **{s: e for s, e in left.items() if s not in fixed}}
             images = Substitution(fixed)
             known = {s: images(e) for s, e in bound.items()}
-            typical = {s: symbols[s] for s in self.dynamic}
-            contraction = opened(self.program, known, self.dynamic, typical)
-            if isinstance(contraction, str):
-                names = ", ".join(s.name for s in self.dynamic)
-                raise ArgumentError(f"{self.name}: dynamic {names}: only contractions have open sizes: {contraction}")
-            renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))
-            measures = Substitution(known)
-            shapes = {a: tuple(renamed(measures(d)) for d in _measured(a)) for a in self.program.args}
-            arguments = self._arguments(shapes)
-            job = Job(self.machine, given=self.plan, contraction=contraction, arguments=arguments)
-            job.constant = self._constant
-            again = self._again(symbols, None, False)
-            found = self._kernels[key] = Compiled(run(job, Dump.of(self.name).write), self.target, again)
+            job = self._open_contraction(symbols, known) or self._open_job(symbols)
+            run(job, Dump.of(self.name).write)
+            if job.lowered is not None:
+                self._report_loss(job.lowered.lost)
+            found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, None, False))
         self._last = found
         return found
+
+    def _open_contraction(self, symbols: Mapping[Symbol, int], known: Mapping[Symbol, Expr]) -> Job | None:
+        """The job of a contraction with open rows; None where it is none."""
+        if self.path == "general" or self._grid:
+            return None
+        contraction = opened(self.program, known, self.dynamic, {s: symbols[s] for s in self.dynamic})
+        if isinstance(contraction, str):
+            return None
+        renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))
+        measures = Substitution(known)
+        shapes = {a: tuple(renamed(measures(d)) for d in _measured(a)) for a in self.program.args}
+        arguments = self._arguments(shapes)
+        return Job(self.machine, given=self.plan, contraction=contraction, arguments=arguments, constant=self._constant)
+
+    def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
+        """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
+        extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
+        larger = {**symbols, **{s: max(symbols[s], TYPICAL) for s in self.dynamic}}
+        numbers = Substitution(larger)
+        typical = {s: int(numbers(self.known.get(s, s))) for s in symbols}
+        images = Substitution(extents)
+        shapes = {a: tuple(number_or(images(d)) for d in _measured(a)) for a in self.program.args}
+        job = self._job(typical, shapes, logs=False)
+        job.extents, job.opened, job.general_only = extents, names, True
+        given = {a: tuple(names.written_out(as_expr(e)) for e in shape) for a, shape in shapes.items()}
+        job.arguments = self._arguments(given)
+        return job
+
+    def _takes(self, found: Compiled, symbols: Mapping[Symbol, int]) -> bool:
+        """Whether a kernel runs for these values of the dynamic sizes: none is empty, or larger than any it is for."""
+        opened = zip(self._opened(), found.parameters, strict=True)
+        return all(symbols[s] in allowed(parameter) for s, parameter in opened)
 
     @property
     def object_code(self) -> bytes:
@@ -225,7 +259,8 @@ class NativeExecutable(Executable):
 
         Checks and look-ups are done once, here.
         """
-        bound = Arguments(self.program, self.outputs, self.known, self._arranged(args, named), self.lenient)
+        arranged = self._arranged(args, named)
+        bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, is_gpu(self.target))
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
@@ -234,10 +269,15 @@ class NativeExecutable(Executable):
 
     def _bound(self, bound: Arguments, found: Compiled, logged: list[Array]) -> Callable[[], None]:
         """A kernel bound to the arguments of a call."""
-        given = [np.asarray(bound.values[a]).astype(a.type.dtype.numpy, copy=False) for a in self.program.args]
+        given: list[Any] = [
+            value
+            if isinstance(value := bound.values[a], DeviceArray)
+            else np.asarray(value).astype(a.type.dtype.numpy, copy=False)
+            for a in self.program.args
+        ]
         params = None
-        if found.contraction is not None and found.contraction.parameters:
-            names = [s.name for s in found.contraction.parameters]
+        if found.parameters:
+            names = [s.name for s in found.parameters]
             params = {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
         return found.executor.bind([*given, *logged], params)
 
@@ -264,7 +304,7 @@ class NativeExecutable(Executable):
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient)
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, is_gpu(self.target))
         if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
             logs = {}
         if not bound.is_empty:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, UninitialisedFault
-from tilewright.interpret import loop_waves
+from tilewright.interpret import lane_order, loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
 from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
@@ -125,6 +125,8 @@ def load(agent: Agent, op: Op) -> Steps:
     yield None
     target, memory = (agent.handles[v] for v in op.operands)
     places, active = _places(agent, op, memory)
+    if isinstance(op.operands[0].type, FragmentType):
+        lane_order.loaded(agent, memory.buffer, places, active, op)
     values = np.full(places.shape, op.attrs.get("otherwise", 0), target.data.dtype)
     values[active] = memory.buffer.read(places[active], agent.clock, op)
     target.write(values, op)
@@ -135,6 +137,8 @@ def store(agent: Agent, op: Op) -> Steps:
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
     places, active = _places(agent, op, memory)
+    if isinstance(op.operands[0].type, FragmentType):
+        lane_order.stored(agent, memory.buffer, places, active, op)
     memory.buffer.write(places[active], source.read(op)[active], agent.clock, op, memory.staged)
     loop_waves.stored(agent, memory.buffer, places[active])
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault, RaceFault
+from tilewright.interpret import lane_order
 from tilewright.interpret.block import control
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
@@ -83,6 +84,7 @@ def _barrier(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
 def arrive(agent: Agent, op: Op) -> Steps:
     """One arrival."""
     yield None
+    lane_order.require_met(agent, op)
     _barrier(agent, op).arrive(agent.clock.now(), op)
 
 
@@ -117,6 +119,7 @@ def await_(agent: Agent, op: Op) -> Steps:
 
 def barrier(agent: Agent, op: Op) -> Steps:
     """Waves that name the same number meet; without a number, those of the role."""
+    lane_order.meet(agent)
     if "id" not in op.attrs:
         yield from control.barrier(agent, op)
         return
@@ -359,4 +362,5 @@ HANDLERS: dict[str, Any] = {
     "seal": seal,
     "drain": drain,
     "settle": settle,
+    "together": lane_order.together,
 }

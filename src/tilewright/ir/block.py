@@ -21,7 +21,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `convert_layout %a -> %b` | from one distribution over registers to another: the only way between two |
 | `gather`, `scatter`, `atomic` | elements at places that are data |
 | `for`, `while`, `if` | loops and branches that all threads take alike; `overlap defer` with `finally` |
-| `tasks` | the worker's share of all tasks |
+| `tasks` | the worker's share of all tasks; `schedule` says which: `table of %deal` reads it from an argument |
 | `role NAME waves N` | who does what |
 | `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
 | `barrier` | all waves of the role meet |
@@ -36,7 +36,7 @@ from typing import Any
 from tilewright.algebra.expr import ZERO, Const, Expr
 from tilewright.errors import DimensionMismatch, DtypeMismatch, ProgramError
 from tilewright.ir.core import Level, Op, OpSpec, Program
-from tilewright.ir.dtypes import DType
+from tilewright.ir.dtypes import DType, i32
 from tilewright.ir.formula import Formula
 from tilewright.ir.parser import parse_program
 from tilewright.ir.tensors import ChannelType, RegisterType, TensorType, read_type
@@ -45,7 +45,7 @@ from tilewright.limits import SHARED, WAVES, Limit, shown
 Tensor = TensorType | RegisterType
 
 COMBINE = ("sum", "max", "min", "prod")
-SCHEDULES = ("strided", "contiguous", "dynamic")
+SCHEDULES = ("strided", "contiguous", "dynamic", "table")
 OVERLAPS = ("none", "defer", "pingpong")
 ATOMICS = ("add", "min", "max")
 
@@ -310,7 +310,25 @@ def _loop(op: Op) -> tuple[Any, ...]:
         raise ProgramError("overlap defer needs a `finally` block, the part that is deferred")
     if op.attrs.get("schedule", "strided") not in SCHEDULES:
         raise ProgramError(f"schedule {op.attrs['schedule']}: there are {', '.join(SCHEDULES)}")
+    if op.name == "tasks":
+        _table(op)
     return ()
+
+
+def _table(op: Op) -> None:
+    """A table that deals tasks out is an argument: a row for a worker, numbers of tasks in it."""
+    if op.attrs.get("schedule") != "table":
+        if op.operands:
+            raise ProgramError("tasks: only `schedule table` takes a tensor: schedule table of %deal")
+        return
+    if len(op.operands) != 1:
+        raise ProgramError(f"schedule table is of one tensor, not {len(op.operands)}: schedule table of %deal")
+    found = op.operands[0].type
+    fits = isinstance(found, TensorType) and found.space == "global" and found.role == "in" and len(found.shape) == 2
+    if not fits or found.dtype is not i32:
+        raise ProgramError(
+            f"schedule table: %{op.operands[0].name} is {found}, not an argument `in global i32` (rows, tasks)"
+        )
 
 
 def _while(op: Op) -> tuple[Any, ...]:
@@ -431,7 +449,7 @@ _SPECS = (
         blocks=2,
         chained=True,
         result_types=_loop,
-        notation="tasks {ranges}[ schedule {schedule}][ overlap {overlap}] {}[ finally {}]",
+        notation="tasks {ranges}[ schedule {schedule}][ of $*][ overlap {overlap}] {}[ finally {}]",
     ),
     OpSpec("while", blocks=1, result_types=_while, notation="while $0 {}"),
     OpSpec("if", {"when": "expr"}, blocks=2, result_types=_nothing, notation="if {when} {}[ else {}]"),

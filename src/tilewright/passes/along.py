@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -57,7 +58,7 @@ class _Walk:
         self.targets = [in_memory(low, g) for g in self.goals]
         self.sources = [self._kept(v) for v in op.operands[:half]]
         self.along = op.attrs["along"]
-        shape = self.sources[0].extents
+        shape = self.sources[0].shape
         self.length = shape[self.along]
         self.outer = shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
@@ -89,16 +90,30 @@ class _Walk:
             self.lines([_Line(known, None, 1)])
             return
         if dim == len(self.outer) - 1 and self._vectorises():
-            size, lines = self.outer[dim], []
-            for start in range(0, size, self.lanes):
-                count = min(self.lanes, size - start)
-                lane = self.low.axis("l", count)
-                lines.append(_Line((*known, start + lane), lane, count))
-            for first in range(0, len(lines), self.chains):
-                self.lines(lines[first : first + self.chains])
+            size = self.outer[dim]
+            if isinstance(size, Expr):
+                self._open_line(known, size)
+                return
+            for start, count in self.low.vectors(size, self.lanes * self.chains):
+                lines = []
+                for first in range(0, count, self.lanes):
+                    lane = self.low.axis("l", min(self.lanes, count - first))
+                    lines.append(_Line((*known, start + first + lane), lane, min(self.lanes, count - first)))
+                self.lines(lines)
             return
         with self.low.loop("i", 0, self.outer[dim]) as i:
             self._nest(dim + 1, (*known, i))
+
+    def _open_line(self, known: tuple[Expr, ...], size: Expr) -> None:
+        """Vectors along a dimension whose size only a call tells: whole ones in a loop, then one of what is left."""
+        lanes, left = self.lanes, size % self.lanes
+        with self.low.loop("v", 0, size // lanes) as i:
+            lane = self.low.axis("l", lanes)
+            self.lines([_Line((*known, lanes * i + lane), lane, lanes)])
+        if left is not as_expr(0):
+            lane = self.low.axis("l", lanes)
+            with self.low.when(left >= 1):
+                self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
         probe = tuple(self.low.axis("p", n) for n in self.outer)
@@ -112,7 +127,8 @@ class _Walk:
             where = target.at(at)
             if linear_step(where.offset, probe[-1]) != 1 or where.conditions:
                 return False
-        return self.outer[-1] > 1
+        last = self.outer[-1]
+        return isinstance(last, Expr) or last > 1
 
     def full(self, outer: tuple[Expr, ...], along: Expr) -> tuple[Expr, ...]:
         """Coordinates with the one along the dimension put in."""
@@ -122,13 +138,12 @@ class _Walk:
         """A register for each tensor."""
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
-    def items(self, outer: tuple[Expr, ...], along: Expr, lane: Symbol | None, lanes: int) -> list[Value]:
-        """The elements at one place, in the type in which they are combined."""
-        raw = self.registers([s.dtype for s in self.sources], lanes, lane)
-        over = () if lane is None else (lane,)
+    def items(self, x: _Line, along: Expr) -> list[Value]:
+        """The elements of a line at one place, in the type in which they are combined."""
+        raw = self.registers([s.dtype for s in self.sources], x.lanes, x.lane)
         found = []
         for source, value, kind in zip(self.sources, raw, self.carried, strict=True):
-            load(self.low, value, over, source.at(self.full(outer, along)), 0)
+            load(self.low, value, x.over, x.part(source.at(self.full(x.outer, along))), 0)
             found.append(self.cast(value, kind))
         return found
 
@@ -140,12 +155,12 @@ class _Walk:
         self.low.emit("compute", (made, value), formula=Formula.cast(kind, Formula.operand(1)))
         return made
 
-    def put(self, target: Memory | MemoryView, value: Value, at: tuple[Expr, ...], lane: Symbol | None) -> None:
-        """A total into its place."""
-        where: Where = target.at(at)
+    def put(self, target: Memory | MemoryView, value: Value, at: tuple[Expr, ...], x: _Line) -> None:
+        """A total of a line into its place."""
+        where = x.part(target.at(at))
         rounded = self.cast(value, target.dtype)
-        over = () if lane is None else (lane,)
-        self.low.emit("store", (rounded, where.buffer), over=over, at=(where.offset,))
+        when = all_of(*x.there) if x.there else None
+        self.low.emit("store", (rounded, where.buffer), over=x.over, at=(where.offset,), when=when)
 
     @property
     def lanes(self) -> int:
@@ -159,11 +174,21 @@ class _Walk:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line along the dimension, or a vector of them: its other coordinates, and the lanes."""
+    """A line along the dimension, or a vector of them: its other coordinates, the lanes, and which of them count."""
 
     outer: tuple[Expr, ...]
     lane: Symbol | None
     lanes: int
+    there: tuple[Expr, ...] = ()
+
+    @property
+    def over(self) -> tuple[Symbol, ...]:
+        """The lanes, where it is a vector."""
+        return () if self.lane is None else (self.lane,)
+
+    def part(self, where: Where) -> Where:
+        """A place, for those lanes that count."""
+        return replace(where, conditions=(*where.conditions, *self.there))
 
 
 class _Reduce(_Walk):
@@ -175,18 +200,21 @@ class _Reduce(_Walk):
             return
         totals = [self.registers(self.carried, x.lanes, x.lane) for x in lines]
         for x, mine in zip(lines, totals, strict=True):
-            for total, item in zip(mine, self.items(x.outer, as_expr(0), x.lane, x.lanes), strict=True):
+            for total, item in zip(mine, self.items(x, as_expr(0)), strict=True):
                 self.low.emit("compute", (total, item), formula=Formula.operand(1))
-        if self.length > 1:
+        if self.length != 1:
             with self.low.loop("r", 1, self.length) as r:
                 for x, mine in zip(lines, totals, strict=True):
-                    _combined(self.low, self.op, mine, self.items(x.outer, r, x.lane, x.lanes))
+                    _combined(self.low, self.op, mine, self.items(x, r))
         for x, mine in zip(lines, totals, strict=True):
             self._finish(x, mine)
 
     def _side_by_side(self) -> bool:
         """Whether a line is some whole vectors in memory, which one of the known functions combines."""
-        if not isinstance(self.op.attrs["with"], str) or self.length < 2 * self.lanes or self.length % self.lanes:
+        length = self.length
+        if not isinstance(self.op.attrs["with"], str) or isinstance(length, Expr):
+            return False
+        if length < 2 * self.lanes or length % self.lanes:
             return False
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -195,12 +223,13 @@ class _Reduce(_Walk):
 
     def _folded(self, x: _Line) -> Value:
         """The total of a line: vectors along it, some at a time, then halves of a vector until one is left."""
+        assert isinstance(self.length, int)
         count, lanes = self.length // self.lanes, self.lanes
         chains = max(n for n in range(1, self.chains + 1) if count % n == 0)
 
         def part(first: Expr | int) -> Value:
             lane = self.low.axis("l", lanes)
-            return self.items(x.outer, lanes * first + lane, lane, lanes)[0]
+            return self.items(_Line(x.outer, lane, lanes), lanes * first + lane)[0]
 
         totals = []
         for n in range(chains):
@@ -227,43 +256,40 @@ class _Reduce(_Walk):
 
     def _finish(self, x: _Line, totals: list[Value]) -> None:
         """Totals into their places, with what is there where they accumulate."""
-        outer, lane, lanes = x.outer, x.lane, x.lanes
-        if lane is None and totals[0].type.shape:  # a vector of one
-            lane = self.low.axis("l", 1)
+        if x.lane is None and totals[0].type.shape:  # a vector of one
+            x = replace(x, lane=self.low.axis("l", 1))
         if self.op.attrs.get("accumulate"):
-            before = self.registers([t.dtype for t in self.targets], lanes, lane)
-            over = () if lane is None else (lane,)
+            before = self.registers([t.dtype for t in self.targets], x.lanes, x.lane)
             for target, value in zip(self.targets, before, strict=True):
-                load(self.low, value, over, target.at(outer), 0)
+                load(self.low, value, x.over, x.part(target.at(x.outer)), 0)
             carried = [self.cast(v, k) for v, k in zip(before, self.carried, strict=True)]
             _combined(self.low, self.op, carried, totals)
             totals = carried
         for target, total in zip(self.targets, totals, strict=True):
-            self.put(target, total, outer, lane)
+            self.put(target, total, x.outer, x)
 
 
 class _Scan(_Walk):
     def lines(self, lines: list[_Line]) -> None:
         (x,) = lines
-        outer, lane, lanes = x.outer, x.lane, x.lanes
-        totals = self.registers(self.carried, lanes, lane)
+        totals = self.registers(self.carried, x.lanes, x.lane)
         exclusive = bool(self.op.attrs.get("exclusive"))
         if exclusive:
             self.low.emit("fill", (totals[0],), value=identity(self.op.attrs["with"], self.carried[0]))
             with self.low.loop("r", 0, self.length) as r:
-                items = self.items(outer, r, lane, lanes)
-                self.put(self.targets[0], totals[0], self.full(outer, r), lane)
+                items = self.items(x, r)
+                self.put(self.targets[0], totals[0], self.full(x.outer, r), x)
                 _combined(self.low, self.op, totals, items)
             return
-        first = self.items(outer, as_expr(0), lane, lanes)
+        first = self.items(x, as_expr(0))
         for total, item, target in zip(totals, first, self.targets, strict=True):
             self.low.emit("compute", (total, item), formula=Formula.operand(1))
-            self.put(target, total, self.full(outer, as_expr(0)), lane)
-        if self.length > 1:
+            self.put(target, total, self.full(x.outer, as_expr(0)), x)
+        if self.length != 1:
             with self.low.loop("r", 1, self.length) as r:
-                _combined(self.low, self.op, totals, self.items(outer, r, lane, lanes))
+                _combined(self.low, self.op, totals, self.items(x, r))
                 for total, target in zip(totals, self.targets, strict=True):
-                    self.put(target, total, self.full(outer, r), lane)
+                    self.put(target, total, self.full(x.outer, r), x)
 
 
 def identity(how: str, kind: DType) -> Any:

@@ -53,6 +53,7 @@ class _Clone:
                     return []
                 fill = self.low.emitted("fill", (self.value(op.operands[0]),), value=number)
                 return [fill]
+        self.low.another()
         new = Op(op.spec, tuple(self.value(v) for v in op.operands), attrs)
         new.results = tuple(Value(r.type, r.name and self.low.fresh(r.name)) for r in op.results)
         self.values |= zip(op.results, new.results, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
@@ -15,6 +16,7 @@ from tilewright.ir.dtypes import i64
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import numbers
 from tilewright.passes.clone import cloned
+from tilewright.passes.dealing import dealt
 from tilewright.passes.defer import can_defer, deferred
 from tilewright.passes.elementwise import in_memory, load
 from tilewright.passes.places import Memory
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.passes.lower import Lowering
 
 MOST = 4096
-"""Rounds that `unroll` may write out."""
+"""Rounds that `unroll` and `peel` may write out."""
 
 
 def for_(low: Lowering, op: Op) -> None:
@@ -37,8 +39,26 @@ def for_(low: Lowering, op: Op) -> None:
     if op.attrs.get("unroll") and all(isinstance(low.expr(e), Const) for r in ranges for e in (r.lo, r.hi)):
         _unrolled(low, op, ranges)
         return
-    peel = tuple(int(low.expr(e)) for e in op.attrs.get("peel", ()))
-    _nested(low, op, list(ranges), peel)
+    _nested(low, op, list(ranges), _ends(low, op))
+
+
+def _ends(low: Lowering, op: Op) -> tuple[int, ...]:
+    """How many first and last rounds `peel` says; none where it is not there."""
+    if "peel" not in op.attrs:
+        return ()
+    found = [int(low.expr(e)) for e in op.attrs["peel"]]
+    if not 1 <= len(found) <= 2 or any(not 0 <= n <= MOST for n in found):
+        raise ProgramError(f"peel {found}: one or two numbers of rounds from 0 to {MOST}, of the first and of the last")
+    return found[0], found[1] if len(found) > 1 else 0
+
+
+def _length(values: range) -> int:
+    """How many there are; `len` takes no more than a word holds.
+
+    >>> _length(range(0, 10**30, 3)) == 10**30 // 3 + 1, _length(range(5, 2))
+    (True, 0)
+    """
+    return max(0, -(-(values.stop - values.start) // values.step))
 
 
 def body(low: Lowering, op: Op) -> None:
@@ -50,12 +70,11 @@ def body(low: Lowering, op: Op) -> None:
 
 
 def _unrolled(low: Lowering, op: Op, ranges: tuple[Range, ...]) -> None:
-    limits = []
-    for r in ranges:
-        limits.append(range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step))
+    limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
+    count = prod(map(_length, limits))
+    if count > MOST:
+        raise ProgramError(f"unroll: {count} rounds are more than {MOST}")
     rounds = list(product(*limits))
-    if len(rounds) > MOST:
-        raise ProgramError(f"unroll: {len(rounds)} rounds are more than {MOST}")
     if len(rounds) == 1:
         with low.means({r.symbol: as_expr(v) for r, v in zip(ranges, rounds[0], strict=True)}):
             body(low, op)
@@ -78,11 +97,11 @@ def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -
     r, rest = ranges[0], ranges[1:]
     lo, hi = low.expr(r.lo), low.expr(r.hi)
     if peel and not rest and isinstance(lo, Const) and isinstance(hi, Const):
-        values = list(range(lo.value, hi.value, r.step))
-        first, last = peel[0], peel[1] if len(peel) > 1 else 0
-        head = values[: min(first, len(values))]
-        tail = values[max(len(values) - last, len(head)) :]
-        middle = values[len(head) : len(values) - len(tail)]
+        values = range(lo.value, hi.value, r.step)
+        count = _length(values)
+        first = min(peel[0], count)
+        last = max(count - peel[1], first)
+        head, middle, tail = values[:first], values[first:last], values[last:]
         for v in head:
             _round(low, op, r.symbol, as_expr(v), rest)
         if middle:
@@ -101,7 +120,7 @@ def _peeled(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int
 
     The last ones are a loop of their own, so that their code is written once.
     """
-    first, last = peel[0], peel[1] if len(peel) > 1 else 0
+    first, last = peel
     if has_division(hi):  # a name, of which proofs know how far it is from what was divided
         hi = symbol(low.fresh("end"), definition=hi)
         low.emit("let", symbol=hi)
@@ -137,6 +156,9 @@ def tasks(low: Lowering, op: Op) -> None:
     """
     if op.attrs.get("overlap") == "pingpong":
         raise ProgramError("overlap pingpong needs two halves of waves that run at once; this machine has one worker")
+    if op.attrs.get("schedule") == "table":
+        dealt(low, op, lambda: body(low, op))
+        return
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )

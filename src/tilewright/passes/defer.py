@@ -10,6 +10,7 @@ such a register is held back until the end has read it.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Min, Symbol, symbol
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.75
 """The part of the body over which the end is spread."""
+ELEMENTS = 1 << 16
+"""Elements of the largest tensor in an end that is written out, without loops, between other operations."""
 
 
 def deferred(low: Lowering, op: Op) -> None:
@@ -101,7 +104,12 @@ def _has_rounds(lo: Expr, hi: Expr) -> bool:
 
 
 def can_defer(low: Lowering, op: Op) -> bool:
-    """Whether the registers that the end looks at are registers: of those in memory it would need a copy."""
+    """Whether the end is small enough to be written out, and the registers that it looks at are registers.
+
+    Of those in memory it would need a copy.
+    """
+    if any(_elements(low, value) > ELEMENTS for inner in walk_block(op.blocks[1]) for value in inner.operands):
+        return False
     own = {r for inner in walk_block(op.blocks[1]) for r in inner.results}
     for inner in walk_block(op.blocks[1]):
         for value in inner.operands:
@@ -112,6 +120,11 @@ def can_defer(low: Lowering, op: Op) -> bool:
             if made is None or not isinstance(made, Tiles | Vectors):
                 return False
     return True
+
+
+def _elements(low: Lowering, value: Value) -> float:
+    """The elements of a tensor, of open sizes the most."""
+    return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
 
 def _captured(low: Lowering, op: Op) -> list[Value]:

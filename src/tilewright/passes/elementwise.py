@@ -106,12 +106,18 @@ def map_(low: Lowering, op: Op) -> None:
         op.attrs["formula"].mapped(low.expr),
         {i: _side(h) for i, h in enumerate(handles) if i},
         {i: h.dtype for i, h in enumerate(handles)},
-        over=op.attrs.get("over", ()),
+        over=tuple(_renamed(low, s) for s in op.attrs.get("over", ())),
         stream=bool(op.attrs.get("stream") is not None and int(low.expr(op.attrs["stream"]))),
     )
     run(low, job)
     if isinstance(target, Tiles):
         _copy_tiles(low, handles[0], target, None, False)
+
+
+def _renamed(low: Lowering, axis: Symbol) -> Symbol:
+    """An axis as formulas have it, whose extent may depend on loops around."""
+    found = low.expr(axis)
+    return found if isinstance(found, Symbol) else axis
 
 
 def broadcast(low: Lowering, op: Op) -> None:
@@ -442,17 +448,11 @@ class _Loops:
                 with self.low.when(left >= 1):
                     step(size - left, self.lanes, left)
             return
-        full, tail = divmod(size, self.lanes)
-        if self.low.straight or full <= 4:
-            for block in range(full):
-                step(as_expr(block * self.lanes), self.lanes)
-        elif full:
-            with self.low.loop("v", 0, full) as i:
-                step(self.lanes * i, self.lanes)
-        start = full * self.lanes
-        for count in _whole_powers(tail) if job.identity and job.dtype is bf16 else [tail] * bool(tail):
-            step(as_expr(start), count)
-            start += count
+        for start, count in self.low.vectors(size, self.lanes, few=4):
+            whole = count == self.lanes or not (job.identity and job.dtype is bf16)
+            for part in [count] if whole else _whole_powers(count):
+                step(start, part)
+                start = start + part
 
     def _step(
         self,

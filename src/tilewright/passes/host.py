@@ -22,6 +22,7 @@ from math import prod
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.block import BLOCK, parse_block
 from tilewright.ir.builder import Builder
@@ -33,6 +34,7 @@ from tilewright.ir.module import Module, named_apart
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.passes.job import Job
+from tilewright.passes.tile.general import Lowered
 from tilewright.plan.contraction import Contraction, Operand
 
 
@@ -54,13 +56,16 @@ class _Host:
         self.b, self.main, self.programs = Builder(HOST), main, list[Program]()
         self.name = f"{main.name}_host"
         self.cores = job.machine.limits.cores or 1
+        self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
+        if job.opened:
+            self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
             name = arg.name or ""
             self.args[name] = self.b.argument(name, replace(arg.type, role=roles.get(name, "in")))
 
     def workspace(self, dtype: DType, shape: Sequence[Any], name: str) -> Value:
-        kind = TensorType("global", dtype, tuple(map(as_expr, shape)))
+        kind = TensorType("global", dtype, tuple(self.written_out(as_expr(e)) for e in shape))
         return self.b.emit("workspace", attrs={"type": kind}, names=(name,)).result
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
@@ -70,13 +75,31 @@ class _Host:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
-    def launch(self, program: Program, operands: Sequence[Value], workers: int | None = None, **settings: Expr) -> None:
+    def as_taken(self, name: str, kind: TensorType) -> Value:
+        """An argument as a program takes it: in another shape, or converted to another type first."""
+        given = self.args[name]
+        if given.type.dtype is kind.dtype:
+            return self.shaped(given, kind.shape)
+        count: Expr = as_expr(1)
+        for extent in kind.shape:
+            count = count * extent
+        wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
+        flat = [self.shaped(value, (count,)) for value in (given, wide)]
+        self.launch(_widening(name, given.type.dtype, kind.dtype, count), flat, COUNT=count)
+        return wide
+
+    def launch(
+        self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
+    ) -> None:
         """Launches a program; under another name, where that is taken."""
         if program is not self.main:
             program = named_apart(program, (self.name, self.main.name, *(p.name for p in self.programs)))
         self.programs.append(program)
         told = {s.name: settings.get(s.name, s) for s in open_parameters(program)}
-        attrs: dict[str, Any] = {"program": program.name, "workers": as_expr(workers or self.cores)}
+        attrs: dict[str, Any] = {
+            "program": program.name,
+            "workers": as_expr(self.cores if workers is None else workers),
+        }
         if told:
             attrs["settings"] = tuple(told.items())
         self.b.emit("launch", operands, attrs)
@@ -101,12 +124,20 @@ def _of_one(job: Job) -> Module:
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
     host = _Host(job, block, roles)
-    operands = [host.args[a.name or ""] for a in lowered.arguments]
+    for each in lowered.before:
+        _before(host, each)
+    packed = []
     for pack in lowered.packs:
-        source, kind = host.args[pack.source.name or ""], pack.packed.type
+        kind = pack.packed.type
         with host.once(pack.source.name in job.constant):
-            operands.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
-            host.launch(pack.program, (source, operands[-1]), min(_tasks(pack.program), host.cores))
+            source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
+            packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
+            host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
+    operands = []
+    for arg, own in zip(lowered.arguments, block.args, strict=False):
+        with host.once(arg.name in job.constant and arg.name in job.widened):
+            operands.append(host.as_taken(arg.name or "", own.type))
+    operands += packed
     rest = block.args[len(operands) :]
     for log, own in zip(lowered.logs, rest, strict=False):
         value = host.b.argument(own.name or "", replace(own.type, role="inout"))
@@ -117,16 +148,27 @@ def _of_one(job: Job) -> Module:
         faults = host.workspace(i32, (len(lowered.faults),), rest[-1].name or "faults")
         host.b.emit("fill", (faults,), {"value": 0})
         operands.append(faults)
-    host.launch(block, operands, min(_tasks(block), host.cores))
+    host.launch(block, operands, _workers(host, block))
     for place, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
     return host.module()
 
 
-def _tasks(program: Program) -> int:
+def _before(host: _Host, lowered: Lowered) -> None:
+    """Launches what runs before the main program; what it writes is memory of the host program's own."""
+    operands = []
+    for arg, own in zip(lowered.arguments, lowered.program.args, strict=True):
+        if arg.name not in host.args:
+            host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
+        operands.append(host.as_taken(arg.name or "", own.type))
+    host.launch(lowered.program, operands, _workers(host, lowered.program))
+
+
+def _workers(host: _Host, program: Program) -> Expr:
+    """One for each task, and no more than there are cores."""
     tasks = next(op for op in program.walk() if op.name == "tasks")
-    return prod(int(r.hi) for r in tasks.attrs["ranges"])
+    return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
 class _Contracting:
@@ -157,25 +199,16 @@ class _Contracting:
 
     def _wide(self, operand: Operand) -> Value:
         """An operand as programs take it: in its digits' shape, converted first where that was decided."""
-        host, given = self.host, self.host.args[operand.name]
-        if operand.name not in self.job.widened:
-            return host.shaped(given, operand.shape)
-        count: Expr = as_expr(1)
-        for extent in operand.shape:
-            count = count * extent
-        wide = host.workspace(operand.dtype, operand.shape, f"{operand.name}_wide_")
-        flat = [host.shaped(value, (count,)) for value in (given, wide)]
-        host.launch(_widening(operand, given.type.dtype, count), flat, COUNT=count)
-        return wide
+        return self.host.as_taken(operand.name, TensorType("global", operand.dtype, tuple(map(as_expr, operand.shape))))
 
 
-def _widening(operand: Operand, narrow: DType, count: Expr) -> Program:
+def _widening(name: str, narrow: DType, wide: DType, count: Expr) -> Program:
     """The program that converts a tensor, of so many elements or of any number."""
     b, extent = Builder(BLOCK), count
     if not isinstance(count, Const):
         extent = symbol("COUNT", 1, ELEMENTS.most)
         b.record("param", {"parameters": ((extent, None),)})
     source = b.argument("narrow", TensorType("global", narrow, (extent,), role="in"))
-    goal = b.argument("wide", TensorType("global", operand.dtype, (extent,), role="out"))
-    b.emit("map", (goal, source), {"formula": Formula.cast(operand.dtype, Formula.operand(1))})
-    return b.program(f"widen_{operand.name}")
+    goal = b.argument("wide", TensorType("global", wide, (extent,), role="out"))
+    b.emit("map", (goal, source), {"formula": Formula.cast(wide, Formula.operand(1))})
+    return b.program(f"widen_{name}")

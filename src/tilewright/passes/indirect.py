@@ -21,7 +21,7 @@ def _elements(low: Lowering, op: Op, body: Callable[[tuple[Expr, ...], Where], N
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
     over = op.attrs["over"]
-    shape = tuple(int(s.upper + 1) for s in over)
+    shape = tuple(low.expr(s.upper + 1) for s in over)
 
     def nest(known: tuple[Expr, ...]) -> None:
         if len(known) < len(shape):

@@ -13,7 +13,10 @@ from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.packing import Packing
+from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
+from tilewright.passes.tile.opened import CLOSED, OpenSizes
+from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
@@ -28,7 +31,8 @@ class Job:
     machine: Machine
     program: Program | None = None
     sizes: Mapping[Symbol, int] = field(default_factory=dict)
-    shapes: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    """Its sizes; of those that stay open, typical ones, for which it is planned."""
+    shapes: Mapping[Value, tuple[Size, ...]] = field(default_factory=dict)
     free: Collection[Op] = ()
     """Loops that give the same for every tile size."""
     logs: bool = False
@@ -38,6 +42,9 @@ class Job:
     """For a grid program, whose workgroups are part of its meaning: symbols that depend on their ids, and how."""
     lenient: bool = False
     """Whether arguments may be longer than they say, and symbols that set_symbol sets outside their range."""
+    extents: Mapping[Symbol, Size] = field(default_factory=dict)
+    """Where sizes stay open: what each is, as an expression of those."""
+    opened: OpenSizes = CLOSED
     arguments: tuple[Value, ...] | None = None
     """The arguments of the host program, tensors as a caller passes them; without them there is none."""
     constant: Collection[str] = ()
@@ -48,6 +55,8 @@ class Job:
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     form: Form | None = None
+    split: Halves | None = None
+    """The program in two halves, where parts of its sum are added up by a program of their own."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""

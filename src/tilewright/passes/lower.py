@@ -27,12 +27,15 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.loop_types import VectorType
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
+from tilewright.limits import WRITTEN
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
 from tilewright.passes import along, control, elementwise, indirect, products
 from tilewright.passes.places import Memory, MemoryView, Size, sizes
 from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fragment_operand, tile_operand
 
 Handle = Memory | MemoryView | Vectors | Tiles
+VECTORS = 1024
+"""Registers that one tensor becomes at most; what is larger lies in memory."""
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> Lowered:
@@ -67,6 +70,7 @@ class Lowering:
         self.builder = Builder(LOOP)
         self.loc: Any = None  # of the operation that is lowered
         self.count = 0
+        self.made_so_far = 0  # operations of the loop level
         self.parameters = {s.name for s in parameters(program)}
         self.slow: dict[str, str] = {}
         self.tiles = 0  # tile registers in use
@@ -147,11 +151,19 @@ class Lowering:
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation at the end of the open block, at the line of the operation that is lowered."""
+        self.another()
         return self.builder.emit(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
 
     def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation that is not written yet."""
+        self.another()
         return self.builder.made(name, operands, _given(attrs), blocks=blocks, loc=self.loc)
+
+    def another(self) -> None:
+        """Counts an operation of the loop level: what would be unrolled without end is refused before it is."""
+        self.made_so_far += 1
+        if WRITTEN.refuses(self.made_so_far):
+            raise ProgramError(f"{self.program.name}: {WRITTEN.rule}; unroll less, or cut into smaller tiles", self.loc)
 
     @property
     def blocks(self) -> list[Block]:
@@ -218,6 +230,21 @@ class Lowering:
             yield found.symbol
         self.emit("for", ranges=(found,), blocks=(inner,))
 
+    def vectors(self, size: int, lanes: int, few: int = 16) -> Iterator[tuple[Expr, int]]:
+        """(start, elements) of the vectors along an axis: more than a few whole ones are a loop, others are unrolled.
+
+        What is written while one is at hand stands in that loop.
+        """
+        full, tail = divmod(size, lanes)
+        if self.straight or full <= few:
+            for block in range(full):
+                yield as_expr(block * lanes), lanes
+        else:
+            with self.loop("v", 0, full) as i:
+                yield lanes * i, lanes
+        if tail:
+            yield as_expr(full * lanes), tail
+
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
         """What is written within happens only under a condition."""
@@ -277,7 +304,8 @@ def memory_of(buffer: Value, kind: TensorType) -> Memory:
 def _alloc(low: Lowering, op: Op) -> None:
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
-        value = low.emit("alloc", type=TensorType("shared", kind.dtype, (as_expr(kind.cosize()),))).results[0]
+        kind = kind.mapped(low.expr)
+        value = low.emit("alloc", type=TensorType("shared", kind.dtype, (kind.room(),))).results[0]
         value.name = result.name
         low.handles[result] = memory_of(value, kind)
         return
@@ -303,7 +331,7 @@ def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
             fragment = fragment_operand(atom, which)
             if fragment is not None and spread.values <= low.here.limits.registers and low.available(atom):
                 return _fragments(low, kind, fragment, spread.shape, name)
-        found = as_vectors(spread)
+        found = as_vectors(spread) if spread.values <= VECTORS else None
         if found is not None and spread.threads * kind.dtype.numpy.itemsize <= 4 * low.vector_bytes:
             lanes, keys = found
             made = {key: low.register(kind.dtype, lanes, name=name) for key in sorted(keys)}

@@ -4,23 +4,24 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | the program that packs the columns' factor                                           |
+| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else: a program that is no single contraction, operation by operation      |
+| general    | everything else, contractions by vectors too: operation by operation                  |
 | host       | the module: a host program that launches the block programs                           |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Program
 from tilewright.passes.choosing import choose_plan
 from tilewright.passes.contraction import lanes, tiles, vectors
 from tilewright.passes.contraction.draft import Draft
@@ -29,10 +30,13 @@ from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.general import to_block
+from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.normal import over_digits
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.cutting import cuts_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
-from tilewright.plan.general import GeneralChoice
+from tilewright.plan.general import Cuts, GeneralChoice, plan_general
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -45,7 +49,7 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or (job.given is not None and job.given.atom is None)
+    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
     if asked:
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
@@ -56,7 +60,7 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs:
+        if not job.logs and not job.opened:
             summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
             job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
@@ -65,9 +69,15 @@ def normalise(job: Job) -> None:
         job.contraction = found
 
 
+def _by_general(job: Job) -> bool:
+    """Whether a contraction's plan is done by the lowering of all programs."""
+    c = job.contraction
+    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+
+
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None:
+    if job.contraction is None or job.form is None or _by_general(job):
         return
     if isinstance(job.form, TileForm):
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
@@ -96,7 +106,9 @@ def _part(name: str) -> Callable[[Job], None]:
 
 
 def general(job: Job) -> None:
-    """A program that is no single contraction: its operations one by one, over the tasks of its plan."""
+    """What no strategy of its own does: the program's operations one by one, over the tasks of its plan."""
+    if _by_general(job):
+        job.lowered = _contracted(job)
     if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
         return
     while job.lowered is None:
@@ -114,26 +126,56 @@ def general(job: Job) -> None:
             choose_plan(job)
 
 
-def _lower(job: Job, choice: GeneralChoice) -> None:
-    """The block program of a plan, in roles where it says so."""
+def _contracted(job: Job) -> Lowered:
+    """The block program of a contraction, from its program over digits and its plan."""
     assert job.program is not None
+    assert job.contraction is not None
+    assert isinstance(job.form, VectorForm)
+    program, digits, shapes = over_digits(job.program, job.contraction)
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    cuts = cuts_of(job.contraction, job.form, product)
+    lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)
+    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    return lowered
+
+
+def _lower(job: Job, choice: GeneralChoice) -> None:
+    """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
+    assert job.program is not None
+    if job.split is None:
+        lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
+    else:
+        halves = job.split
+        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+        split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
+        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
+        rest = plan_general(halves.second, sizes, numbers_of(sizes), job.machine, ())
+        lowered, _ = _lowered(split, halves.second, rest.cuts, sizes)
+        lowered = replace(lowered, before=(before,))
+    job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _lowered(
+    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int]
+) -> tuple[Lowered, tuple[str, ...]]:
+    """A program as a block program for the job's machine, and what is to be said of it."""
     lowered = to_block(
-        job.program,
-        job.sizes,
+        program,
+        sizes,
         job.shapes,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=choice.cuts,
+        cuts=cuts,
+        opened=job.opened,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    roles = choice.cuts.roles
-    if roles is not None:
-        program, notes = with_roles(lowered.program, lowered.loads, lowered.stores, roles, job.machine)
-        lowered, job.choice = replace(lowered, program=program), replace(choice, notes=(*choice.notes, *notes))
-    job.lowered = lowered
+    if cuts.roles is None:
+        return lowered, ()
+    made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    return replace(lowered, program=made), notes
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (

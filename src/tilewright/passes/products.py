@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_rules import all_of
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 
 Registers = Mapping[Any, Value]
+Step: TypeAlias = "int | Expr"
+"""Where a step along k begins: a number where steps are unrolled, a loop's variable where they are many."""
+UNROLLED = 4096
+"""Products that are written out; more are a loop over k."""
 
 
 def mma(low: Lowering, op: Op) -> None:
@@ -94,6 +98,10 @@ def _vectors(
     """For each step of k: vectors of B once, then each element of A times all of them."""
     depth = atom.shape[2]
     starts = range(0, a.extents[1], depth)
+    if len(starts) * len(c.registers) > UNROLLED:
+        with low.loop("k", 0, len(starts)) as step:
+            _one_by_one(low, atom, c, b, depth * step, _rows_of_step(low, c, a, depth * step, depth, skip), skip)
+        return
     steps = {k: _rows_of_step(low, c, a, k, depth, skip) for k in starts}
     first = 0
     while first < len(starts):
@@ -107,7 +115,7 @@ def _vectors(
             _one_by_one(low, atom, c, b, k, steps[k], skip)
 
 
-def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: int, depth: int, skip: bool) -> list[_Row]:
+def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: Step, depth: int, skip: bool) -> list[_Row]:
     found = []
     for i in sorted({key[0] for key in c.registers}):
         wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
@@ -122,7 +130,7 @@ def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: int, dep
 
 
 def _one_by_one(
-    low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: int, rows: list[_Row], skip: bool
+    low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: Step, rows: list[_Row], skip: bool
 ) -> None:
     """One step of k, each element of A loaded just before its products: few registers at a time."""
     if not rows:
@@ -219,7 +227,7 @@ def _blocks(c: Vectors) -> list[int]:
     return sorted({key[1] for key in c.registers})
 
 
-def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: int, j: int) -> Value:
+def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: Step, j: int) -> Value:
     """A vector of B, with its neighbours along k in each lane."""
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
@@ -228,7 +236,7 @@ def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryVie
     return value
 
 
-def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: int, depth: int) -> list[Where] | None:
+def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: Step, depth: int) -> list[Where] | None:
     """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
     if not low.open:
         return None
@@ -266,15 +274,14 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
     kind = held.dtype
     rows, columns = held.extents
     lanes = max(1, low.vector_bytes // kind.numpy.itemsize)
+    product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
+    formula = Formula("add", (Formula.operand(1), product))
     with low.loop("i", 0, rows) as i:
-        for start in range(0, columns, lanes):
-            count = min(lanes, columns - start)
+        for start, count in low.vectors(columns, lanes):
             lane = low.axis("l", count)
             total, left, right = (low.register(t, count) for t in (kind, a.dtype, b.dtype))
             where = held.at((i, start + lane))
             load(low, total, (lane,), where, 0)
-            product = Formula("mul", tuple(Formula.cast(kind, Formula.operand(n)) for n in (2, 3)))
-            formula = Formula("add", (Formula.operand(1), product))
             with low.loop("k", 0, a.extents[1]) as k:
                 factor = a.at((i, k))
                 with _unless_outside(low, factor, skip):

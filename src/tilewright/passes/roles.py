@@ -72,21 +72,35 @@ class _Split:
         self.program, self.roles = program, roles
         self.roots = _roots(program)
         self.filled: dict[int, _Channel] = {}
-        """By the identity of a body: the channel that its copies fill."""
+        """By the identity of a body: the channel that copies in it fill."""
         self.emptied: dict[int, _Channel] = {}
-        for block in _blocks(program.body):
-            for copies, side, found, stages in (
-                (loads, 1, self.filled, roles.stages),
-                (stores, 0, self.emptied, roles.stored),
-            ):
-                here = [op for op in block.ops if op in copies]
-                if here:
-                    tiles = list(dict.fromkeys(self.roots[op.operands[side]] for op in here))
-                    found[id(block)] = _Channel(here, tiles, stages)
+        for copies, side, found, stages in (
+            (loads, 1, self.filled, roles.stages),
+            (stores, 0, self.emptied, roles.stored),
+        ):
+            for tile in dict.fromkeys(self.roots[op.operands[side]] for op in program.walk() if op in copies):
+                body = self._body(tile)
+                channel = found.setdefault(id(body), _Channel([], [], stages))
+                channel.tiles.append(tile)
+                channel.copies += [op for op in body.ops if op in copies and self.roots[op.operands[side]] is tile]
         self.tiles = {t for c in (*self.filled.values(), *self.emptied.values()) for t in c.tiles}
         self.loads, self.stores = set(loads), set(stores)
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
+
+    def _body(self, tile: Value) -> Block:
+        """The innermost body in which a tile is filled and used: each round of it is a stage."""
+        found = self.program.body
+        while True:
+            users = [
+                op
+                for op in found.ops
+                if any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
+            ]
+            inside = [b for op in users for b in op.blocks]
+            if len(users) != 1 or len(inside) != 1:
+                return found
+            (found,) = inside
 
     def run(self) -> Program:
         """The program in roles."""
@@ -287,10 +301,3 @@ def _within(op: Op) -> Iterator[Op]:
     yield op
     for block in op.blocks:
         yield from walk_block(block)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _blocks(inner)

@@ -49,11 +49,17 @@ ROOM = Room()
 
 
 def boxes(
-    program: Program, size: Size, room: Room = ROOM, logs: bool = False, loops: Mapping[Expr, int] = NO_LOOPS
+    program: Program,
+    size: Size,
+    room: Room = ROOM,
+    logs: bool = False,
+    loops: Mapping[Expr, int] = NO_LOOPS,
+    opened: bool = False,
 ) -> dict[Expr, int]:
     """The dimensions to cut, and the width of a task along each; with `logs`, what debug_log keeps is written too.
 
-    `loops` are the tiles of axes that loops go over.
+    `loops` are the tiles of axes that loops go over. With `opened`, sizes are typical, and nothing is worked out by
+    them that must hold for others.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> program = parse_tile('''tile scaled(%x: global f32[M, N], %y: global f32[N, M])
@@ -65,15 +71,15 @@ def boxes(
     >>> boxes(program, lambda d: {"M": 1000, "N": 600}[str(d)])
     {<M>: 125, <N>: 60}
     """
-    dims = cut_dims(program, size, logs)
+    dims = cut_dims(program, size, logs, opened)
     if dims and any(op.name == "mma" for op in program.walk()):
         return _widths_of_products(program, dims, size, room, loops)
     return _widths(program, dims, size, room) if dims else {}
 
 
-def cut_dims(program: Program, size: Size, logs: bool = False) -> tuple[Expr, ...]:
+def cut_dims(program: Program, size: Size, logs: bool = False, opened: bool = False) -> tuple[Expr, ...]:
     """The dimensions that tasks may cut; with `logs`, what debug_log keeps is written too."""
-    dims = pointwise(program, size)
+    dims = pointwise(program, size, opened)
     for op in program.walk() if logs else ():
         if op.name == "debug_log":
             dims = () if "at" in op.attrs else tuple(d for d in dims if d in _dims(op))
@@ -83,7 +89,7 @@ def cut_dims(program: Program, size: Size, logs: bool = False) -> tuple[Expr, ..
 # -- which dimensions -------------------------------------------------------------------------------------
 
 
-def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
+def pointwise(program: Program, size: Size, opened: bool = False) -> tuple[Expr, ...]:
     """The dimensions along which the program is pointwise, in the order of its first write."""
     ops = list(program.walk())
     writes = [op for op in ops if op.name in WRITES]
@@ -105,7 +111,7 @@ def pointwise(program: Program, size: Size) -> tuple[Expr, ...]:
             touching = [op for op in ops if op.name in WRITES and op.operands[1] is arg]
             reads = [op for op in ops if op.name == "read" and op.operands[0] is arg]
             if touching:
-                kept = _apart(kept, touching, reads, size)
+                kept = _apart(kept, touching, reads, size, opened)
     return tuple(kept)
 
 
@@ -149,7 +155,7 @@ def _looked_up(op: Op) -> set[Expr]:
     return found
 
 
-def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> list[Expr]:
+def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, opened: bool) -> list[Expr]:
     """Those of the dimensions whose coordinates are written to places of their own."""
     names = {op.name for op in writes}
     if len(names) > 1:
@@ -162,7 +168,7 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size) -> l
         if len(places) == 1 and None not in places:
             kept.append(d)
     alone = len(kept) < len(dims) and len(writes) == 1 and not reads
-    if alone and (_is_linear(writes[0], size) or _all_differ(writes[0], size)):
+    if alone and not opened and (_is_linear(writes[0], size) or _all_differ(writes[0], size)):
         return dims
     return kept
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.algebra.access import Access
-from tilewright.algebra.expr import Const, Expr, Symbol, index
+from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
 from tilewright.algebra.expr_use import Substitution, has_division, linear_form
 from tilewright.errors import ProgramError, TilewrightError
 from tilewright.ir import tile_formulas as formulas
@@ -98,6 +98,10 @@ class Contraction:
     """What an open contraction is planned for."""
     apart: bool = False
     """Whether digits stay as they are, rather than being joined."""
+    over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
+    """Dimensions of the program, and the digits that stand for them together; those of one number have none."""
+    accesses: tuple[Op, ...] = ()
+    """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
@@ -137,6 +141,11 @@ def size(s: Symbol) -> int:
     return int(s.hi) + 1
 
 
+def dimension(digit: Symbol) -> Symbol:
+    """The dimension that a digit counts, in a program over digits."""
+    return symbol(digit.name, 0)
+
+
 def coupled(c: Contraction, tap: Symbol) -> bool:
     """Whether it depends on the place in a line which rows have a tap."""
     return tap in c.coupled
@@ -157,7 +166,10 @@ def joined(c: Contraction) -> Contraction:
             return c
         operands.append(found)
     a, out, *extras = operands
-    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras))
+    if len({(x.name, x.shape) for x in operands}) > len({x.name for x in operands}):
+        return c  # a tensor has one shape
+    over = _over_joined(c.over, rows, whole)
+    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras), over=over)
 
 
 def joined_depth(c: Contraction) -> Contraction:
@@ -175,7 +187,20 @@ def joined_depth(c: Contraction) -> Contraction:
     a, b = operands
     assert a is not None
     assert b is not None
-    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b)
+    if any(x.name == a.name and x.shape != a.shape for x in c.extras):
+        return c  # a tensor has one shape
+    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b, over=_over_joined(c.over, (tap, last), whole))
+
+
+def _over_joined(
+    over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], whole: Symbol
+) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
+    """What dimensions stand for what digits, after these digits became one."""
+    joint = [entry for entry in over if set(entry[1]) & set(digits)]
+    dims = tuple(d for entry in joint for d in entry[0])
+    kept = [s for entry in joint for s in entry[1] if s not in digits or s is digits[-1]]
+    one = dims, tuple(whole if s is digits[-1] else s for s in kept)
+    return (*(entry for entry in over if entry not in joint), one)
 
 
 def _run(operand: Operand, tap: Symbol, last: Symbol, whole: Symbol) -> Operand | None:
@@ -282,6 +307,8 @@ class _Recogniser:
             tuple(a.name or "" for a in self.program.args),
             batch,
             (tuple(map(str, found.rows)), tuple(map(str, found.columns)), str(summed[-1])),
+            over=tuple(((d,), tuple(s for s in digits[indices[d]][0] if single(s) is s)) for d in dims),
+            accesses=(found.left, found.right, write, *found.extras),
         )
 
     def structure(self) -> Structure:
@@ -302,6 +329,8 @@ class _Recogniser:
             raise NoContraction("its loop does more than add products")
         if any(op.name not in ("read", "mma", "yield") for op in block.ops):
             raise NoContraction("its loop does more than read and multiply")
+        if any(op.name == "read" and op.operands[0] is write.operands[1] for op in self.program.walk()):
+            raise NoContraction(f"it reads {write.operands[1].name}, which it writes")
         left, right = (self.made.get(v) for v in product.operands[:2])
         if left is None or right is None or left.name != "read" or right.name != "read":
             raise NoContraction("a factor is not read from memory")

@@ -56,6 +56,15 @@ class Cuts:
     compute more than there is, and what is too much is not stored."""
     group: int = 1
     """How many tasks along the first of their dimensions are walked together."""
+    extended: frozenset[Expr] = frozenset()
+    """Dimensions whose last piece is as large as the others: what is past the end is computed, and never stored."""
+    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
+    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
+    none: as the lowering sees fit."""
+    schedule: str = "strided"
+    """Which tasks a worker takes."""
+    packed: bool = False
+    """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,8 @@ class GeneralChoice:
     bound: float
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...] = ()
+    candidates: tuple[Plan, ...] = ()
+    """Plans that fit, the one that should be fastest first, where there are several."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -111,15 +122,21 @@ def _blocks_of(
     return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int]) -> int:
+def only_adds(op: Op) -> bool:
+    """Whether a loop's body only multiplies what it reads, and adds that to what it carries."""
+    (body,) = op.blocks
+    return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
+
+
+def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
     products of what is read.
     """
     stated = tilings.get(str(op.attrs["axis"]))
     if stated is not None:
         return stated
-    if all(inner.name in ("read", "mma", "yield") for inner in op.blocks[0].ops):
-        return min(extent, DEEPEST)
+    if only_adds(op):
+        return extent if op.attrs["axis"] in opened else min(extent, DEEPEST)
     return extent if extent <= WHOLE else CHOSEN
 
 
@@ -132,19 +149,20 @@ def plan_general(
     given: str | Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
+    opened: Collection[Expr] = (),
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
-    `ordered`: elements are worked on one after another, in one task.
+    `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     """
-    dims = () if ordered else cut_dims(program, size, logs)
+    dims = () if ordered else cut_dims(program, size, logs, bool(opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings) for op, extent in loops.items() if op in free}
+    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = boxes(program, size, room_of(machine), logs, looped) if dims else {}
+    found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
@@ -160,7 +178,8 @@ def plan_general(
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
     for d, n in blocks.items():
-        widths[d] = min(size(d), -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
+        most = widths[d] + n if d in opened else size(d)
+        widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
 
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))

@@ -35,16 +35,22 @@ class Microkernel:
     atom: MultiplyAtom
     rows: int
     columns: int
+    groups: int = 1
+    """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
 
     @property
     def slab(self) -> int | None:
-        """Of an atom that reads its factors from shared memory: how many of K lie in a row there; None: it does not."""
+        """Of an atom that reads its factors from shared memory: how many lie in a row there; None: it does not.
+
+        So many of K are a step.
+        """
         return _slab(self.atom)
 
     @property
-    def groups(self) -> int:
-        """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
-        return 1 if self.slab is None else self.rows // self.atom.shape[0]
+    def along_k(self) -> tuple[bool, bool]:
+        """Of such an atom: whether rows of A, and of B, go along K; otherwise they go along M, or N."""
+        forms = _form(self.atom.a, 0, 1), _form(self.atom.b, 1, 0)
+        return forms[0] is None or forms[0][0], forms[1] is None or forms[1][0]
 
     @property
     def whole(self) -> bool:
@@ -199,8 +205,20 @@ def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
     """Atoms whose operands are all in registers (a row of A and vectors of B, tiles, fragments), or whose factors are
     read from shared memory, K fastest."""
     for x in machine.multiply.values():
-        if all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c)) or _slab(x) is not None:
+        in_registers = all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c))
+        if in_registers or (_slab(x) is not None and all(Microkernel(x, *x.shape[:2]).along_k)):
             yield x
+
+
+def shared_atoms(machine: Machine, a: DType, b: DType, c: DType, along_k: tuple[bool, bool]) -> list[MultiplyAtom]:
+    """The atoms of these types that read both factors from shared memory, in rows along K or along M and N."""
+    return [
+        x
+        for x in machine.multiply.values()
+        if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)
+        and _slab(x) is not None
+        and Microkernel(x, *x.shape[:2]).along_k == along_k
+    ]
 
 
 def microkernel(
@@ -231,13 +249,27 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 
 
 def _slab(atom: MultiplyAtom) -> int | None:
-    """How many of K lie side by side where an atom reads both its factors from memory, K fastest."""
-    if not isinstance(atom.a, MemoryOperand) or not isinstance(atom.b, MemoryOperand):
+    """How many elements a row has where an atom reads both its factors from memory."""
+    forms = [_form(atom.a, 0, 1), _form(atom.b, 1, 0)]
+    found = {None if form is None else form[1] for form in forms}
+    return found.pop() if len(found) == 1 else None
+
+
+def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tuple[bool, int] | None:
+    """(whether a row goes along K, how many it has) of an operand in memory, whose dimensions these are."""
+    if not isinstance(operand, MemoryOperand):
         return None
-    a, b = (x.layout.layout if isinstance(x.layout, ComposedLayout) else x.layout for x in (atom.a, atom.b))
-    if a(0, 1) != 1 or b(1, 0) != 1 or a(1, 0) != b(0, 1):
-        return None
-    return int(a(1, 0))
+    layout = operand.layout.layout if isinstance(operand.layout, ComposedLayout) else operand.layout
+    one = [0, 0]
+
+    def step(d: int) -> int:
+        place = list(one)
+        place[d] = 1
+        return int(layout(*place))
+
+    if step(deep) == 1:
+        return True, step(rows)
+    return (False, step(deep)) if step(rows) == 1 else None
 
 
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:

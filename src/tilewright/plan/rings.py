@@ -16,33 +16,41 @@ out in rounds to all cores, and the last round counts as a whole one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import MemoryType, Op, Program
+from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
-from tilewright.plan.microkernel import Axes, Microkernel, as_plan, atoms_for, axes_of, names_of, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of, names_of, shared_atoms, types_of
 from tilewright.plan.model import element_bytes
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 
-GROUPS = (1, 2, 3)
-"""Groups of waves that multiply."""
-STORED = 2
-"""Stages in which results wait to leave: one is written while another leaves."""
-FEWEST, MOST = 3, 8
-"""Stages of a ring."""
+GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
+"""Groups of waves that multiply, and the atoms that each has one below the other."""
+STORED = (2, 1)
+"""Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
+FEWEST, ENOUGH, MOST = 3, 4, 8
+"""Stages of a ring: at least, those beyond which more help little, and at most."""
 WORKING = 64
 """Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
 LOADING, UNIT = 72, 8
 """Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
 GATHERING = 96
 """Registers of a lane that copies itself."""
+LONGEST = 256
+"""Rows of a tile that one copy brings."""
+NARROWEST = 32
+"""Bytes of a row of a result that leaves through shared memory, at least."""
+SEEN, SHALLOW = 0.28, 1.08
+"""Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
+ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -82,9 +90,10 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    candidates = sorted(
-        rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != ""), key=_good
-    )
+    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
+    least = _bound(program, size, machine) + machine.limits.launch_cycles
+    candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
+    candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -98,42 +107,67 @@ def plan_with_roles(
             )
     if not fitting:
         return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
-    best = fitting[0]
-    group = _together(machine, best.how, rows, size(axes.n))
-    widths = {d: {axes.m: best.how.rows, axes.n: best.how.columns}.get(d, 1) for d in dims}
-    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
-    words = words_for(map(str, [*dims, *whole]))
-    slab = best.how.slab or 1
-    cut = {
-        **{d: (Cut("task", widths[d]),) for d in dims},
-        **{d: (Cut("loop", 1),) for d in axes.deep},
-        axes.k: (Cut("loop", slab),),
-    }
-    plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
-        tuple(words[str(d)] for d in dims),
-        products=as_plan({op: best.how}, program),
-        roles=best.roles,
-        group=group,
-    )
-    loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    moved = sum(
-        prod(map(size, a.type.dims)) * element_bytes(a.type.dtype)
-        for a in program.args
-        if isinstance(a.type, MemoryType)
-    )
-    limits = machine.limits
-    bound = moved / limits.far_rate / (limits.cores or 1)
+    made = [_choice(x, op, axes, program, sizes, size, machine) for x in fitting]
+    best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
         others.append(Refusal("a wave that only starts copies", gathered))
-    cuts = Cuts(widths, {}, loops, {op: best.how}, best.roles, group)
-    return GeneralChoice(machine, program.name, plan, cuts, best.cycles, bound, tuple(others))
+    return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
 
 
-def _good(ring: Ring) -> tuple[float, int]:
-    """Of those that take the same time the largest tile: it reads least."""
-    return round(ring.cycles), -ring.how.rows * ring.how.columns
+def _choice(
+    ring: Ring,
+    op: Op,
+    axes: Axes,
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+) -> GeneralChoice:
+    """The plan of a candidate."""
+    how, dims = ring.how, cut_dims(program, size)
+    group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
+    widths = {d: {axes.m: how.rows, axes.n: how.columns}.get(d, 1) for d in dims}
+    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
+    words = words_for(map(str, [*dims, *whole]))
+    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
+    cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
+    plan = Plan(
+        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
+        tuple(words[str(d)] for d in dims),
+        products=as_plan({op: how}, program),
+        roles=ring.roles,
+        group=group,
+    )
+    loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
+    bound = _bound(program, size, machine)
+    cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
+    return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
+
+
+def _good(ring: Ring) -> tuple[float, ...]:
+    """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
+    how, roles = ring.how, ring.roles
+    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
+
+
+def _is_along(factor: Value, k: Expr, program: Program) -> bool:
+    """Whether neighbours along K lie side by side where a factor is read; what is computed is put so."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    if op is None or op.name != "read":
+        return True
+    if "at" not in op.attrs:
+        memory: MemoryType = op.operands[0].type
+        return memory.dims[-1] is k
+    own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(k)
+    return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
+
+
+def _bound(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+    """Cycles that moving the arguments takes."""
+    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
+    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
+    return moved / machine.limits.far_rate / (machine.limits.cores or 1)
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
@@ -167,9 +201,11 @@ def _product(
     if isinstance(axes, str):
         return axes
     types = types_of(op, axes.swapped)
-    atoms = [x for x in atoms_for(machine, *types) if Microkernel(x, *x.shape[:2]).slab is not None]
+    factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
+    along_k = _is_along(factors[0], axes.k, program), _is_along(factors[1], axes.k, program)
+    atoms = shared_atoms(machine, *types, along_k)
     if not atoms:
-        return f"{machine.name} multiplies no {types[0]} by {types[1]} from shared memory"
+        return f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
     return op, axes, atoms
 
 
@@ -187,13 +223,13 @@ def rings(
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
-        for groups in GROUPS:
-            how = Microkernel(atom, groups * atom.shape[0], atom.shape[1])
-            if how.slab is None:
+        for groups, each in product(GROUPS, ATOMS):
+            how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
+            if how.slab is None or how.rows > LONGEST:
                 continue
             roles = _roles(machine, how, shared, gathered)
-            if roles is not None and (atom.shape[1] * bits // 8) % _row(how) == 0:
-                yield Ring(how, roles, _cycles(machine, how, sizes, rounds, count))
+            if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
+                yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
 
 
 def _row(how: Microkernel) -> int:
@@ -209,29 +245,34 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> R
     each = registers // 4 // lanes  # those of a lane, were there one group only
     spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
     own = min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
-    sums = how.atom.c.values
+    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
     if sums + WORKING > own:
         return None
     row = _row(how)
-    left = shared - STORED * how.rows * row - machine.spaces["shared"].alignment
-    stages = min(MOST, left // ((how.rows + how.columns) * row))
+    left = shared - machine.spaces["shared"].alignment
+    room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
+    stages = min(MOST, room[stored])
     if stages < FEWEST:
         return None
     return Roles(
-        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, STORED
+        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, stored
     )
 
 
-def _cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], rounds: int, count: int) -> float:
+def _cycles(
+    machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
+) -> float:
     """Cycles of products: rounds of tiles, each so many steps of K and an end."""
     limits, (m, n, k) = machine.limits, sizes
     steps = rounds * ceil(k / (how.slab or 1))
     row, atom = _row(how), how.atom
     deep = (how.slab or 1) // atom.shape[2]
-    multiplied = deep * how.groups * atom.cycles
-    read = deep * how.groups * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
+    atoms = how.rows // atom.shape[0]
+    multiplied = deep * atoms * atom.cycles
+    read = deep * atoms * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
     filled = (how.rows + how.columns) * row / limits.l2_rate
-    step = max(multiplied, read, filled)
+    step = (max(multiplied, read, filled) + SEEN * filled) * (SHALLOW if stages < ENOUGH else 1)
     tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
     first = limits.copy_latency + filled  # before anything has arrived

@@ -13,7 +13,8 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy, plain_number
-from tilewright.runtime.overlap import require_own_memory, share_memory
+from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
+from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.scalars import scalar
 from tilewright.runtime.tensors import Form, as_array
 
@@ -28,8 +29,9 @@ class Arguments:
         known: Mapping[Symbol, Expr],
         given: tuple[Any, ...],
         lenient: bool = False,
+        on_device: bool = False,
     ):
-        self.program, self.outputs, self.lenient = program, outputs, lenient
+        self.program, self.outputs, self.lenient, self.on_device = program, outputs, lenient, on_device
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.form = Form(given)
@@ -42,16 +44,22 @@ class Arguments:
             if argument is None:
                 self.form.require(value.type.dtype, f"{program.name}: the output {value.name}")
                 shape = tuple(self._extent(d, value) for d in value.type.sizes)
-                self.values[value] = np.zeros(shape, value.type.dtype.numpy)
+                self.values[value] = self._made(shape, value.type.dtype)
                 self.made.append(self.values[value])
         self._check_shapes()
         self._check_assumptions()
         self._check_aliases()
 
+    def _made(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A fresh output: on the device where the first argument that lies on one does."""
+        if self.on_device:
+            return made_like(list(self.values.values()), shape, dtype)
+        return np.zeros(shape, dtype.numpy)
+
     @property
     def is_empty(self) -> bool:
         """Whether a dimension has no elements, so that nothing is computed."""
-        return any(isinstance(v, np.ndarray) and v.size == 0 for v in self.values.values()) and all(
+        return any(isinstance(v, np.ndarray | DeviceArray) and v.size == 0 for v in self.values.values()) and all(
             self.values[v].size == 0 for v in self.outputs
         )
 
@@ -63,7 +71,7 @@ class Arguments:
 
     def finish(self) -> Any:
         """The outputs that were made here, in the form of the arguments: one array, or a tuple."""
-        found = tuple(self.form.of(array) for array in self.made)
+        found = tuple(a.owner if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
         return found[0] if len(found) == 1 else found or None
 
     # -- what was given -------------------------------------------------------------------------------
@@ -90,20 +98,27 @@ class Arguments:
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
             return self._number(argument, value.type.dtype, where)
-        array = as_array(argument, where)
+        array = array_of(argument, where) if self.on_device else as_array(argument, where)
+        if isinstance(array, DeviceArray):
+            self._check_dtype(array, value.type.dtype, where)
+            self._check_rank(array, value.type, where)
+            return array
         if self.lenient and {array.dtype, value.type.dtype.numpy} == {np.dtype(np.int8), np.dtype(np.uint8)}:
             array = array.view(value.type.dtype.numpy)
         if self.lenient:
             array = _laid_out(array, value.type)
         self._check_dtype(array, value.type.dtype, where)
-        if array.ndim != len(value.type.dims):
-            dims = ", ".join(map(str, value.type.dims))
-            raise ArgumentError(
-                f"{where} has shape {array.shape}; it must have the {len(value.type.dims)} dimensions [{dims}]"
-            )
+        self._check_rank(array, value.type, where)
         if value in self.outputs:
             require_own_memory(array, where)
         return array
+
+    def _check_rank(self, array: Any, kind: MemoryType, where: str) -> None:
+        if array.ndim != len(kind.dims):
+            dims = ", ".join(map(str, kind.dims))
+            raise ArgumentError(
+                f"{where} has shape {array.shape}; it must have the {len(kind.dims)} dimensions [{dims}]"
+            )
 
     def _number(self, argument: Any, wanted: DType, where: str) -> bool | int | float:
         number = argument
@@ -207,7 +222,7 @@ class Arguments:
     def _check_aliases(self) -> None:
         for output in self.outputs:
             for value, array in self.values.items():
-                if value is output or not isinstance(array, np.ndarray):
+                if value is output or not isinstance(array, np.ndarray | DeviceArray):
                     continue
                 if share_memory(self.values[output], array):
                     raise ArgumentError(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentError
 
-_CPU, _UNSIGNED, _BFLOAT = 1, 1, 4
+_CPU, _CUDA, _UNSIGNED, _BFLOAT = 1, 2, 1, 4
+_DEFAULT_STREAM = 1
+_CODES = {0: "int", 1: "uint", 2: "float", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 
 
 class _Tensor(ctypes.Structure):
-    """The beginning of DLPack's DLTensor."""
+    """DLPack's DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -23,6 +26,9 @@ class _Tensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     )
 
 
@@ -44,6 +50,38 @@ def from_dlpack(argument: Any, where: str) -> Any:
         if found is None:
             raise ArgumentError(f"{where} cannot be read by way of DLPack: {fault}") from None
         return found
+
+
+def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...], Any, Any] | None:
+    """(device, pointer, shape, strides in elements, type, capsule) of an argument on a GPU; None: it is elsewhere.
+
+    Its memory is the argument's as long as the capsule is kept; what its library does to it is done before what is
+    asked of the default stream afterwards.
+    """
+    kind, number = argument.__dlpack_device__()
+    if int(kind) != _CUDA:
+        return None
+    capsule = argument.__dlpack__(stream=_DEFAULT_STREAM)
+    tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    if tensor.strides:
+        strides = tuple(tensor.strides[d] for d in range(tensor.ndim))
+    else:
+        strides = tuple(prod(shape[d + 1 :]) for d in range(tensor.ndim))
+    return int(number), (tensor.data or 0) + tensor.byte_offset, shape, strides, _element(tensor, where), capsule
+
+
+def _element(tensor: _Tensor, where: str) -> Any:
+    import ml_dtypes
+
+    if (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1):
+        return np.dtype(ml_dtypes.bfloat16)
+    name = _CODES.get(tensor.code)
+    if name is None or tensor.lanes != 1:
+        raise ArgumentError(f"{where} holds elements that DLPack calls ({tensor.code}, {tensor.bits}, {tensor.lanes})")
+    if name.startswith("float8"):
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name if name == "bool" else f"{name}{tensor.bits}")
 
 
 def _bfloats(argument: Any) -> Any:

@@ -383,7 +383,7 @@ class HostExecutor:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
         memory, copies = list(arrays), []
         for place, (arg, array) in enumerate(zip(self.module.host.args, arrays, strict=True)):
-            if not (array.flags.c_contiguous and array.flags.aligned):
+            if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.aligned):
                 memory[place] = copy = self.device.empty(array.shape, array.dtype)
                 copy[...] = array
                 copies.append((array, copy, arg.type.role != "in"))

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import cast
 
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine, UnknownName
 from tilewright.targets.cpu.families import family, is_cpu
 from tilewright.targets.cpu.target import CpuTarget, host, named
@@ -102,10 +102,30 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
     return GpuTarget(target, machine(name), import_module(place).BACKEND)
 
 
+def gpu_machine(target: str) -> Machine:
+    """The machine that tile kernels are planned for: the named one, or the GPU at hand."""
+    if target != GPU:
+        return gpu(target, None).machine
+    said = []
+    for maker in dict.fromkeys(_GPUS.values()):
+        place = f"tilewright.targets.{maker}.backend"
+        if find_spec(place) is None:
+            continue
+        names = [name for name, whose in _GPUS.items() if whose == maker]
+        for name in reversed(names):  # the newest first
+            why = import_module(place).BACKEND.why_not(machine(name))
+            if why is None:
+                return machine(name)
+            said.append(why)
+    raise TargetError(f"target={GPU!r}: {said[0]}; code for a GPU by name, 'gpu:hopper', can be read anywhere")
+
+
 def check_target(target: object, others: tuple[str, ...]) -> None:
     """Raises for a target that is neither a CPU nor one of the others."""
-    if not isinstance(target, str) or not (is_native(target) or target in others):
+    known = isinstance(target, str) and (is_native(target) or target in others or (GPU in others and is_gpu(target)))
+    if not known:
         there = ", ".join(map(repr, (CPU, *others)))
         raise ArgumentError(f"target={target!r}: there is {there}, or a machine by name, 'cpu:x86.avx512'")
+    assert isinstance(target, str)
     if is_native(target) and target != CPU:
         _named(target)

@@ -31,10 +31,12 @@ MANY = [
     ("gemm_hopper", {"M": 64, "N": 64, "K": 128, "BN": 64, "STAGES": 1}),
     ("gemm_hopper", {"M": 200, "N": 64, "K": 72, "BM": 256, "BN": 64, "STAGES": 2}),
     ("gemm_hopper_pingpong", {"M": 200, "N": 72, "K": 136, "BN": 64, "STAGES": 2}),
+    ("gemm_hopper_pingpong", {"M": 200, "N": 136, "K": 72, "BM": 128, "BN": 64, "STAGES": 2, "GROUP": 2}),
     ("conv_hopper", {"N": 1, "H": 7, "W": 5, "R": 3, "S": 2, "F": 72, "STAGES": 2}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2, "STAGES": 2}),
     ("conv_hopper_halo", {"N": 1, "H": 3, "W": 4, "C": 128}),
     ("conv_hopper_patches", {"N": 1, "H": 9, "W": 9, "PATCHES": 1}),
+    ("conv_hopper_patches", {"N": 3, "H": 8, "W": 5, "PATCHES": 2, "STAGES": 1}),
 ]
 
 
@@ -99,6 +101,47 @@ def test_attention_is_what_the_formula_says(params: dict[str, int]) -> None:
 def test_the_loop_program_is_read_back_from_its_text() -> None:
     text = str(lower_waves(bound("gemm_hopper_pingpong", {"M": 128, "N": 64, "BN": 64}), HOPPER))
     assert str(parse_loop(text)) == text
+
+
+def _order(text: str, *words: str) -> list[int]:
+    """Where each line with a word stands first in the consumer's tasks."""
+    lines = text[text.index("role consumer") :].splitlines()
+    return [next(i for i, line in enumerate(lines) if word in line) for word in words]
+
+
+def test_halves_that_take_turns_waited_for_their_last_products_before_they_handed_on() -> None:
+    text = str(lower_waves(bound("gemm_hopper_pingpong", {"M": 128, "N": 64, "BN": 64}), HOPPER))
+    fill, turn, product, hand, settled = _order(text, "fill %acc", "await %turn", "atom ", "arrive %turn", "settle 0")
+    assert fill < turn < product < hand < settled
+
+
+def test_products_that_read_other_memory_than_stages_end_within_the_turn() -> None:
+    text = """block f(%x: in global bf16 (T, 64, 64), %d: out global f32 (T, 64, 64))
+      machine hopper
+      param T = 3
+    {
+      %own = alloc shared bf16 (64, 64) swizzle <3,3,3>
+      role all waves 8 {
+        tasks t in 0..T overlap pingpong {
+          %acc = alloc register f32 (64, 64) as wgmma.m64n64k16.bf16.c
+          fill %acc 0
+          %from = view %x (i 64, c 64) -> [t, i, c]
+          copy %from -> %own
+          barrier
+          %turned = view %own (c 64, i 64) -> [i, c]
+          mma %acc += %own * %turned using wgmma.m64n64k16.bf16
+        } finally {
+          %to = view %d (i 64, j 64) -> [t, i, j]
+          copy %acc -> %to
+        }
+      }
+    }"""
+    program = bound(text, {})
+    lowered = lower_waves(program, HOPPER)
+    lines = [line.strip() for line in str(lowered).splitlines()]
+    settled = next(i for i, line in enumerate(lines) if line.startswith("settle 0"))
+    assert settled < next(i for i, line in enumerate(lines) if line.startswith("arrive %turn"))
+    np.testing.assert_array_equal(loops(lowered, workers=1)[0], results(program, workers=1)[0])
 
 
 # -- what is left out is found --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_mma import random_product_program
 from random_roles import random_role_program
 from random_waves import random_wave_program
 
@@ -43,3 +44,8 @@ def test_programs_of_one_role(seed: int) -> None:
 @pytest.mark.parametrize("seed", [s for s in range(100, 124) if "machine hopper" in random_role_program(s)[0]])
 def test_programs_of_several_roles(seed: int) -> None:
     check_both(random_role_program(seed), seed, 1 + seed % 3)
+
+
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_products(seed: int) -> None:
+    check_both(random_product_program(seed), seed, 1 + seed % 2)

@@ -15,12 +15,13 @@ from tilewright.errors import TargetError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
-from tilewright.targets.gpu.arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
-from tilewright.targets.nvidia import driver
+from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
 
+CONTEXT = 4096
 EXAMPLES = Path(__file__).parents[3] / "examples" / "block"
 
 
@@ -31,25 +32,33 @@ class Named:
         return name
 
 
+class Result(int):
+    """The driver's answers."""
+
+    CUDA_SUCCESS = 0
+
+
 class Told:
     """A driver that answers success and keeps the calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+        self.CUresult: Any = Result
         self.fail: str | None = None
         for name in ("CUtensorMapDataType", "CUtensorMapSwizzle", "CUtensorMapInterleave", "CUtensorMapL2promotion"):
             setattr(self, name, Named())
         self.CUtensorMapFloatOOBfill = self.CUdevice_attribute = self.CUfunction_attribute = Named()
         self.CUjitInputType = Named()
-        self.cuuint64_t = self.cuuint32_t = self.CUstream = int
-        self.CUlaunchConfig = SimpleNamespace
+        self.cuuint64_t = self.cuuint32_t = int
+        self.context = CONTEXT
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
             self.calls.append((name, args))
             if name == self.fail:
                 return (700,)
+            if name == "cuCtxGetCurrent":
+                return 0, self.context
             if name in ("cuGetErrorName", "cuGetErrorString"):
                 return 0, b"CUDA_ERROR_ILLEGAL_ADDRESS"
             if name.startswith("cuTensorMapEncode"):
@@ -59,34 +68,56 @@ class Told:
 
         return call
 
+    def start(self, config: Any, function: Any, table: Any, extra: Any) -> int:
+        """cuLaunchKernelEx, as the library has it."""
+        found = launch.Config.from_address(config.value)
+        self.calls.append(("start", (tuple(found.grid), tuple(found.block), found.shared, found.stream, table.value)))
+        if self.fail == "context" and self.context != CONTEXT:
+            return 201
+        return 700 if self.fail == "start" else 0
 
-def bound(name: str, told: Told, **params: int) -> tuple[Any, Any]:
+    def readdress(self, place: int, pointer: int) -> int:
+        """cuTensorMapReplaceAddress."""
+        self.calls.append(("readdress", (place, pointer)))
+        return 0
+
+
+def loaded_on(told: Told, name: str) -> Any:
+    device = driver.Device.__new__(driver.Device)
+    device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
+    device.start, device.readdress = told.start, told.readdress
+    loaded = driver.Loaded.__new__(driver.Loaded)
+    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, 33, 1
+    return loaded
+
+
+def emitted_of(name: str, **params: int) -> tuple[Any, Any]:
     program = bind(parse_block((EXAMPLES / f"{name}.block").read_text()), params)
     hopper = machine("hopper")
     check(program, hopper)
-    emitted = BACKEND.emitted(lower_waves(program, hopper), hopper)
-    device = driver.Device.__new__(driver.Device)
-    device.cu, device.context, device.cores, device.version = told, 0, 132, 13000
-    loaded = driver.Loaded.__new__(driver.Loaded)
-    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, "function", 1
+    return program, BACKEND.emitted(lower_waves(program, hopper), hopper)
+
+
+def bound(name: str, told: Told, **params: int) -> tuple[Any, Any]:
+    program, emitted = emitted_of(name, **params)
     arrays = [
         DeviceArray(1 << 20 + i, tuple(int(e) for e in a.type.shape), (), a.type.dtype.numpy, None)
         for i, a in enumerate(program.args)
     ]
-    return driver.Launch(loaded, emitted, arrays, None), emitted
+    return launch.Launch(loaded_on(told, name), emitted, arrays, None), emitted
 
 
 def test_a_product_is_launched_with_pointers_then_maps() -> None:
     told = Told()
-    launch, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024)
-    launch()
+    run, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024)
+    run()
     maps = [args for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
     kind, rank, pointer, extents, strides, box, steps, *_ = maps[0]
     assert (kind, rank, pointer) == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 2, 1 << 20)
     assert (extents, strides, box, steps) == ([1024, 4096], [2048], [64, 128], [1, 1])
-    (name, (config, function, table, extra)) = told.calls[-1]
-    assert (name, function, extra) == ("cuLaunchKernelEx", "function", 0)
-    assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (132, 384, emitted.shared_bytes)
+    (name, (grid, block, shared, stream, table)) = told.calls[-1]
+    assert (name, grid, block, shared) == ("start", (132, 1, 1), (384, 1, 1), emitted.shared_bytes)
+    assert stream is None
     places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
     assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 21, 1 << 22]
     assert all(p % 64 == 0 for p in places[3:])
@@ -102,53 +133,58 @@ def test_an_image_is_walked_as_the_filter_stands() -> None:
     assert (lower, upper, channels, pixels, steps) == ([-1, -1], [-1, -1], 64, 128, [1, 2, 2, 1])
 
 
+def test_a_launch_elsewhere_changes_pointers_and_maps() -> None:
+    told = Told()
+    run, _ = bound("gemm_hopper", told)
+    run.at([1 << 20, 1 << 30, 1 << 22])
+    readdressed = [args for name, args in told.calls if name == "readdress"]
+    table = told.calls[-1][1][-1]
+    places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
+    assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 30, 1 << 22]
+    assert readdressed == [(places[4], 1 << 30)]  # the map of the tensor that moved, and no other
+
+
 def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:
     told = Told()
-    launch, _ = bound("gemm_hopper", told)
-    told.fail = "cuLaunchKernelEx"
+    run, _ = bound("gemm_hopper", told)
+    told.fail = "start"
     with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
-        launch()
+        run()
+
+
+def test_a_thread_that_works_in_another_context_gets_it_back() -> None:
+    told = Told()
+    run, _ = bound("gemm_hopper", told)
+    told.calls.clear()
+    told.context, told.fail = 77, "context"
+    with pytest.raises(TargetError):  # this driver refuses again; what matters is that it was asked within
+        run()
+    names = [name for name, _ in told.calls]
+    assert names[:5] == ["start", "cuCtxGetCurrent", "cuCtxPushCurrent", "start", "cuCtxPopCurrent"]
 
 
 def test_arrays_of_the_host_are_moved() -> None:
     told = Told()
-    program = bind(parse_block((EXAMPLES / "gemm_hopper.block").read_text()), {})
-    hopper = machine("hopper")
-    check(program, hopper)
-    emitted = BACKEND.emitted(lower_waves(program, hopper), hopper)
-    device = driver.Device.__new__(driver.Device)
-    device.cu, device.context, device.cores = told, 0, 132
-    loaded = driver.Loaded.__new__(driver.Loaded)
-    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "gemm_hopper", "function", 1
+    program, emitted = emitted_of("gemm_hopper")
     arrays = [np.zeros((256, 256), a.type.dtype.numpy) for a in program.args]
-    driver.Launch(loaded, emitted, arrays, None)()
+    launch.Launch(loaded_on(told, "gemm_hopper"), emitted, arrays, None)()
     names = [name for name, _ in told.calls]
     assert (names.count("cuMemcpyHtoD"), names.count("cuMemcpyDtoH"), names.count("cuCtxSynchronize")) == (3, 1, 1)
 
 
-def test_code_is_assembled_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linked, it would be assembled as a part of something larger: without setmaxnreg, and products would wait."""
-    told, found = Told(), driver.Device.__new__(driver.Device)
-    found.cu, found.context = told, 0
-    monkeypatch.setattr(driver, "device", lambda: found)
-    driver.Loaded("its text", Emitted("", "kernel", 384, 0, 1, (), ()))
-    names = [name for name, _ in told.calls]
-    assert [args for name, args in told.calls if name == "cuModuleLoadData"] == [(b"its text\0",)]
-    assert not [name for name in names if name.startswith("cuLink")]
-
-
 def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, found = Told(), driver.Device.__new__(driver.Device)
-    found.cu, found.context, found.cores = told, 0, 132
-    monkeypatch.setattr(driver, "device", lambda: found)
+    told = Told()
+    found = loaded_on(told, "kernel").device
+    monkeypatch.setattr(driver, "device", lambda number: found)
     emitted = Emitted("", "kernel", 384, 0, 1, (), (False,), counters=2)
-    loaded = driver.Loaded("its text", emitted)
+    loaded = driver.Loaded("its text", emitted, "a test")
+    assert ("cuModuleLoadData", (b"its text\0",)) in told.calls
     assert ("cuMemsetD32", (4096, 0, 2 * driver.LAUNCHES)) in told.calls
-    launch = driver.Launch(loaded, emitted, [DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)], None)
+    start = launch.Launch(loaded, emitted, [DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)], None)
     seen = []
     for _ in range(3):
-        launch()
-        (_, (_, _, table, _)) = told.calls[-1]
+        start()
+        table = told.calls[-1][1][-1]
         places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
         seen.append([ctypes.c_uint64.from_address(p).value for p in places])
     assert seen == [[1 << 20, 4096 + 8 * n] for n in (1, 2, 3)]

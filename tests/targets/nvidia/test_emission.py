@@ -48,7 +48,7 @@ def emitted(text: str) -> Emitted:
 def test_lanes_meet_before_a_commit_outside_of_loops() -> None:
     text = emitted(HANDED).text
     lines = [line for line in text.splitlines() if "bar.warp.sync(i32 -1)" in line or "mbarrier.arrive" in line]
-    assert ["warp.sync" in line for line in lines if not line.startswith("declare")] == [True, False]
+    assert ["warp.sync" in line for line in lines if not line.startswith("declare")][:2] == [True, False]
 
 
 SHARED = """
@@ -84,7 +84,7 @@ def test_one_wave_draws_dynamic_tasks_for_all_roles() -> None:
     found = emitted(SHARED)
     assert found.counters == 1
     assert "ptr addrspace(1) %counters" in found.text
-    assert found.text.count("atomicrmw add ptr addrspace(1)") == 1
+    assert found.text.count("atomicrmw uinc_wrap ptr addrspace(1)") == 1
     # both roles read numbers, of three waves altogether, from two places
     assert found.text.count("load volatile i32, ptr addrspace(3)") == 2
     arrivals = re.findall(r"mbarrier.init.*?i32 (\d+)\)", found.text)

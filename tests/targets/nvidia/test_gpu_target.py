@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import compile_text
+import tilewright
+import tilewright.lang as tkl
+from tilewright import compile_text, kernels
 from tilewright.errors import ArgumentError, ProgramError, TargetError
 from tilewright.targets.nvidia.driver import device
 
@@ -55,3 +57,46 @@ def test_open_parameters_are_refused() -> None:
 }""",
             "gpu",
         )
+
+
+def test_rows_that_no_tensor_map_steps_over_are_refused() -> None:
+    text = """block copy(%x: in global f32 (4, 31), %y: out global f32 (4, 32))
+  machine hopper
+{
+  %s = alloc shared f32 (1, 4, 32)
+  %ring = channel %s stages 1 from bring to take
+  role bring waves 1 {
+    tasks t in 0..1 {
+      %room = acquire %ring
+      %from = view %x (i 4, j 32) -> [i, j ?]
+      copy %from -> %room else 0 by tma.load
+      commit %ring
+    }
+  }
+  role take waves 1 {
+    tasks t in 0..1 {
+      %here = wait %ring
+      copy %here -> %y
+      release %ring
+    }
+  }
+}"""
+    with pytest.raises(ProgramError, match="%x has a stride of 124 bytes; a tensor map takes multiples of 16"):
+        _ = compile_text(text, "gpu:hopper").text("asm")
+
+
+def test_tile_kernels_become_code_for_a_named_gpu_anywhere():
+    made = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu:hopper")
+    text = made.text("asm", {"M": 200, "N": 136, "K": 200})
+    assert "wgmma.mma_async" in text
+    assert "cp.async.bulk.tensor" in text
+
+
+@without_gpu
+def test_without_a_gpu_one_line_says_so():
+    a, b = (np.zeros((8, 8), tkl.bf16.numpy) for _ in range(2))
+    kernel = kernels.gemm("nt", "bf16", "bf16")
+    with pytest.raises(TargetError, match=r"^target='gpu': .*; code for a GPU by name, 'gpu:hopper', can be read anyw"):
+        tilewright.compile(kernel, target="gpu")(a, b)
+    with pytest.raises(TargetError, match="code for hopper does not run here"):
+        tilewright.compile(kernel, target="gpu:hopper")(a, b)

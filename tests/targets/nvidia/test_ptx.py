@@ -21,11 +21,19 @@ from tilewright.targets.registry import machine
 EXAMPLES = Path(__file__).parents[3] / "examples" / "block"
 HOPPER = machine("hopper")
 
+DEALT = (
+    (EXAMPLES / "gemm_hopper_pingpong.block")
+    .read_text()
+    .replace("%a: in", "%deal: in global i32 (132, 4), %a: in")
+    .replace("0..TM*TN", "0..TM*TN schedule table of %deal")
+)
 LIST = [
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 4096, "BN": 256, "STAGES": 4}),
     ("gemm_hopper", {"M": 200, "N": 136, "K": 72, "BM": 256, "BN": 64, "STAGES": 2}),
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 512, "BM": 64, "BN": 256, "WG": 1}),
     ("gemm_hopper_pingpong", {"M": 2048, "N": 2048, "K": 2048, "BN": 256}),
+    ("gemm_hopper_pingpong", {"M": 4096, "N": 4096, "K": 4096, "BM": 128, "BN": 128}),
+    (DEALT, {"M": 2048, "N": 2048, "K": 2048, "BM": 128, "BN": 128}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BN": 128}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),

@@ -12,9 +12,10 @@ import numpy as np
 
 from tilewright.algebra.expr import Const
 from tilewright.check.lifetimes import uses_task_memory
-from tilewright.errors import ProgramError, ProtocolFault
+from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel, Fill, Hold
-from tilewright.interpret.block.memory import at_line
+from tilewright.interpret.block.memory import at_line, grid
+from tilewright.interpret.block.moving import load
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps, Waiting
 from tilewright.interpret.evaluation import evaluated
@@ -143,9 +144,15 @@ def tasks(agent: Agent, op: Op) -> Steps:
     every = list(product(*(range(r.lo.value, r.hi.value, r.step) for r in ranges)))
     worker, schedule = agent.worker, op.attrs.get("schedule", "strided")
     agent.deals += schedule == "dynamic"
-    mine = share_of(worker.number, worker.workers, len(every), schedule, worker.seed + agent.deals)
+    if schedule == "table":
+        mine = _dealt(agent, op, len(every))
+    else:
+        mine = share_of(worker.number, worker.workers, len(every), schedule, worker.seed + agent.deals)
     outside = agent.clock.task
-    found = [(_task(agent, schedule, len(every), t, outside), dict(zip(names, every[t], strict=True))) for t in mine]
+    table = id(op.operands[0]) if op.operands else 0
+    found = [
+        (_task(agent, schedule, len(every), t, outside, table), dict(zip(names, every[t], strict=True))) for t in mine
+    ]
     meets = worker.task_memory.get(id(op))
     if meets is None:
         meets = worker.task_memory[id(op)] = uses_task_memory(op)
@@ -158,13 +165,28 @@ def tasks(agent: Agent, op: Op) -> Steps:
     agent.clock.task = outside
 
 
-def _task(agent: Agent, schedule: str, total: int, number: int, outside: int) -> int:
+def _dealt(agent: Agent, op: Op, total: int) -> list[int]:
+    """The tasks of the worker's rows of a table, one after another; a negative entry is none."""
+    table = agent.handles[op.operands[0]]
+    entries = load(table, grid(table.shape), op, agent.clock)
+    named = entries[entries >= 0]
+    if named.size and named.max() >= total:
+        raise OutOfBoundsFault(f"{at_line(op)}: the table names task {named.max()}; there are {total}", op.loc)
+    numbers_, counts = np.unique(named, return_counts=True)
+    if (counts > 1).any():
+        raise ProtocolFault(f"{at_line(op)}: the table names task {numbers_[counts > 1][0]} more than once", op.loc)
+    mine = entries[agent.worker.number :: agent.worker.workers].reshape(-1)
+    return [int(t) for t in mine if t >= 0]
+
+
+def _task(agent: Agent, schedule: str, total: int, number: int, outside: int, table: int) -> int:
     """A number for a task, the same for tasks that one worker does however many there are.
 
-    Strided, that is the task of the same number in any other strided loop. Contiguous, the loops must have equally many
-    tasks. Whoever is free takes the next dynamic task: only other roles of the workgroup have a part in it.
+    Of a table that is any task of the same number, of the same table. Strided, that is the task of the same number in
+    any other strided loop. Contiguous, the loops must have equally many tasks. Whoever is free takes the next dynamic
+    task: only other roles of the workgroup have a part in it.
     """
-    alike = {"contiguous": (total,), "dynamic": (agent.deals,)}.get(schedule, ())
+    alike = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     known = agent.worker.classes
     return known.setdefault((outside, schedule, number, *alike), len(known))
 

@@ -22,6 +22,7 @@ from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
 from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
 from tilewright.interpret.block.registers import Registers
+from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.limits import BUFFER, STEPS, shown
@@ -353,7 +354,7 @@ class Worker:
 
     def view(self, base: Handle, op: Op, values: dict[str, int]) -> Handle:
         """The view that an operation makes."""
-        shape = numbers(op.results[0].type.shape, "view")
+        shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
         if isinstance(base, Registers):
             return base.view(op, values, shape)
         used = {s.name for e, _ in op.attrs["at"] for s in _roots(e)}

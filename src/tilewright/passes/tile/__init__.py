@@ -1,8 +1,9 @@
-"""Tile to block, the general way: any tile program whose sizes are numbers.
+"""Tile to block, the general way: any tile program, for sizes that are numbers or that only a call tells.
 
 | file     | subject                                                                                    |
 |----------|--------------------------------------------------------------------------------------------|
 | general  | the walk over a program, and what each operation becomes                                   |
+| normal   | a contraction as a program over its digits                                                 |
 | values   | tiles that are not computed yet: a formula over named coordinates                          |
 | writer   | the block program as it grows: memory, views, maps                                         |
 | accesses | which elements a read or a write means: inside memory or not, by data or not               |
@@ -12,4 +13,5 @@
 | loops    | `iterate`, while loops and `conditional`                                                   |
 | moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |
+| opened   | sizes that only a call tells                                                               |
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
@@ -16,6 +16,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
+from tilewright.passes.places import Size
 from tilewright.passes.tile.moving import coordinate, squeezed
 from tilewright.passes.tile.values import Load, Parts, load
 
@@ -31,7 +32,7 @@ class Access:
     """Memory coordinates as expressions of the tile's coordinates and of numbers found in data."""
 
     tensor: Value
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     at: tuple[Expr, ...]
     data: dict[Symbol, Load]
 
@@ -91,13 +92,9 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
     return Substitution(images)(e) if images else e
 
 
-def loose(access: Access, images: Substitution) -> tuple[bool, ...]:
+def loose(low: Lowering, access: Access, images: Substitution) -> tuple[bool, ...]:
     """Which of the memory coordinates may lie outside, over a part of the dimensions."""
-    found = []
-    for e, size in zip(access.at, access.shape, strict=True):
-        c = images(e)
-        found.append(not ((c >= 0) is ONE and (c < size) is ONE))
-    return tuple(found)
+    return tuple(not low.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def outside(low: Lowering, access: Access, dims: tuple[Expr, ...]) -> tuple[str, ...]:
@@ -105,8 +102,9 @@ def outside(low: Lowering, access: Access, dims: tuple[Expr, ...]) -> tuple[str,
 
     Ranges do not always tell; then the coordinates of all elements are worked out.
     """
-    shape = tuple(low.number(d) for d in dims)
-    if prod(shape) > TABLED:
+    sizes = tuple(low.size(d) for d in dims)
+    shape = tuple(n for n in sizes if isinstance(n, int))
+    if len(shape) < len(sizes) or prod(shape) > TABLED:
         raise ProgramError("its coordinates cannot be shown to lie inside memory: add otherwise=0")
     grid = np.ogrid[tuple(slice(0, n) for n in shape)]
     known = {low.coordinate(d): g for d, g in zip(dims, grid, strict=True)}
@@ -114,16 +112,15 @@ def outside(low: Lowering, access: Access, dims: tuple[Expr, ...]) -> tuple[str,
     for e, size in zip(access.at, access.shape, strict=True):
         c = np.asarray(evaluate(e, known))
         worst.append(f"{c.min()}..{c.max()} of {size}")
-        wrong = wrong or bool(c.min() < 0 or c.max() >= size)
+        wrong = wrong or bool(c.min() < 0 or c.max() >= int(size))
     return tuple(worst) if wrong else ()
 
 
-def _inside(low: Lowering, e: Expr, size: int, dims: tuple[Expr, ...]) -> bool:
+def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
     """Whether an expression of the current coordinates lies in 0..size-1."""
     parts: Parts = {d: low.part(d) for d in dims}
-    over = low.w.axes([max(1, parts[d][1]) for d in dims])
-    c = low.images(dims, parts, over)(e)
-    return (c >= 0) is ONE and (c < size) is ONE
+    over = low.w.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
+    return low.is_inside(low.images(dims, parts, over)(e), size)
 
 
 def is_outside(access: Access) -> Formula:
@@ -133,6 +130,6 @@ def is_outside(access: Access) -> Formula:
     for e, size in zip(access.at, access.shape, strict=True):
         c = formulas.of_expr(e, data)
         for name, limit in (("lt", 0), ("ge", size)):
-            step = formulas.call(name, c, formulas.number(limit, dtypes.i64))
+            step = formulas.call(name, c, formulas.of_expr(as_expr(limit), {}))
             found = step if found is None else Formula("or_", (found, step))
     return formulas.number(0, dtypes.bool_) if found is None else found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ExecutionError
+from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, TileType, Value
@@ -15,10 +15,21 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.places import linear_step
+from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.products import Product
-from tilewright.passes.tile.values import Load, Parts, Tile, common_parts, loads, only_load, rewritten
+from tilewright.passes.tile.values import (
+    Load,
+    Part,
+    Parts,
+    Tile,
+    common_parts,
+    divided,
+    loads,
+    most,
+    only_load,
+    rewritten,
+)
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
@@ -89,12 +100,12 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    _, length = source.parts[dim]
+    length = most(source.parts[dim][1])
     lanes = LANES if length >= 8 * LANES else LANES // 2
     total = low.w.alloc(wide, sizes, "total")
     name = next(n for n, s in _STEPS.items() if s == step)
     if length >= 2 * lanes and _side_by_side(low, there, dim):
-        total = _by_lanes(low, source, there, dim, lanes, name, total)
+        _by_lanes(low, source, there, dim, lanes, name, low.w.part(total, sizes))
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
@@ -105,7 +116,7 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
     outer = [d for d in tile.dims if d is not dim]
     kept = tile.dims if how[0] == "scan" else tuple(outer)
 
-    def one(place: Expr, width: int) -> None:
+    def one(place: Expr, width: Size) -> None:
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)
@@ -117,12 +128,13 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
         low.w.combine(how[0], view, goal, tile.dims.index(dim), how[1])
 
     size = tile.parts[outer[-1]][1] if outer else 1
-    rounds, rest = divmod(size, BLOCK) if size > 2 * BLOCK else (0, size)
-    if rounds:
+    rounds, rest = divided(size, BLOCK) if most(size) > 2 * BLOCK else (0, size)
+    if rounds != 0:
         with low.w.loop("b", rounds) as b:
             one(b * BLOCK, BLOCK)
-    if rest:
-        one(as_expr(rounds * BLOCK), rest)
+    if rest != 0:
+        with low.branch(as_expr(rest) >= 1):
+            one(as_expr(rounds * BLOCK), rest)
 
 
 def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
@@ -131,28 +143,32 @@ def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
     return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
 
 
-def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> Value:
+def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> None:
     """Lines are cut into pieces; the pieces are combined side by side, then what they gave."""
     outer = tuple(d for d in tile.dims if d is not dim)
     sizes = [tile.parts[d][1] for d in outer]
     first, length = tile.parts[dim]
-    pieces, rest = divmod(length, lanes)
-    partial = low.w.alloc(tile.dtype, [*sizes, lanes], "lanes")
+    pieces, rest = divided(length, lanes)
+    partial = low.w.part(low.w.alloc(tile.dtype, [*sizes, lanes], "lanes"), [*sizes, lanes])
 
-    def view(tensor: Load, *ends: int) -> Value:
+    def view(tensor: Load, *ends: Size) -> Value:
         over = low.w.axes([*sizes, *ends])
         images = {low.coordinate(d): tile.parts[d][0] + i for d, i in zip(outer, over, strict=False)}
         place = over[-2] * lanes + over[-1] if len(ends) == 2 else over[-1] + pieces * lanes
         return low.w.viewed(tensor, over, Substitution({**images, low.coordinate(dim): first + place}))
 
-    low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name)
-    if rest:
-        over = low.w.axes([*sizes, rest])
-        begin = low.w.view(partial, over, [(s, False) for s in over])
-        formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
-        low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
+    if isinstance(pieces, Expr):  # there may be none
+        low.w.emit("fill", (partial,), value=moving.identity(name, tile.dtype))
+        with low.branch(pieces >= 1):
+            low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name, accumulate=True)
+    else:
+        low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name)
+    if rest != 0:
+        with low.branch(as_expr(rest) >= 1):
+            begin = low.w.part(partial, [*sizes, rest])
+            formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
+            low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
     low.w.combine("reduce", partial, total, len(outer), name)
-    return total
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -182,11 +198,13 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The largest elements along a dimension, and where they are: one after another, each time of those left."""
     tile = low.env[op.operands[0]]
     dim = op.attrs["dim"]
-    count = low.number(op.attrs["count"])
+    count, length = low.number(op.attrs["count"]), tile.parts[dim][1]
     values, _ = op.results
     outer = tuple(d for d in tile.dims if d is not dim)
-    if count > tile.parts[dim][1]:
-        raise ExecutionError(f"topk: {count} of {tile.parts[dim][1]} elements", op.loc)
+    if isinstance(length, Expr) and not low.holds(length - count):
+        raise ProgramError(f"topk: {count} of {length} elements: {dim} is dynamic, and may have fewer", op.loc)
+    if isinstance(length, int) and count > length:
+        raise ExecutionError(f"topk: {count} of {length} elements", op.loc)
     parts = {d: tile.parts.get(d) or low.part(d) for d in values.type.dims}
     if 0 in tile.sizes or count == 0:
         return tuple(Tile(v.type.dtype, v.type.dims, parts, formulas.number(0, v.type.dtype)) for v in op.results)
@@ -198,9 +216,10 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
             (dtypes.i32, formulas.index(low.coordinate(dim), dtypes.i32)),
         )
     ]
-    left, elements, indices = (t.formula.value.tensor for t in made)
     sizes = [parts[d][1] for d in outer]
-    best = [low.w.alloc(t.type.dtype, sizes, "best") for t in (left, elements, indices)]
+    whole = [*sizes, tile.parts[dim][1]]
+    left, elements, indices = (low.w.part(t.formula.value.tensor, whole) for t in made)
+    best = [low.w.part(low.w.alloc(t.type.dtype, sizes, "best"), sizes) for t in (left, elements, indices)]
     found = [low.w.alloc(t.type.dtype, [*sizes, count], "largest") for t in (elements, indices)]
     with low.w.loop("n", count) as n:
         attrs = {"along": len(outer), "with": _LARGER}
@@ -280,12 +299,11 @@ def room_for_sums(
 
     It is in registers where all of it is one block of sums, and in memory of the worker's own otherwise.
     """
-    m, n, _ = how.atom.shape
     rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
-    single = all(parts[d][1] == 1 for d in axes.around) and rows <= how.rows and columns <= how.columns
-    zero = start == formulas.number(0, wide)
-    if axes.m is not None and single and rows % m == 0 and columns % n == 0:
-        held = low.w.registers(wide, (rows, columns), f"{how.atom.name}.c", "sums", how.groups)
+    zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
+    known = isinstance(rows, int) and isinstance(columns, int)
+    if axes.m is not None and single and known and _is_block(how, int(rows), int(columns)):
+        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.groups)
         low.sums[held] = axes.m, axes.n
         if zero:
             low.w.emit("fill", (held,), value=0)
@@ -298,16 +316,22 @@ def room_for_sums(
     return held, zero
 
 
+def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
+    """Whether so many rows and columns are whole atoms of one block of sums."""
+    m, n, _ = how.atom.shape
+    return rows <= how.rows and columns <= how.columns and rows % m == 0 and columns % n == 0
+
+
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
     """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
     a, b, c = (v.type.dims for v in op.operands)
     if not all(low.is_known(d) for d in (*a, *b, *c)):
         return None
-    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str):
         return None
     types = types_of(op, axes.swapped)
-    how = low.microkernel(op, types, _sizes(axes, lambda d: low.part(d)[1]))
+    how = low.microkernel(op, types, _sizes(axes, low.width))
     return None if how is None else (how, axes, types[2])
 
 
@@ -320,13 +344,13 @@ def _by_atom(
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
     """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
     known = {**a.parts, **b.parts}
-    axes = axes_of(a.dims, b.dims, c, lambda d: known[d][1])
+    axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
     if axes.swapped:
         a, b = b, a
-    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: known[d][1]))
+    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None
@@ -342,7 +366,7 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
         return found if found == same else None
-    sizes = tuple(as_expr(parts[d][1]) for d in acc.dims)
+    sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
     return found if found == same and found.tensor.type.shape == sizes else None
 
 
@@ -380,7 +404,7 @@ def _products(
     total: Value,
     dims: tuple[Expr, ...],
     parts: Parts,
-    summed: list[tuple[Expr, tuple[Expr, int]]],
+    summed: list[tuple[Expr, Part]],
     left: Formula,
     right: Formula,
 ) -> None:
@@ -403,11 +427,14 @@ def _products(
             formula = Formula("add", (formula, product))
         low.put(total, dims, parts, formula)
 
-    rounds, rest_of = divmod(length, AT_ONCE)
-    if rounds:
+    rounds, rest_of = divided(length, AT_ONCE)
+    if rounds != 0:
         with low.w.loop(f"k_{_word(dim)}", rounds) as k:
             step(k * AT_ONCE, AT_ONCE)
-    if rest_of:
+    if isinstance(rest_of, Expr):
+        with low.w.loop(f"k_{_word(dim)}", rest_of) as k:
+            step(rounds * AT_ONCE + k, 1)
+    elif rest_of:
         step(as_expr(rounds * AT_ONCE), rest_of)
 
 

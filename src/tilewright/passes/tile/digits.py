@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symb
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.general import ALIKE
+from tilewright.plan.general import ALIKE, only_adds
 
 
 def in_digits(
@@ -42,7 +42,7 @@ class _Digits:
         self.numbers = Substitution(self.sizes)
         self.values: dict[Value, Value] = {}
         self.kept: dict[Op, Op] = {}
-        self.gone = {op for op in self.free if _only_adds(op)}
+        self.gone = {op for op in self.free if only_adds(op)}
         """Loops that may go."""
         self.digits: dict[Expr, tuple[tuple[Symbol, int], ...]] = {}
         """For each dimension that is divided, its digits and how much each counts, the slowest first."""
@@ -173,12 +173,6 @@ class _Digits:
                 whole = whole + step * now
             images[own] = whole
         return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
-
-
-def _only_adds(op: Op) -> bool:
-    """Whether a loop's body only multiplies what it reads, and adds that to what it carries."""
-    (body,) = op.blocks
-    return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_rules import minimum
+from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -34,9 +35,25 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
+from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
-from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, only_load, rewritten, weight
+from tilewright.passes.tile.values import (
+    Load,
+    Part,
+    Parts,
+    Tile,
+    divided,
+    load,
+    loads,
+    most,
+    number_or,
+    only_load,
+    pieces,
+    rewritten,
+    weight,
+)
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
@@ -88,12 +105,14 @@ class Lowered:
     """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
+    before: tuple[Lowered, ...] = ()
+    """What runs before it, and writes arguments of it that no caller has."""
 
 
 def to_block(
     program: Program,
-    symbols: Mapping[Symbol, int],
-    shapes: Mapping[Value, tuple[int, ...]],
+    symbols: Mapping[Symbol, Size],
+    shapes: Mapping[Value, tuple[Size, ...]],
     free: Collection[Op] = (),
     *,
     logs: bool = False,
@@ -101,9 +120,11 @@ def to_block(
     workgroups: Mapping[Symbol, Expr] | None = None,
     lenient: bool = False,
     machine: Machine | None = None,
+    opened: OpenSizes = CLOSED,
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
+    Sizes are numbers, or expressions of those that are `opened`: they become parameters that calls tell.
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
@@ -130,7 +151,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened).run()
 
 
 class Lowering:
@@ -139,20 +160,28 @@ class Lowering:
     def __init__(
         self,
         program: Program,
-        symbols: Mapping[Symbol, int],
-        shapes: Mapping[Value, tuple[int, ...]],
+        symbols: Mapping[Symbol, Size],
+        shapes: Mapping[Value, tuple[Size, ...]],
         free: Collection[Op],
         logs: bool,
         workgroups: Mapping[Symbol, Expr] | None = None,
         cuts: Cuts | None = None,
         lenient: bool = False,
         machine: Machine | None = None,
+        opened: OpenSizes = CLOSED,
     ):
+        self.opened = opened
+        self.facts: list[Expr] = []
+        """What is never negative here: the conditions of the branches around say so."""
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
+        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
+        self.edge = True
+        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
         self.loose: dict[Load, tuple[bool, ...]] = {}
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
@@ -165,7 +194,10 @@ class Lowering:
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
-        self.w = Writer(None if machine is None or machine.lanes is None else self.waves * machine.lanes)
+        lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
+        self.w = Writer(lanes, opened.symbols)
+        for s in opened.symbols:
+            self.w.fresh(s.name)
         for arg in program.args:
             self.w.fresh(arg.name or "argument")
         self.env: ChainMap[Value, Tile] = ChainMap()
@@ -191,7 +223,7 @@ class Lowering:
         """Where memory of a workgroup's own starts along each of its dimensions."""
         self._numbers = Substitution(self.symbols)
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
-        self._coordinates: dict[tuple[Expr, int], Symbol] = {}
+        self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
@@ -204,19 +236,31 @@ class Lowering:
         """The block program."""
         tasks: dict[Expr, int] = {}
         if self.workgroups is None and not memory.is_ordered(self.program):
-            tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
             if self.cuts.widths is not None:
                 tasks = dict(self.cuts.widths)
+            else:
+                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
         counts: dict[Expr, int] = {}
         for d, width in tasks.items():
-            full, rest = divmod(self.number(d), width)
+            if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
+                self._deal(d, width // block, ranges)
+                continue
+            size = self.size(d)
+            full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), full + bool(rest)
+                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
+                continue
+            if isinstance(size, Expr):  # where it ends, only a call tells
+                found = Range.of(self.w.fresh(f"t_{d}"), 0, (size + width - 1) // width)
+                ranges.append(found)
+                self.shared.append(d)
+                first = width * found.symbol
+                self.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
                 continue
             found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
             ranges.append(found)
@@ -242,7 +286,8 @@ class Lowering:
                 self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
-            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), blocks=(inner,))
+            schedule = None if self.cuts.schedule == "strided" else self.cuts.schedule
+            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
         used = {v for op in _walk(inner) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
@@ -253,7 +298,7 @@ class Lowering:
             kind = TensorType("global", dtypes.i32, (as_expr(len(self.faults)),), role="inout")
             self._faults.type = kind
             args.append(self._faults)
-        made = Program(BLOCK, self.program.name, tuple(args), body)
+        made = Program(BLOCK, self.program.name, tuple(args), body, self.opened.records())
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
@@ -280,14 +325,14 @@ class Lowering:
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
-            width, count = self.parts[d][1], counts[d]
+            width, count = most(self.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width, (count - 1) * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
-    def _named(self, name: str, e: Expr, most: int) -> Symbol:
+    def _named(self, name: str, e: Expr, limit: int) -> Symbol:
         """A name for a number from 0 on."""
-        found = symbol(self.w.fresh(name), 0, most, definition=e)
+        found = symbol(self.w.fresh(name), 0, limit, definition=e)
         self.w.emit("let", symbol=found)
         return found
 
@@ -302,24 +347,58 @@ class Lowering:
             self._task(rest)
         del self.parts[dim]
 
+    def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
+        """Gives every task so many whole pieces of a dimension; the last has what is left, and the rest."""
+        full, _ = self._counted(dim, self.size(dim))
+        count = number_or(maximum(as_expr(pieces(full, per)), 1))
+        if count != 1:
+            ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
+            self.shared.append(dim)
+            self.dealt[dim] = ranges[-1].symbol, per, count
+
+    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
+        """(whole pieces, what is left) of so much of a dimension."""
+        width = self.cuts.blocks[dim]
+        return (pieces(length, width), 0) if dim in self.cuts.extended else divided(length, width)
+
     def pieces(self, dims: list[Expr]) -> None:
-        """What a task does, piece by piece along these dimensions; the last pieces may be smaller."""
+        """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
+
+        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
+        is left, are written apart.
+        """
         if not dims:
             with self.scope():
                 self.block(self.program.body)
             return
         dim, *rest = dims
-        before, width = self.parts.get(dim), self.cuts.blocks[dim]
+        before, width, edge = self.parts.get(dim), self.cuts.blocks[dim], self.edge
         first, length = self.part(dim)
-        full, tail = divmod(length, width)
-        if full:
-            ends = (1, 1) if full > 1 and width > 1 and inplace.slides(self, dim) else None
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", full, peel=ends) as n:
-                self.parts[dim] = first + width * n, width
+        full, tail = self._counted(dim, length)
+        slides = width > 1 and inplace.slides(self, dim)
+
+        def loop(start: Expr | int, end: Expr | int, at_edge: bool) -> None:
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
+                self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
                 self.pieces(rest)
-        if tail:
-            self.parts[dim] = first + width * full, tail
-            self.pieces(rest)
+
+        last: Expr = as_expr(1)
+        if dim in self.dealt:
+            task, per, count = self.dealt[dim]
+            last = task >= count - 1
+            loop(per * task, per * (task + 1) if full % per == 0 else minimum(per * (task + 1), full), True)
+        elif slides and full not in (0, 1):
+            loop(0, minimum(1, as_expr(full)), True)
+            if full != 2:
+                loop(1, full - 1, False)
+            loop(maximum(1, as_expr(full) - 1), full, True)
+        elif full != 0:
+            loop(0, full, True)
+        if tail != 0:
+            self.parts[dim], self.edge = (first + width * full, tail), slides or edge
+            with self.branch(last * (as_expr(tail) >= 1)):
+                self.pieces(rest)
+        self.edge = edge
         if before is None:
             del self.parts[dim]
         else:
@@ -372,25 +451,43 @@ class Lowering:
         if isinstance(condition, Const) and condition.value:
             yield
             return
-        inner, required = Block(()), set(self.required)
+        inner, required, facts = Block(()), set(self.required), self.facts
+        self.facts = [*facts, *holds(condition)]
         with self.w.inside(inner):
             yield
-        self.required = required
+        self.required, self.facts = required, facts
         self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
+
+    def is_inside(self, e: Expr, size: Size) -> bool:
+        """Whether a coordinate is shown to lie in 0..size-1."""
+        return self.holds(e) and self.holds(size - 1 - e)
+
+    def holds(self, e: Expr) -> bool:
+        """Whether an expression is shown to be never negative, by ranges or by the branches around."""
+        return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and shown(e, self.facts))
 
     def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
         """Makes symbols stand for numbers, or for expressions of workgroup ids."""
         self.symbols = dict(symbols)
         self._numbers = Substitution(self.symbols)
 
-    def number(self, e: Expr) -> int:
-        """An expression of sizes."""
+    def size(self, e: Expr) -> Size:
+        """An expression of sizes: a number, or an expression of those that a call tells."""
         found = self._numbers(e)
-        if not isinstance(found, Const) or not e.symbols.isdisjoint(self.bound):
+        known = isinstance(found, Const) or found.symbols <= self.opened.symbols
+        if not known or not e.symbols.isdisjoint(self.bound):
             raise ProgramError(f"{e} has no value before the program runs; natively it must have one")
-        return found.value
+        return number_or(found)
+
+    def number(self, e: Expr) -> int:
+        """An expression of sizes that must be a number."""
+        found = self.size(e)
+        if isinstance(found, Expr):
+            named = ", ".join(sorted(s.name for s in e.symbols if self._numbers(s).symbols)) or str(e)
+            raise ProgramError(f"{e} must be a number here; {named} is dynamic, and only a call tells it")
+        return found
 
     def expr(self, e: Expr) -> Expr:
         """The expression with sizes as numbers; symbols that set_symbol bound stay."""
@@ -438,7 +535,8 @@ class Lowering:
             if dim in self.reach or not dim.symbols.isdisjoint(self.reach):
                 found = symbol(name, 0, self.reach[dim] - 1 if dim in self.reach else None)
             else:
-                found = symbol(name, 0, max(1, self.number(dim)) - 1)
+                size = self.size(dim)
+                found = symbol(name, 0, max(1, size) - 1 if isinstance(size, int) else size - 1)
             self._coordinates[dim, walked] = found
         return found
 
@@ -451,25 +549,34 @@ class Lowering:
             return found
         cut = [s for s in dim.symbols if s in self.parts]
         if not cut:
-            return as_expr(0), self.number(dim)
+            return as_expr(0), self.size(dim)
         (s,) = cut
         first, width = self.parts[s]
         known: dict[Symbol, Expr | int] = dict(self.symbols)
         low = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - low
-        if not isinstance(size, Const):
+        if not isinstance(size, Const) and not (isinstance(width, Expr) and shown(size)):
             raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
-        return low, size.value
+        return low, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
         """Whether the current part of a dimension has a width before the program runs."""
         if dim in self.walking or dim in self.parts:
             return True
-        return dim.symbols.isdisjoint(self.bound) and isinstance(self._numbers(dim), Const)
+        found = self._numbers(dim)
+        return dim.symbols.isdisjoint(self.bound) and (isinstance(found, Const) or found.symbols <= self.opened.symbols)
+
+    def width(self, dim: Expr) -> int:
+        """How wide the current part of a dimension is at most."""
+        return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
+
+    def is_past(self, dim: Expr) -> bool:
+        """Whether the current piece of a dimension may go past its end."""
+        return dim in self.cuts.extended and self.size(dim) % self.cuts.blocks[dim] != 0
 
     def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
@@ -499,7 +606,7 @@ class Lowering:
         """The tile program's argument that a tensor is; None if it is memory of the program's own."""
         return next((a for a in self.program.args if self._arguments.get(a) is tensor), None)
 
-    def hold(self, memory: Value, tensor: Value, shape: tuple[int, ...], origin: tuple[Expr, ...]) -> None:
+    def hold(self, memory: Value, tensor: Value, shape: tuple[Size, ...], origin: tuple[Expr, ...]) -> None:
         """Makes a tensor stand for memory that the program allocates, from the coordinates `origin` on."""
         self._arguments[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
@@ -518,11 +625,17 @@ class Lowering:
             return
         faults, place = self.fault(what, op)
         made, found = self.load_of(wrong)
-        (flat,) = self.w.axes([prod(made.sizes)])
-        view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
-        total = self.w.alloc(dtypes.i32, (), "wrong")
-        self.w.combine("reduce", view, total, 0, "max")
-        self.w.emit("atomic", (total, faults), how="max", over=(), at=((as_expr(place), False),))
+        over = self.w.axes(made.sizes)
+        view = self.w.viewed(found, over, self.images(made.dims, made.parts, over))
+        if all(isinstance(n, int) for n in made.sizes):
+            (flat,) = self.w.axes([prod(made.sizes)])
+            view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))
+        while view.type.shape:
+            left = self.w.alloc(dtypes.i32, made.sizes[: len(view.type.shape) - 1], "wrong")
+            goal = self.w.part(left, made.sizes[: len(view.type.shape) - 1])
+            self.w.combine("reduce", view, goal, len(view.type.shape) - 1, "max")
+            view = goal
+        self.w.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(place), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
         """Notes at run time that a symbol stands for a number that it cannot be."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
+from tilewright.passes.places import Size
 from tilewright.plan.microkernel import axes_of, types_of
 
 if TYPE_CHECKING:
@@ -30,17 +31,25 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     return bool(users) and all(_is_left(low, user, op) or _is_staged(low, user, op) for user in users)
 
 
+def is_right(low: Lowering, op: Op) -> bool:
+    """Whether only products use a read, all as their factor B."""
+    users = [user for user in low.program.walk() if op.results[0] in user.operands]
+    return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
+
+
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     if user.name != "mma" or user.operands[2] is read.results[0]:
         return False
     a, b, c = (v.type.dims for v in user.operands)
-    axes = axes_of(a, b, c, lambda d: low.part(d)[1])
+    axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return False
     types = types_of(user, axes.swapped)
-    sizes = (1 if axes.m is None else low.part(axes.m)[1], low.part(axes.n)[1], low.part(axes.k)[1])
+    sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
     how = low.microkernel(user, types, sizes)
-    return how is not None and not how.whole and how.group == 1 and types[0] is how.atom.a.dtype
+    if how is None or how.whole or types[0] is not how.atom.a.dtype:
+        return False
+    return how.group == 1 or not _may_leave(low, read, axes.k)
 
 
 def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
@@ -50,23 +59,31 @@ def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """Whether it depends on the place along a dimension which elements of such a factor are out of bounds."""
+    """Whether it depends on the place along a dimension, and on others, which elements of such a factor are there."""
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
             continue
-        kind: TileType = op.results[0].type
-        own = dict(zip(kind.dims, op.attrs["over"], strict=True)).get(dim)
-        if own is not None and any(own in e.symbols and e is not own for e in op.attrs["at"]):
+        if _may_leave(low, op, dim):
+            return True
+    return False
+
+
+def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
+    """Whether a coordinate that depends on a dimension, and on others too, may be out of bounds."""
+    kind: TileType = read.results[0].type
+    own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
+    for e, n in zip(read.attrs.get("at", ()), low.shapes[read.operands[0]], strict=False):
+        if own in e.symbols and e is not own and not ((e >= 0) is ONE and (e < n) is ONE):
             return True
     return False
 
 
 def limits(
     at: tuple[Expr, ...],
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     marks: tuple[bool, ...],
     tap: Symbol,
-    size: int,
+    size: Size,
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:

@@ -21,9 +21,10 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, moving
-from tilewright.passes.tile.values import Tile, common_parts, loads
-from tilewright.plan.general import CHOSEN, WHOLE
+from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
+from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -56,12 +57,15 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return _results(low, op, carried)
 
 
-def _rounds(low: Lowering, op: Op, first: Expr, length: int, tile: int) -> tuple[Expr, Expr, list[tuple[Expr, int]]]:
+def _rounds(low: Lowering, op: Op, first: Expr, length: Size, tile: Size) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
     """Where a loop starts, how many tiles it takes whole, and the widths of what may follow, with their conditions."""
     limits = {} if op in low.free else _limits(low, op)
+    if tile is length:
+        return first, as_expr(1), []
     if not limits:
-        rounds, rest = divmod(length, tile)
-        return first, as_expr(rounds), [(as_expr(1), rest)] if rest else []
+        assert isinstance(tile, int)
+        rounds, rest = divided(length, tile)
+        return first, as_expr(rounds), [(as_expr(rest) >= 1, rest)] if rest != 0 else []
     end = first + length
     begin = low.expr(limits["start"]) if "start" in limits else first
     fitting = (end - begin) // tile
@@ -103,16 +107,22 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
     return tuple(results)
 
 
-def _tile(low: Lowering, op: Op, axis: Expr, length: int) -> int:
+def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
-    if op in low.free:
-        return max(1, low.cuts.tiles.get(op) or (length if length <= WHOLE else CHOSEN))
     stated = _stated(low, axis)
+    if op in low.free:
+        if isinstance(length, Expr) and stated is None and only_adds(op):
+            return length
+        return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
     if stated is not None:
         return stated
     if op.attrs.get("any_tile"):
-        return max(1, length)
+        return _least_one(length)
     raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
+
+
+def _least_one(length: Size) -> Size:
+    return max(1, length) if isinstance(length, int) else length
 
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
@@ -166,7 +176,7 @@ def _wide(op: Op, place: int) -> DType | None:
     return found
 
 
-def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: tuple[Expr, int]) -> None:
+def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
     """The body for one tile, and what it yields put where it is carried."""
     before = low.parts.get(axis)
     low.parts[axis] = part
@@ -199,7 +209,7 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
     zero = formulas.number(0, dtypes.i64)
     step = formulas.number(tile, dtypes.i64)
-    end = low.ends[axis].formula if axis in low.ends else formulas.number(low.number(axis), dtypes.i64)
+    end = low.ends[axis].formula if axis in low.ends else formulas.of_expr(as_expr(low.size(axis)), {})
     place = low.stored(Tile(dtypes.i64, (), {}, moving.value(low, limits["start"], op) if "start" in limits else zero))
     last = end
     if "iters" in limits:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from math import inf
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.errors import ExecutionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -20,7 +21,7 @@ from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.tile import inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
-from tilewright.passes.tile.values import Load, Parts, Tile, inner_part, load
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
 
 if TYPE_CHECKING:
@@ -43,14 +44,32 @@ def role_of(program: Program, arg: Value) -> str:
 def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...]) -> bool:
     """Whether one of the operations writes all of an argument, whatever happens."""
     for op in ops:
-        if op.name == "write" and op.operands[1] is arg and not {"at", "bounds"} & op.attrs.keys():
-            if all(axis in op.operands[0].type.dims for axis in axes):
+        if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
+            if ("at" not in op.attrs or _everywhere(op)) and all(axis in op.operands[0].type.dims for axis in axes):
                 return True
         elif op.name == "iterate" and not op.attrs.get("start"):
             inner = (*axes, op.attrs["axis"])
             if _covers(op.blocks[0].ops, arg, inner):
                 return True
     return False
+
+
+def _everywhere(op: Op) -> bool:
+    """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own."""
+    left = set(op.attrs["over"])
+    for e, extent in zip(op.attrs["at"], op.operands[1].type.dims, strict=True):
+        form = linear_form(e, e.symbols)
+        if form is None or form[1] is not ZERO or not e.symbols <= left:
+            return False
+        left -= e.symbols
+        reached = 1
+        for s, factor in sorted(form[0].items(), key=lambda term: int(term[1].lo)):
+            if not isinstance(factor, Const) or factor.value != reached or s.hi == inf:
+                return False
+            reached *= int(s.hi) + 1
+        if extent is not as_expr(reached):
+            return False
+    return not op.attrs.get("lookups")
 
 
 def is_aliased(program: Program) -> bool:
@@ -88,8 +107,9 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = access_of(low, op, source, kind.dims, tuple(extra))
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
-    marks = loose(access, images)
-    if any(marks) and "otherwise" not in op.attrs and not _is_surplus(low, access):
+    marks = loose(low, access, images)
+    surplus = any(marks) and _is_surplus(low, access)
+    if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.masks or low.workgroups is not None:
             _report(low, op, access, kind.dims, parts)
         else:
@@ -105,6 +125,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         tile = Tile(kind.dtype, kind.dims, parts, formulas.number(other, kind.dtype))
     elif access.data:
         tile = _gathered(low, op, access, kind, parts, marks, other)
+    elif surplus and low.cuts.packed and inplace.is_right(low, op):  # with zeros past its end
+        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
         low.loose[Load(access.tensor, access.at)] = marks
@@ -129,8 +151,9 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _is_surplus(low: Lowering, access: Access) -> bool:
-    """Whether an access leaves its memory only where tasks at the edges compute more than there is."""
-    return low.cuts.roles is not None and not access.data and not any(loose(access, Substitution({})))
+    """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
+    more = low.cuts.roles is not None or bool(low.cuts.extended)
+    return more and not access.data and not any(loose(low, access, Substitution({})))
 
 
 def _gathered(
@@ -142,7 +165,7 @@ def _gathered(
     tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     low.w.emit(
         "gather",
-        (tensor, access.tensor, *(found.tensor for found in access.data.values())),
+        (low.w.part(tensor, sizes), access.tensor, *(found.tensor for found in access.data.values())),
         over=over,
         where=tuple((s, tuple(map(images, found.at))) for s, found in access.data.items()),
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
@@ -230,12 +253,12 @@ class Write:
         self.dtype = target.type.dtype
         self.over = low.w.axes(self.sizes)
         self.images = low.images(self.dims, self.parts, self.over)
-        self.marks = list(loose(self.access, self.images))
+        self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
         self._restrict()
 
-    def _part(self, tile: Tile, dim: Expr) -> tuple[Expr, int]:
+    def _part(self, tile: Tile, dim: Expr) -> Part:
         """What is written of a dimension: inside a loop or a workgroup only the current part."""
         current = self.low.part(dim)
         return current if tile.filled else inner_part(dim, tile.parts[dim], current)
@@ -272,6 +295,22 @@ class Write:
         """The coordinates, with marks."""
         return tuple(zip(self.at, self.marks, strict=True))
 
+    def target(self) -> Value:
+        """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
+        even where memory goes on: a view of the dimension alone comes first."""
+        w, past = self.low.w, [d for d in self.dims if self.low.is_past(d)]
+        if not past:
+            return w.view(self.access.tensor, self.over, self.places())
+        exact = w.axes([self.low.size(d) if d in past else n for d, n in zip(self.dims, self.sizes, strict=True)])
+        first = {d: as_expr(0) if d in past else self.parts[d][0] for d in self.dims}
+        images = Substitution({self.low.coordinate(d): first[d] + i for d, i in zip(self.dims, exact, strict=True)})
+        marks = loose(self.low, self.access, images)
+        whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
+        at = [
+            (self.parts[d][0] + i, True) if d in past else (i, False) for d, i in zip(self.dims, self.over, strict=True)
+        ]
+        return w.view(whole, self.over, at)
+
     def looked_up(self) -> tuple[tuple[Symbol, tuple[Expr, ...]], ...] | None:
         """The numbers found in data, as `where` has them."""
         return tuple((s, tuple(map(self.images, f.at))) for s, f in self.where.items()) or None
@@ -299,8 +338,7 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return ()
     if low.cuts.roles is not None and through_shared(low, to):
         return ()
-    target = low.w.view(to.access.tensor, to.over, to.places())
-    low.w.map(target, to.over, to.formula, to.images)
+    low.w.map(to.target(), to.over, to.formula, to.images)
     return ()
 
 
@@ -402,6 +440,6 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     access = Access(value, log.shape, (*slot, *at), {})
     over = low.w.axes(tile.sizes)
     moved = low.images(tile.dims, tile.parts, over)
-    places = [(moved(e), mark) for e, mark in zip(access.at, loose(access, moved), strict=True)]
+    places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
     low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
     return ()

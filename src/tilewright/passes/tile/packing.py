@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -18,8 +18,9 @@ from tilewright.ir.core import Block, Program, Value
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load, pieces
+from tilewright.passes.tile.writer import Writer, extent
 from tilewright.plan.microkernel import Axes, Microkernel
 
 if TYPE_CHECKING:
@@ -28,40 +29,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Order:
-    """[outer][block of N][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the ends.
+    """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
+    ends.
 
-    What a microkernel reads for one step of K lies side by side; `group` neighbours along K belong to one of N.
+    What a block of sums reads lies side by side, step by step; `group` neighbours along K belong to one of N.
     """
 
     how: Microkernel
-    outer: tuple[int, ...]
-    wide: int
-    deep: int
+    around: tuple[Size, ...]
+    """The extents of what B is repeated along: a batch."""
+    deep: tuple[Size, ...]
+    """Those of what is summed beside K: taps."""
+    wide: Size
+    long: Size
+    """How far N and K go."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Size, ...]:
         """The extents of the packed tensor."""
         _, n, k = self.how.atom.shape
-        blocks, chunks = -(-self.wide // self.how.columns), -(-self.deep // k)
-        return (*self.outer, blocks, chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
+        blocks, chunks = pieces(self.wide, self.how.columns), pieces(self.long, k)
+        inner = (chunks, self.how.columns // n, k // self.how.group, n, self.how.group)
+        return (*self.around, blocks, *self.deep, *inner)
 
     @property
     def padded(self) -> tuple[bool, bool]:
         """Whether there are zeros past the end of K, and of N."""
-        return self.deep % self.how.atom.shape[2] > 0, self.wide % self.how.columns > 0
+        return self.long % self.how.atom.shape[2] != 0, self.wide % self.how.columns != 0
 
-    def source(self, over: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """(place along K, along N) of what lies at these last coordinates of the packed tensor."""
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
         _, n, k = self.how.atom.shape
-        f, e, t, r, j, g = over[-6:]
-        return k * e + self.how.group * r + g, self.how.columns * f + n * t + j
+        before = len(self.around)
+        f, (e, t, r, j, g) = at[before], at[-5:]
+        outer = (*at[:before], *at[before + 1 : -5])
+        return (*outer, k * e + self.how.group * r + g, self.how.columns * f + n * t + j)
 
-    def places(self, k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
-        """The last coordinates in the packed tensor of a place along K and of `inner` within a block from `column`."""
+    def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
+        """The coordinates in the packed tensor of places around and deep, along K, and of `inner` within a block from
+        `column`."""
         _, n, depth = self.how.atom.shape
-        place, along = column % self.how.columns + inner, k % depth
+        place, along, before = column % self.how.columns + inner, k % depth, len(self.around)
         group = self.how.group
-        return column // self.how.columns, k // depth, place // n, along // group, place % n, along % group
+        last = (k // depth, place // n, along // group, place % n, along % group)
+        return (*outer[:before], column // self.how.columns, *outer[before:], *last)
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,8 @@ def pack_here(
     """The current part of B, packed in memory of the worker's own."""
     tile, there = low.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
-    order = Order(how, tuple(parts[d][1] for d in outer), parts[axes.n][1], parts[axes.k][1])
-    held = low.w.alloc(tile.dtype, order.shape, "packed")
+    order = _order(how, axes, outer, lambda d: parts[d][1])
+    held = low.w.part(low.w.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(places: Sequence[Expr]) -> Substitution:
         return Substitution({low.coordinate(d): parts[d][0] + at for d, at in zip(dims, places, strict=True)})
@@ -105,23 +116,28 @@ def pack_before(
     if not all(e.symbols <= set(coordinates) for e in there.at) or any(d in low.bases or d in low.reach for d in dims):
         return None
     shape = low.shapes[source]
-    if not all((e >= 0) is ONE and (e < n) is ONE for e, n in zip(there.at, shape, strict=True)):
+    if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
     first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.number(axes.k)
-    ends = width % deep == 0 or first + width is as_expr(size)
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    ends = width % deep in (0, ZERO) or first + width is as_expr(size)
     if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
         return None
-    order = Order(how, tuple(map(low.number, outer)), low.number(axes.n), size)
+    order = _order(how, axes, outer, low.size)
     key = (there, order)
     if key not in low.packs:
         low.packs[key] = _program(low, there, source, coordinates, order)
     return low.packs[key].packed, order
 
 
+def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> Order:
+    around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
+    return Order(how, around, deep, width(axes.n), width(axes.k))
+
+
 def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
-    if low.machine is not None and low.machine.spaces["shared"].bytes is not None:
+    if low.cuts.packed or (low.machine is not None and low.machine.spaces["shared"].bytes is not None):
         return True
     moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
@@ -134,10 +150,10 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     dtype = order.how.atom.b.dtype
     given = Value(kind, source.name)
     target = Value(TensorType("global", dtype, extents, role="out"), name)
-    w = Writer(None if low.machine is None else low.machine.lanes)  # one wave
-    for taken in (source.name or "argument", name):
+    w = Writer(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
-    names = [f"o{n}" for n in range(len(order.outer))]
+    names = [f"o{n}" for n in range(len(order.around))]
     ranges = tuple(Range.of(w.fresh(n), 0, e) for n, e in zip([*names, "f"], order.shape, strict=False))
     tasks = tuple(r.symbol for r in ranges)
     inner, body = Block(()), Block(())
@@ -151,7 +167,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
         _copy(w, Load(given, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body)
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, low.opened.records())
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))
 
@@ -160,23 +176,22 @@ def _copy(
     w: Writer, there: Load, images: Images, order: Order, over: tuple[Symbol, ...], fixed: tuple[Expr, ...], held: Value
 ) -> None:
     """Elements of a load in packed order; the first coordinates there are `fixed`, the others go over axes."""
-    at = (*fixed, *over)
-    outer = at[:-6]
-    places = (*outer, *order.source(at))
+    *outer, k, n = order.source((*fixed, *over))
     if not any(order.padded):
-        view = w.viewed(there, over, images(places))
+        view = w.viewed(there, over, images((*outer, k, n)))
     else:  # a view of the part alone comes first: what lies past its ends may be others' elements
-        ends = (order.deep, order.wide)
-        exact = w.axes([*(n for n, e in zip(order.outer, outer, strict=True) if e in over), *ends])
+        ends = (order.long, order.wide)
+        exact = w.axes([*(extent(s) for s in over if s in outer), *ends])
         numbers = iter(exact)
         whole = w.viewed(there, exact, images([next(numbers) if e in over else e for e in (*outer, *over[-2:])]))
         marks = [(e, False) for e in outer if e in over]
-        view = w.view(whole, over, [*marks, *zip(places[-2:], order.padded, strict=True)])
+        view = w.view(whole, over, [*marks, *zip((k, n), order.padded, strict=True)])
     otherwise = 0 if any(order.padded) else None
     if held.type.dtype is there.tensor.type.dtype:
         w.emit("copy", (view, held), otherwise=otherwise)
         return
-    between = w.alloc(there.tensor.type.dtype, [int(s.hi) + 1 for s in over], "narrow")
-    w.emit("copy", (view, between), otherwise=otherwise)
+    sizes = [extent(s) for s in over]
+    between = w.alloc(there.tensor.type.dtype, sizes, "narrow")
+    w.emit("copy", (view, w.part(between, sizes)), otherwise=otherwise)
     formula = converted(load(between, *over), between.type.dtype, held.type.dtype)
     w.map(held, over, formula, Substitution({}))

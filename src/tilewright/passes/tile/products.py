@@ -16,20 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, ZERO, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand
-from tilewright.passes.places import linear_step
+from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import Order, pack_before, pack_here
-from tilewright.passes.tile.values import Load, Parts, Tile, only_load
+from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
 
 if TYPE_CHECKING:
@@ -41,26 +42,33 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Span:
-    """Blocks of equal size along M or N: how many, how large, where the first starts; `ragged`: past the end."""
+    """Blocks of equal size along M or N: how many, how large, where the first starts; `ragged`: past the end.
 
-    count: int
+    `there` says when there are any.
+    """
+
+    count: Size
     size: int
-    first: int
+    first: Size
     ragged: bool
+    there: Expr = ONE
 
 
-def spans(width: int, block: int, unit: int) -> Iterator[Span]:
-    """Whole blocks, then what is left, in whole units.
+def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
+    """Whole blocks, then what is left, in whole units: as many as that may be, where only a call tells.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
+    >>> from tilewright.algebra.expr import symbol
+    >>> [(s.count, s.size, s.first, s.ragged) for s in spans(symbol("M", 1, 99), 32, 16)]
+    [(<M//32>, 32, 0, False), (1, 32, <32*(M//32)>, True)]
     """
-    full, tail = divmod(width, block)
-    if full:
+    full, tail = divided(width, block)
+    if full != 0:
         yield Span(full, block, 0, False)
-    if tail:
-        size = -(-tail // unit) * unit
-        yield Span(1, size, full * block, size > tail)
+    if tail != 0:
+        size = int(pieces(most(tail), unit)) * unit
+        yield Span(1, size, full * block, size != tail, as_expr(tail) >= 1)
 
 
 class Product:
@@ -75,7 +83,7 @@ class Product:
         self.at: dict[Expr, Expr] = {}
         """Where the loops around are, from the start of each dimension's part."""
 
-    def width(self, dim: Expr | None) -> int:
+    def width(self, dim: Expr | None) -> Size:
         """How wide a dimension is here."""
         return 1 if dim is None else self.parts[dim][1]
 
@@ -93,13 +101,14 @@ class Product:
                 self.at[d] = loops.enter_context(self.w.loop(f"o_{_word(d)}", self.width(d)))
             for across in spans(self.width(axes.n), how.columns, n):
                 for down in spans(self.width(axes.m), how.rows, m):
-                    with self.over("f", across) as f, self.over("m", down, left.skips) as i:
+                    there = self.low.branch(across.there * down.there)
+                    with there, self.over("f", across) as f, self.over("m", down, left.skips) as i:
                         self.block(left, right, down, across, i, f)
 
     @contextmanager
     def over(self, name: str, span: Span, apart: bool = False) -> Iterator[Expr]:
         """A loop over blocks; gives where a block starts. The first and the last may be written apart."""
-        with self.w.loop(name, span.count, peel=(1, 1) if apart and span.count > 1 else None) as number:
+        with self.w.loop(name, span.count, peel=(1, 1) if apart and span.count != 1 else None) as number:
             yield span.first + span.size * number
 
     # -- factors ------------------------------------------------------------------------------------------
@@ -109,16 +118,18 @@ class Product:
         how, axes = self.how, self.axes
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
-        whole = self.width(axes.k) % k == 0 and self.width(axes.m) % m == 0
+        whole = self.width(axes.k) % k in (0, ZERO) and self.width(axes.m) % m in (0, ZERO)
         if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
-        deep, rows = -(-self.width(axes.k) // k) * k, -(-self.width(axes.m) // m) * m
+        tall = self.width(axes.m)
+        deep, rows = pieces(self.width(axes.k), k) * k, pieces(tall, m if isinstance(tall, int) else how.rows)
+        rows = rows * (m if isinstance(tall, int) else how.rows)
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return Panel(self, panel, outer)
 
     def panel(
-        self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, int], deep: tuple[Expr, int]
+        self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
     ) -> Value:
         """A copied: [outer][rows][deep], with zeros past its ends."""
         sizes = [*(self.width(d) for d in outer), rows[1], deep[1]]
@@ -129,7 +140,7 @@ class Product:
         if rows[0] is None:
             at.insert(len(outer), (as_expr(0), False))
         if sizes[-2:] != [self.width(rows[0]), self.width(deep[0])]:
-            self.w.emit("fill", (held,), value=0)
+            self.w.emit("fill", (self.w.part(held, sizes),), value=0)
         target = self.w.view(held, over, at)
         formula = converted(a.formula, a.dtype, dtype)
         self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
@@ -140,7 +151,8 @@ class Product:
         how, axes = self.how, self.axes
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
-        if how.group == 1 and found is not None and self.width(axes.n) % n == 0 and self.step(found, axes.n) == 1:
+        whole = how.group == 1 and not self.low.cuts.packed
+        if whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
         before = pack_before(self.low, b, self.parts, axes, outer, how)
@@ -148,6 +160,13 @@ class Product:
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
         held, order = pack_here(self.low, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
+
+    def is_readable(self, found: Load, n: int) -> bool:
+        """Whether B's vectors can be read: all are there, or they may end where their argument does."""
+        wide = self.width(self.axes.n)
+        if isinstance(wide, Expr):
+            return found.tensor.type.role == "in" and self.low.argument_of(found.tensor) is not None
+        return wide % n == 0
 
     def step(self, found: Load, dim: Expr) -> int | None:
         """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
@@ -171,7 +190,8 @@ class Product:
         if self.axes.m is not None:
             at[self.axes.m] = (row + i, down.ragged)
         at[self.axes.n] = (column + j, across.ragged)
-        goal = w.view(self.total, (i, j), [at[d] for d in self.c])
+        whole = w.part(self.total, [self.width(d) for d in self.c])
+        goal = w.view(whole, (i, j), [at[d] for d in self.c])
         ragged = down.ragged or across.ragged
         if self.zero:
             w.emit("fill", (sums,), value=0)
@@ -183,14 +203,23 @@ class Product:
     def summed(
         self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
-        """All that is summed: the dimensions beside K, then K."""
+        """All that is summed: the dimensions beside K, then K.
+
+        What is written out only because rows of an edge differ is outermost: taps that share elements of A would keep
+        them in registers.
+        """
         left.begin()
         for d in self.axes.deep:  # where another block's loops were
             self.at.pop(d, None)
+        order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
+        written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
+        apart = [d for d in order if self.low.cuts.depth and d not in written and self.low.edge and left.slides(d)]
         with ExitStack() as loops:
-            for d in self.axes.deep:
-                first, end, unroll = left.limits(d)
-                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=unroll)
+            for d in (*apart, *(d for d in order if d not in apart)):
+                first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
+                if not out:
+                    first, end, out = left.limits(d)
+                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=out)
                 self.at[d] = loops.enter_context(found)
             self.steps(left, right, down, across, row, column, sums)
 
@@ -200,10 +229,12 @@ class Product:
         """Products along K: one atom's depth at a time in tile registers, a few by vectors."""
         w, how = self.w, self.how
         depth = how.atom.shape[2]
-        chunks = -(-self.width(self.axes.k) // depth)
+        deep, last = self.width(self.axes.k), self._last(down)
+        chunks = pieces(deep, depth)
+        right.ragged = across.ragged
         if how.slab is not None:
-            with w.loop("e", -(-self.width(self.axes.k) // how.slab)) as e:
-                a = left.rows(down.size, how.slab, row, how.slab * e)
+            with w.loop("e", pieces(deep, how.slab)) as e:
+                a = left.rows(down.size, how.slab, row, how.slab * e, last)
                 b = right.columns(how.slab, across.size, how.slab * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
@@ -211,19 +242,27 @@ class Product:
             a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
             b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
             with w.loop("e", chunks) as e:
-                w.emit("copy", (left.rows(down.size, depth, row, depth * e), a))
+                w.emit("copy", (left.rows(down.size, depth, row, depth * e, last), a))
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        full, tail = divmod(chunks, STEPS)
-        for count, at_once, first in ((full, STEPS, 0), (1, tail, full * STEPS)):
-            if not count or not at_once:
+        most_at_once = self.low.cuts.depth.get(self.axes.k, (STEPS * depth, False))[0] // depth
+        full, tail = divided(chunks, most_at_once)
+        rest = (1, tail) if isinstance(tail, int) else (tail, 1)
+        for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
+            if count == 0 or at_once == 0:
                 continue
             wide = at_once * depth
             with w.loop("e", count) as e:
                 k = first * depth + wide * e
-                factors = left.rows(down.size, wide, row, k), right.columns(wide, across.size, k, column)
-                w.emit("mma", (sums, *factors), atom=how.atom.name, skip=left.skips or None)
+                factors = left.rows(down.size, wide, row, k, last), right.columns(wide, across.size, k, column)
+                skip = left.skips or right.skips
+                w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
+
+    def _last(self, down: Span) -> Expr | None:
+        """The last row that there is, where a block may have rows past it: those are any, and never stored."""
+        width = self.width(self.axes.m)
+        return width - 1 if down.ragged and isinstance(width, Expr) else None
 
 
 @dataclass
@@ -231,6 +270,8 @@ class Operand:
     """A factor as blocks read it."""
 
     product: Product
+    ragged: bool = field(default=False, init=False)
+    """Whether the block's columns may end before its registers do."""
 
     @property
     def skips(self) -> bool:
@@ -244,8 +285,12 @@ class Operand:
         """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
         return as_expr(0), as_expr(self.product.width(dim)), False
 
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
-        """A's (rows, deep) from a row and a place along K on."""
+    def slides(self, dim: Expr) -> bool:
+        """Whether it depends on the row which elements are in bounds at a place along such a dimension."""
+        return False
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """A's (rows, deep) from a row and a place along K on; rows past the `last` may be any."""
         raise NotImplementedError
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
@@ -269,7 +314,7 @@ class InPlace(Operand):
     @property
     def skips(self) -> bool:
         """Whether some of it may be out of bounds, and is left out."""
-        return any(self.marks)
+        return self.ragged or any(self.marks)
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """A loop over taps runs where the tensor is; one that slides along the rows is written out."""
@@ -285,21 +330,27 @@ class InPlace(Operand):
         images = Substitution({p.low.coordinate(d): e for d, e in known.items()})
         shape = p.low.shapes[source]
         first, end, self.marks = limits(self.found.at, shape, self.marks, tap, p.width(dim), images, inner - {tap})
-        row = None if p.axes.m is None else p.low.coordinate(p.axes.m)
-        slides = any(m and {tap, row} <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
-        return first, end, slides
+        return first, end, self.slides(dim)
+
+    def slides(self, dim: Expr) -> bool:
+        """Whether a row may be out of bounds at some places along a dimension that is summed, and not at others."""
+        p = self.product
+        both = {p.low.coordinate(dim), None if p.axes.m is None else p.low.coordinate(p.axes.m)}
+        return any(m and both <= e.symbols for m, e in zip(self.marks, self.found.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
         p = self.product
         known = {**p.at, **at}
         images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in known.items()})
         places = [images(e) for e in self.found.at]
-        return p.w.view(self.found.tensor, over, list(zip(places, self.marks, strict=True)))
+        marks = [*self.marks[:-1], self.marks[-1] or self.ragged]
+        return p.w.view(self.found.tensor, over, list(zip(places, marks, strict=True)))
 
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
         i, e = self.product.w.axes((rows, deep))
-        m = {} if self.product.axes.m is None else {self.product.axes.m: row + i}
+        place = row + i if last is None else minimum(row + i, last)
+        m = {} if self.product.axes.m is None else {self.product.axes.m: place}
         return self._view((i, e), {**m, self.product.axes.k: k + e})
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
@@ -315,7 +366,7 @@ class Panel(Operand):
     tensor: Value
     outer: list[Expr]
 
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
         p = self.product
         i, e = p.w.axes((rows, deep))
@@ -337,7 +388,7 @@ class Packed(Operand):
         e, j = p.w.axes((deep, columns))
         k, column = self.starts[p.axes.k] + k, self.starts[p.axes.n] + column
         first = [self.starts[d] + p.at[d] for d in self.outer]
-        at = (*first, *self.order.places(k + e, column, j))
+        at = self.order.places(first, k + e, column, j)
         return p.w.view(self.tensor, (e, j), [(x, False) for x in at])
 
 
@@ -350,9 +401,11 @@ class Staged(Operand):
     outer: list[Expr]
     dim: Expr | None
     held: Value
-    """Where a step lies: [M or N][K]."""
+    """Where a step lies: [M or N][K], or in slabs."""
     whole: bool
     """Whether it is the argument itself."""
+    along_k: bool
+    """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
 
     @classmethod
     def of(cls, product: Product, tile: Tile, dim: Expr | None) -> Staged:
@@ -374,35 +427,54 @@ class Staged(Operand):
         assert isinstance(wanted, MemoryOperand)
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
-        held = product.w.alloc(wanted.dtype, (count, product.how.slab or 1), "slab", swizzle)
-        return cls(product, there, outer, dim, held, whole)
+        row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
+        sizes = (count, row) if along_k else (count // row, row, row)
+        held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
+        return cls(product, there, outer, dim, held, whole, along_k)
 
-    def _slab(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
+    def _bring(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
+        """Copies a step to where it lies."""
         p = self.product
-        i, c = p.w.axes((count, deep))
-        at = {
-            **{d: p.at[d] for d in self.outer},
-            **({} if self.dim is None else {self.dim: first + i}),
-            p.axes.k: k + c,
-        }
+        if self.along_k:
+            i, c = p.w.axes((count, deep))
+            self._copy((i, c), first + i, k + c, self.held)
+            return self.held
+        row = p.how.slab or 1
+        with p.w.loop("s", count // row, unroll=True) as s:
+            c, i = p.w.axes((deep, row))
+            target = p.w.view(self.held, (c, i), [(s, False), (c, False), (i, False)])
+            self._copy((c, i), first + row * s + i, k + c, target)
+        return self.held
+
+    def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
+        """Elements at these places along M or N and K."""
+        p = self.product
+        at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
             images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
             places = _marked([images(e) for e in self.found.at], self.found.tensor)
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
-        view = p.w.view(self.found.tensor, (i, c), places)
-        p.low.brought.append(p.w.emit("copy", (view, self.held), otherwise=0))
-        return self.held
+        view = p.w.view(self.found.tensor, over, places)
+        p.low.brought.append(p.w.emit("copy", (view, target), otherwise=0))
 
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr) -> Value:
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
-        return self._slab(rows, deep, row, k)
+        held = self._bring(rows, deep, row, k)
+        if self.along_k:
+            return held
+        i, c = self.product.w.axes((rows, deep))
+        return self.product.w.view(held, (i, c), self._in_slabs(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's block: rows of shared memory are columns of it."""
+        """B's block: rows of shared memory along K are columns of it."""
+        held = self._bring(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
-        held = self._slab(columns, deep, column, k)
-        return self.product.w.view(held, (e, j), [(j, False), (e, False)])
+        return self.product.w.view(held, (e, j), [(j, False), (e, False)] if self.along_k else self._in_slabs(j, e))
+
+    def _in_slabs(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+        row = self.product.how.slab or 1
+        return [(i // row, False), (c, False), (i % row, False)]
 
 
 def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tilewright.passes.tile.memory import Write
 
 
+ROWS, CHUNK = (128, 64, 32), 16
+"""Bytes of a row of a tile that leaves by a copy of the machine's own, and of the chunks that its swizzle moves."""
+
+
 def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
@@ -26,10 +30,11 @@ def through_shared(low: Lowering, to: Write) -> bool:
     m, n = low.sums[held]
     _need_outside(low, to)
     rows, columns = to.parts[m][1], to.parts[n][1]
-    wide = _row_bytes(low) * 8 // to.dtype.bits
-    if columns % wide or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n})):
+    row = next((n for n in ROWS if columns * to.dtype.bits // 8 % n == 0), None)
+    if row is None or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n})):
         return False
-    swizzle = Swizzle(3, 3 + (16 // to.dtype.bits).bit_length() - 1, 3)
+    wide = row * 8 // to.dtype.bits
+    swizzle = Swizzle((row // CHUNK).bit_length() - 1, (CHUNK * 8 // to.dtype.bits).bit_length() - 1, 3)
     tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle)
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
@@ -46,11 +51,6 @@ def through_shared(low: Lowering, to: Write) -> bool:
         goal = low.w.view(to.access.tensor, (i, c), list(zip(coordinates, marks, strict=True)))
         low.taken.append(low.w.emit("copy", (tile, goal)))
     return True
-
-
-def _row_bytes(low: Lowering) -> int:
-    """What lies side by side in a tile of shared memory that is swizzled."""
-    return 128
 
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:

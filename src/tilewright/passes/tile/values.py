@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.check.inside import shown
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
+from tilewright.passes.places import Size
 
-Part: TypeAlias = tuple[Expr, int]
-"""First coordinate and width."""
+Part: TypeAlias = tuple[Expr, Size]
+"""First coordinate and width; a width that only a call tells is an expression."""
 Parts: TypeAlias = "dict[Expr, Part]"
 
 
@@ -49,7 +51,7 @@ class Tile:
     wide: tuple[DType, Formula] | None = None
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Size, ...]:
         """How wide it is along each dimension."""
         return tuple(self.parts[d][1] for d in self.dims)
 
@@ -105,6 +107,35 @@ def weight(formula: Formula) -> int:
     return total
 
 
+def divided(size: Size, by: int) -> tuple[Size, Size]:
+    """(quotient, remainder) of a size.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> divided(70, 32), divided(symbol("M", 1, 99), 32)
+    ((2, 6), (<M//32>, <M%32>))
+    """
+    if isinstance(size, int):
+        return divmod(size, by)
+    if size.hi < by:
+        return 0, size
+    return number_or(size // by), number_or(size % by)
+
+
+def pieces(size: Size, by: int) -> Size:
+    """How many pieces there are, the last one perhaps smaller."""
+    return number_or((as_expr(size) + by - 1) // by)
+
+
+def number_or(e: Expr) -> Size:
+    """The number that an expression is; itself, where it is none."""
+    return e.value if isinstance(e, Const) else e
+
+
+def most(size: Size) -> int:
+    """The most that a size may be."""
+    return size if isinstance(size, int) else int(size.hi)
+
+
 def common_parts(tiles: list[Tile]) -> Parts:
     """By dimension, the part that all tiles have: inside a loop, its current tile."""
     found: Parts = {}
@@ -124,6 +155,6 @@ def inner_part(dim: Expr, a: Part, b: Part) -> Part:
         return a
     for inner, outer in ((a, b), (b, a)):
         before, after = inner[0] - outer[0], outer[0] + outer[1] - inner[0] - inner[1]
-        if (before >= 0) is as_expr(1) and (after >= 0) is as_expr(1):
+        if shown(before) and shown(after):
             return inner
     raise ProgramError(f"two parts of {dim} meet, {a[0]} (+{a[1]}) and {b[0]} (+{b[1]}): neither lies in the other")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from tilewright.algebra import Layout, Swizzle
-from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
@@ -18,7 +19,8 @@ from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType
-from tilewright.passes.tile.values import Load, loads, rewritten
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import Load, loads, number_or, rewritten
 
 _AXIS = re.compile(r"i\d+")
 """The coordinates of an operation are called so: `axes`."""
@@ -27,6 +29,12 @@ _AXIS = re.compile(r"i\d+")
 def _is_shared(value: Value) -> bool:
     """Whether a tensor lies in memory that the threads of a workgroup share."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
+
+
+def extent(axis: Symbol) -> Size:
+    """How many coordinates an axis has."""
+    assert axis.upper is not None
+    return number_or(axis.upper + 1)
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
@@ -45,16 +53,20 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
         step, whole = inner.parts if isinstance(inner, FloorDiv) else (inner, as_expr(1))
         if step in radices and isinstance(by, Const) and isinstance(whole, Const):
             radices[step].add(by.value * whole.value)
-    sizes: list[int] = []
+    sizes: list[Size] = []
     meanings: dict[Symbol, list[int]] = {}
     for s in over:
-        extent = int(s.hi) + 1
-        chain = [1, *sorted(r for r in radices[s] if r < extent), extent]
+        size = extent(s)
+        if isinstance(size, Expr):
+            meanings[s] = [1]
+            sizes.append(size)
+            continue
+        chain = [1, *sorted(r for r in radices[s] if r < size), size]
         if any(b % a for a, b in pairwise(chain)):
-            chain = [1, extent]
+            chain = [1, size]
         steps = chain[-2::-1]
         meanings[s] = steps
-        sizes += [b // a for a, b in zip(steps, [extent, *steps], strict=False)]
+        sizes += [b // a for a, b in zip(steps, [size, *steps], strict=False)]
     if len(sizes) == len(over):
         return over, Substitution({})
     axes = tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
@@ -66,10 +78,11 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
 class Writer:
     """What the general path writes, through the builder that all levels share."""
 
-    def __init__(self, lanes: int | None = None) -> None:
+    def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = ()) -> None:
         """`lanes` are those of a wave, which meet after each operation on memory that they share; None: there is one
-        thread."""
-        self.lanes = lanes
+        thread. `opened` are the sizes that a call tells."""
+        self.lanes, self.opened = lanes, frozenset(opened)
+        self._endless = Substitution({s: symbol(s.name, 1) for s in opened})
         self._builder = Builder(BLOCK)
         self.blocks = self._builder.blocks
         self.loc: Any = None
@@ -102,9 +115,15 @@ class Writer:
             self._builder.emit("barrier", loc=self.loc)
         return made
 
-    def alloc(self, dtype: DType, sizes: Sequence[int], name: str, swizzle: Swizzle | None = None) -> Value:
-        """Memory of the worker's own."""
-        kind = TensorType("shared", dtype, tuple(as_expr(n) for n in sizes), swizzle=swizzle)
+    def room(self, size: Size) -> Expr:
+        """What a tensor has room for along a dimension of some size: the most that a cut leaves of it; all, uncut."""
+        e = as_expr(size)
+        limit = self._endless(e).hi
+        return e if e.is_constant or (limit == inf and e.symbols <= self.opened) else as_expr(int(min(limit, e.hi)))
+
+    def alloc(self, dtype: DType, sizes: Sequence[Size], name: str, swizzle: Swizzle | None = None) -> Value:
+        """Memory of the worker's own; where sizes are open, there may be more of it than they say: `part`."""
+        kind = TensorType("shared", dtype, tuple(map(self.room, sizes)), swizzle=swizzle)
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
@@ -115,6 +134,11 @@ class Writer:
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
+
+    def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
+        """The part of so many elements along each dimension, from the first on."""
+        over = self.axes(sizes)
+        return self.view(tensor, over, [(s, False) for s in over])
 
     def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: int = 1) -> Value:
         """Registers as an operand of a multiplication atom has them; `waves` groups of waves have rows of their own."""
@@ -143,9 +167,9 @@ class Writer:
         unroll: bool = False,
         peel: tuple[int, int] | None = None,
     ) -> Iterator[Expr]:
-        """A loop from `first` up to `count`; gives its variable. One round from 0 is written without a loop."""
-        if as_expr(count) is as_expr(1) and as_expr(first) is as_expr(0):
-            yield as_expr(0)
+        """A loop from `first` up to `count`; gives its variable. One round is written without a loop."""
+        if as_expr(count) - first is as_expr(1):
+            yield as_expr(first)
             return
         found = Range.of(self.fresh(name), first, count)
         inner = Block(())
@@ -154,12 +178,14 @@ class Writer:
         ends = None if peel is None else tuple(map(as_expr, peel))
         self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
 
-    def combine(self, name: str, source: Value, target: Value, along: int, how: str) -> None:
-        """A reduction or a scan."""
-        attrs: dict[str, Any] = {"along": along, "with": how}
+    def combine(
+        self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
+    ) -> None:
+        """A reduction or a scan; perhaps of what the target holds, too."""
+        attrs: dict[str, Any] = {"along": along, "with": how, "accumulate": accumulate or None}
         self.emit(name, (source, target), (), **attrs)
 
-    def axes(self, sizes: Sequence[int]) -> tuple[Symbol, ...]:
+    def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
         """Names for the coordinates of an operation."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
@@ -190,11 +216,12 @@ class Writer:
         return self.view(found.tensor, over, [(images(e), False) for e in found.at])
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
-        """Target = formula, element by element."""
+        """Target = formula, element by element, over as much of it as axes say."""
+        target = self.view(target, over, [(s, False) for s in over])
         single = {s: as_expr(0) for s in over if s.hi == 0}
         if single and len(single) < len(over) and isinstance(target.type, TensorType):
             kept = [s for s in over if s not in single]  # which may be all axes of a tensor in registers
-            axes = self.axes([int(s.hi) + 1 for s in kept])
+            axes = self.axes([extent(s) for s in kept])
             known = Substitution({**single, **dict(zip(kept, axes, strict=True))})
             goal = self.view(target, axes, [(known(s), False) for s in over])
             self.map(goal, axes, rewritten(formula, lambda e: known(images(e))), Substitution({}))

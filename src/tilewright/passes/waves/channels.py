@@ -107,6 +107,7 @@ def acquire(low: Waves, op: Op) -> None:
     ring: Ring = low.handles[op.operands[0]]
     number = _taken(low, op, "acquire", ring)
     if ring.late:
+        low.between_lanes.meet()
         with low.one_wave(), low.when(number >= ring.stages):
             low.emit("drain", pending=ring.stages - 1)
             low.emit("arrive", (ring.empty,), at=(ring.barrier(number),))
@@ -140,6 +141,7 @@ def release(low: Waves, op: Op) -> None:
             with low.one_wave():
                 low.emit("seal")
             if low.group.waves > 1:
+                low.between_lanes.meet()
                 with low.when(low.group.wave >= 1):
                     low.emit("arrive", (ring.empty,), at=(ring.barrier(number),))
         else:

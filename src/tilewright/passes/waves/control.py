@@ -10,7 +10,9 @@ from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.check.lifetimes import uses_task_memory
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op
+from tilewright.ir.core import Block, Op, walk_block
+from tilewright.ir.tensors import RegisterType
+from tilewright.passes.dealing import dealt
 from tilewright.passes.waves.flying import Group as Products
 
 if TYPE_CHECKING:
@@ -142,10 +144,13 @@ def edge(low: Waves, op: Op) -> None:
 
 def tasks(low: Waves, op: Op) -> None:
     """The workgroup's share of all tasks; where tasks have shared memory of their own, the waves meet after each."""
+    low.flying.settle_all()
+    if op.attrs.get("schedule") == "table":
+        _from_table(low, op)
+        return
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )
-    low.flying.settle_all()
     meets = any(uses_task_memory(op))
     inner = Block(())
     meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
@@ -153,7 +158,9 @@ def tasks(low: Waves, op: Op) -> None:
     whole = low.group
     with low.writing(inner), low.means(meanings):
         if turns:
-            turn = _in_turn(low, op)
+            skipped = _in_turn(low, op)
+            _skip(low, skipped)
+            _end(low, op)
         else:
             _body(low, op)
         low.flying.settle_all()
@@ -163,13 +170,68 @@ def tasks(low: Waves, op: Op) -> None:
     low.group = whole
     extra: dict[str, Any] = {"turn": side} if turns else {}
     if turns:
-        turn()
+        for _, fills in skipped:
+            if fills.symbols & {r.symbol for r in ranges}:
+                raise ProgramError(
+                    f"overlap pingpong: how often a channel is used, {fills}, depends on the task, and a half does not "
+                    "know the other's; with `schedule table` it does"
+                )
+        _skip(low, skipped, side)
     low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,), **extra)
 
 
-def _in_turn(low: Waves, op: Op) -> Any:
+def _from_table(low: Waves, op: Op) -> None:
+    """Tasks of a table; of two halves that take turns each counts them all, and skips the other's."""
+    meets = any(uses_task_memory(op))
+    whole = low.group
+    turns = op.attrs.get("overlap") == "pingpong"
+    seen = low.counter("dealt") if turns else None
+
+    def alone() -> None:
+        _body(low, op)
+        low.flying.settle_all()
+        if meets:
+            low.meet()
+
+    def in_turn() -> None:
+        assert seen is not None
+        count = low.value_of(seen, "dealt")
+        low.count_on(seen, as_expr(1))
+        mine, others = Block(()), Block(())
+        with low.writing(mine):
+            skipped = _in_turn(low, op)
+            _end(low, op)
+            low.flying.settle_all()
+            if meets:
+                low.meet()
+        side = low.group.side
+        with low.writing(others):
+            _skip(low, skipped)
+        low.group = whole
+        low.emit("if", when=(count + side) % 2 < 1, blocks=(mine, others))
+
+    dealt(low, op, in_turn if turns else alone)
+
+
+Skipped = list[tuple[Any, Expr]]
+"""Counters of channels, and what the other half adds to them in a task."""
+
+
+def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
+    for counter, fills in skipped:
+        low.count_on(counter, fills * times)
+
+
+def _end(low: Waves, op: Op) -> None:
+    for block in op.blocks[1:]:
+        low.block(block)
+
+
+def _in_turn(low: Waves, op: Op) -> Skipped:
     """A task of one half of the role: its body waits for the other half's, and hands on; its end runs beside it.
 
+    The turn is over when the body's last product is started, and begins after the half's sums are set to their first
+    values: so the products of two tasks follow one another without a gap.
     Fills that bodies take from channels are counted by both halves: a half skips what the other takes.
     """
     whole = low.group
@@ -185,27 +247,39 @@ def _in_turn(low: Waves, op: Op) -> Any:
     done = low.counter("turns")
     count = low.value_of(done, "turn")
     low.count_on(done, as_expr(1))
+    body = op.blocks[0].ops
+    own = next((i for i, inner in enumerate(body) if not _own(inner)), len(body))
+    for inner in body[:own]:
+        low.op(inner)
+    low.flying.clear()
     low.emit("await", (order,), at=(side,), phase=count + side - 1)
-    before = low.meaning
-    low.block(op.blocks[0])
-    low.flying.settle_all()
+    for inner in body[own:]:
+        low.op(inner)
+    if not _reads_stages_only(low, op.blocks[0]):
+        low.flying.settle_all()
     low.emit("arrive", (order,), at=(1 - side,))
-    skipped: list[tuple[Any, Expr]] = []
+    low.flying.settle_all()
+    skipped: Skipped = []
     for ring in low.rings.values():
         for name, counter in ring.counters.items():
             fills = _fills(low, op.blocks[0], name, ring.op.results[0])
             if not (isinstance(fills, Const) and fills.value == 0):
-                low.count_on(counter, fills)
                 skipped.append((counter, fills))
-    for block in op.blocks[1:]:
-        low.block(block)
-    low.meaning = before
+    return skipped
 
-    def begin() -> None:
-        for counter, fills in skipped:
-            low.count_on(counter, side * fills)
 
-    return begin
+def _own(op: Op) -> bool:
+    """Whether an operation concerns the half's own registers only, so that it need not wait for the half's turn."""
+    return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
+
+
+def _reads_stages_only(low: Waves, block: Block) -> bool:
+    """Whether products that go on by themselves read registers and stages alone: channels say when these are free.
+
+    Then the other half may begin while they go on. What else they read of shared memory, its body might write to.
+    """
+    factors = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
+    return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in factors)
 
 
 def _fills(low: Waves, block: Block, name: str, channel: Any) -> Expr:

@@ -21,6 +21,7 @@ from tilewright.passes.lower import Lowering, let, memory_of
 from tilewright.passes.places import Memory, MemoryView
 from tilewright.passes.waves import channels, computing, control, general, moving, products
 from tilewright.passes.waves.flying import Flying
+from tilewright.passes.waves.lanes import Lanes
 
 EVERYONE = "all"
 
@@ -58,6 +59,7 @@ class Waves(Lowering):
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
         self.flying = Flying(self)
+        self.between_lanes = Lanes(self)
         self.dirty: set[Value] = set()
         self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
         self.rings: dict[Op, channels.Ring] = {}
@@ -121,6 +123,23 @@ class Waves(Lowering):
         turns = any(op.attrs.get("overlap") == "pingpong" for b in found.blocks for op in walk_block(b))
         return waves // 2 if turns else waves
 
+    # -- the walk ---------------------------------------------------------------------------------------------
+
+    def block(self, block: Block) -> None:
+        """Every operation of a block."""
+        self.between_lanes.block(block)
+
+    def op(self, op: Op) -> None:
+        """One operation."""
+        around, self.between_lanes.current = self.between_lanes.current, op
+        super().op(op)
+        self.between_lanes.current = around
+
+    def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
+        """A loop operation at the end of the open block; lanes meet before it where they must."""
+        self.between_lanes.note(name, operands)
+        return super().emit(name, operands, blocks, **attrs)
+
     # -- what the workgroup has once ---------------------------------------------------------------------------
 
     def hoist(self, key: Any, type_: Any, name: str) -> Value:
@@ -178,6 +197,9 @@ class Waves(Lowering):
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
+            self.between_lanes.touched.clear()
+        else:
+            self.between_lanes.meet()
 
     def make_visible(self) -> None:
         """A fence, where something that goes on by itself reads what waves stored since the last one."""

@@ -44,6 +44,9 @@ class Emitted:
     name: str
     arguments: tuple[str, ...]
     scratch_bytes: int
+    """What each worker has of its own; tensors whose sizes are open come on top."""
+    open_bytes: Expr
+    """What those take, an expression of open parameters."""
     uses_tiles: bool
 
 
@@ -66,6 +69,7 @@ class Emitter:
         self.tiles: dict[Value, int] = {}
         self.free_tiles = list(range(machine.limits.tile_registers))
         self.scratch = SPARE
+        self.open_bytes: Expr = as_expr(0)
         self.globals: list[str] = []
         self.uses_tiles = False
 
@@ -78,12 +82,15 @@ class Emitter:
             self.pointers[arg] = w.value(f"load ptr, ptr {slot}")
         slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * count}")
         base = w.value(f"load ptr, ptr {slot}")
-        stride = "STRIDE_OF_SCRATCH"
-        mine = w.value(f"mul i64 %worker, {stride}")
-        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
         for place, parameter in enumerate(self.open):
             slot = w.value(f"getelementptr i8, ptr %args, i64 {8 * (count + 2 + place)}")
             w.symbols[parameter] = (w.value(f"load i64, ptr {slot}"), 0)
+        stride = whole = "STRIDE_OF_SCRATCH"
+        opened = self._open_memory()
+        if opened is not as_expr(0):
+            whole = w.value(f"add i64 {stride}, {w.integer(opened)}")
+        mine = w.value(f"mul i64 %worker, {whole}")
+        self.spare = w.value(f"getelementptr i8, ptr {base}, i64 {mine}")
         configuration = [w.name("slot"), w.name("config")]
         place_of_config = len(w.scope.lines)
         self.block(self.program.body)
@@ -109,7 +116,21 @@ class Emitter:
             "!0 = !{i32 1}",
         ]
         arguments = tuple(a.name or "" for a in self.program.args)
-        return Emitted("\n".join(parts) + "\n", name, arguments, size, self.uses_tiles)
+        return Emitted("\n".join(parts) + "\n", name, arguments, size, opened, self.uses_tiles)
+
+    def _open_memory(self) -> Expr:
+        """What tensors of open sizes take of a worker's memory, in bytes."""
+        kinds = [op.attrs["type"] for op in self.program.walk() if op.name == "alloc"]
+        found: Expr = as_expr(0)
+        for kind in kinds:
+            if isinstance(kind, TensorType) and not isinstance(kind.room(), Const):
+                found = found + self._in_lines(kind)
+        return found
+
+    def _in_lines(self, kind: TensorType) -> Expr:
+        """The bytes of a tensor, in whole lines."""
+        line = self.machine.limits.line_bytes
+        return (kind.room() * kind.dtype.numpy.itemsize + line - 1) // line * line
 
     def block(self, block: Block) -> None:
         """Every operation of a block."""
@@ -183,12 +204,17 @@ class Emitter:
     def _alloc(self, op: Op) -> None:
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, TensorType):
-            size = kind.cosize() * kind.dtype.numpy.itemsize
+            size = self._in_lines(kind)
+            if isinstance(size, Const):
+                place = str(self.scratch)
+                self.scratch += size.value
+            else:  # behind all others
+                before = self.w.integer(self.open_bytes)
+                place = self.w.placed(0, ("open", value), f"add i64 STRIDE_OF_SCRATCH, {before}")
+                self.open_bytes = self.open_bytes + size
             self.pointers[value] = self.w.placed(
-                0, ("scratch", value), f"getelementptr i8, ptr {self.spare}, i64 {self.scratch}"
+                0, ("scratch", value), f"getelementptr i8, ptr {self.spare}, i64 {place}"
             )
-            line = self.machine.limits.line_bytes
-            self.scratch = -(-(self.scratch + size) // line) * line
         elif isinstance(kind, VectorType):
             self.registers.pop(value, None)
 

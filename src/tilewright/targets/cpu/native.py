@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr_text import parse_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError, MissingAtomWarning
+from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
@@ -47,6 +50,7 @@ class Kernel:
         self._loop: Program | None = None
         self._emitted: Emitted | None = None
         self._object: bytes | None = None
+        self._scratch: tuple[int, Expr] | None = None
         self.slow: tuple[str, ...] = ()
         if not target.runs:
             self.slow = self._lower(dump)
@@ -61,6 +65,7 @@ class Kernel:
             header: dict[str, Any] = {
                 "name": made.name,
                 "scratch": made.scratch_bytes,
+                "open": str(made.open_bytes),
                 "tiles": made.uses_tiles,
                 "slow": list(self.slow),
             }
@@ -76,7 +81,7 @@ class Kernel:
         self._object = code
         self.code = link(code, (header["name"],))
         self.entry = self.code.address(header["name"])
-        self.scratch_bytes = header["scratch"]
+        self._scratch = header["scratch"], parse_expr(header["open"], self.open)
 
     def _lower(self, dump: Dump) -> tuple[str, ...]:
         if self.program.level is LOOP:
@@ -157,6 +162,11 @@ class Kernel:
         started = self.start(arrays, workers, values)
         return StagedLaunch(started, staged) if staged else started
 
+    def scratch_bytes(self, values: Sequence[int]) -> int:
+        """The memory of each worker's own, for values of the open parameters."""
+        fixed, opened = self._scratch or (self.emitted.scratch_bytes, self.emitted.open_bytes)
+        return fixed + int(evaluated(opened, {s.name: n for s, n in zip(self.open, values, strict=True)}))
+
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
         """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
         return Launch(self, arrays, workers, values)
@@ -194,7 +204,7 @@ class Launch:
         found = pool()
         count = min(workers or found.workers, found.workers)
         line = kernel.target.machine.limits.line_bytes
-        scratch = aligned(kernel.scratch_bytes * count + line)
+        scratch = aligned(kernel.scratch_bytes(values) * count + line)
         block = aligned(8 * (len(arrays) + 2 + len(values)), line).view(np.uint64)
         tiles = family_of(kernel.target.machine).tiles
         configuration = None if tiles is None else tiles.configuration()

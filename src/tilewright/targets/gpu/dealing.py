@@ -3,8 +3,8 @@
 One counter in global memory, the kernel's own, says how many tasks were taken. The first wave of the first role that
 has the tasks *deals*: it draws the next number while the workgroup is at the one before, and lays numbers in two
 places of shared memory, which the waves of all roles read in turn; a number past the last task is the end. A workgroup
-begins with the task of its own number. Every task costs one draw, so the last draw of a launch is known by its number,
-and who makes it sets the counter back.
+begins with the task of its own number. Every task costs one draw, so with the last draw of a launch the counter is back
+at 0.
 """
 
 from __future__ import annotations
@@ -115,9 +115,6 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
                 d.await_(e, empty, w.value(f"xor i32 {phase}, 1"))
                 with w.when(e.first_lane):
                     before = w.value(f"load i32, ptr {drawn}")
-                    last = w.value(f"icmp eq i32 {before}, {deal.total - 1}")
-                    with w.when(last):
-                        w.line(f"store volatile i32 0, ptr addrspace(1) {w.value(counter)}")
                     number = w.value(f"add i32 {before}, {workers}")
                     w.line(f"store volatile i32 {number}, ptr addrspace(3) {slot}")
                     d.arrive(e, full)
@@ -134,7 +131,9 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
     with w.rounds(next_number):
         if leads:
             with w.when(dealing), w.when(e.first_lane):
-                one = w.value(f"atomicrmw add ptr addrspace(1) {w.value(counter)}, i32 1 monotonic")
+                # after the last number of a launch the counter is 0 again
+                last = deal.total - 1
+                one = w.value(f"atomicrmw uinc_wrap ptr addrspace(1) {w.value(counter)}, i32 {last} monotonic")
                 w.line(f"store i32 {one}, ptr {drawn}")
         yield numbered[0]
         # a branch of one lane that went straight to the next round would make all of it look as if lanes disagreed

@@ -15,7 +15,7 @@ class Dialect(Protocol):
     """The instructions of one machine; texts are LLVM values, addresses in shared memory are i32."""
 
     waves_together: int
-    """Roles begin at multiples of so many waves, where a role says how many registers it has."""
+    """Roles begin at multiples of so many waves, where one says how many registers it has, or multiplies by many."""
 
     def module(self, e: Emitter) -> str:
         """The module: the kernel with its arguments around the lines that were written."""

@@ -73,7 +73,6 @@ class Emitter:
         self.shared_bytes = 0
         self.tasks = 1
         self.pending: list[Op] = []
-        self.touching: list[bool] = [False]
         self.threads = 0
         self.lane = self.first_lane = self.shared = self.wave = ""
         self.counters = "%counters"
@@ -95,7 +94,7 @@ class Emitter:
             if leads:
                 dealing.reserve(self, deal)
         sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
-        apart = d.waves_together if any("registers" in op.attrs for op in roles) else 1
+        apart = d.waves_together if any(self._is_aligned(op) for op in roles) else 1
         starts, total = [], 0
         for size in sizes:
             starts.append(total)
@@ -123,6 +122,12 @@ class Emitter:
     def counted(self) -> int:
         """How many counters the kernel has."""
         return len({deal.counter for deal, _ in self.dealt.values()})
+
+    def _is_aligned(self, role: Op) -> bool:
+        """Whether a role says how many registers it has, or multiplies by several waves at once."""
+        inside = [op for block in role.blocks for op in walk_block(block)]
+        atoms = [self.machine.multiply_atom(op.attrs["atom"]) for op in inside if op.name == "atom"]
+        return "registers" in role.attrs or any(atom.c.lanes > self.lanes for atom in atoms)
 
     def _branch(self, roles: list[tuple[Op, int, int]], wave: str, apart: int) -> None:
         """Each wave goes to its role, one branch of a chain; those that only fill a role's room up go to the end."""
@@ -172,18 +177,13 @@ class Emitter:
         if not self.pending:
             return
         steps, self.pending = self.pending, []
-        if any(op.name == "arrive" for op in steps) and self.touching[-1]:
-            self.dialect.together(self)
         with self.w.when(self.first_lane):
             for op in steps:
                 getattr(self, f"_{op.name}")(op)
 
     def _within(self, blocks: tuple[Block, ...]) -> None:
-        """The blocks of a loop or role; whether lanes touch shared memory there is known to its arrivals."""
-        self.touching.append(_touches(blocks))
         for block in blocks:
             self.body(block)
-        self.touching.pop()
 
     def _for(self, op: Op) -> None:
         self._nest(op, list(op.attrs["ranges"]))
@@ -309,6 +309,9 @@ class Emitter:
     def _load(self, op: Op) -> None:
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.load(self, op)):
             memory.load(self, op)
+            target = op.operands[0]
+            if not isinstance(target.type, FragmentType) and element(target.type.dtype) == "i32":
+                self.put(target, 0, self.dialect.uniform(self, self.get(target)))  # the wave's, so all lanes have it
 
     def _store(self, op: Op) -> None:
         if not (isinstance(op.operands[0].type, FragmentType) and self.dialect.store(self, op)):
@@ -441,6 +444,9 @@ class Emitter:
         (waves,) = numbers((op.attrs["waves"],), "waves")
         self.dialect.meet(self, self.w.number(op.attrs["id"]), waves * self.lanes)
 
+    def _together(self, op: Op) -> None:
+        self.dialect.together(self)
+
     def _fence(self, op: Op) -> None:
         self.dialect.fence(self)
 
@@ -461,13 +467,6 @@ class Emitter:
 
     def _settle(self, op: Op) -> None:
         self.dialect.settle(self, op.attrs["pending"], op.operands)
-
-
-def _touches(blocks: tuple[Block, ...]) -> bool:
-    """Whether lanes load or store shared memory."""
-    return any(
-        op.name in ("load", "store") and op.operands[1].type.space == "shared" for b in blocks for op in walk_block(b)
-    )
 
 
 def emit(program: Program, machine: Machine, dialect: Dialect) -> Emitted:

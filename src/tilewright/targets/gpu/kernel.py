@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, ProgramError
+from tilewright.errors import ArgumentError, ProgramError, TargetError
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
@@ -19,9 +19,9 @@ from tilewright.machine import Machine
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
+from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.toolchain import toolchain
-from tilewright.targets.gpu.arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
 
 
@@ -37,11 +37,14 @@ class Backend(Protocol):
     def why_not(self, machine: Machine) -> str | None:
         """Why the machine's code does not run here; None: it does."""
 
-    def loaded(self, assembly: str, emitted: Emitted) -> Any:
-        """The code on the device at hand."""
+    def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
+        """The code on the device of that number; what was assembled is kept under the key."""
+
+    def memory(self, size: int) -> tuple[int, Any]:
+        """Memory of the device at hand: its address, and what frees it when nobody has it any more."""
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
-        """A launch on arrays of the host and of the device."""
+        """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class GpuKernel:
         dump.write("lower", "loop", lambda: str(self.loop))
         dump.write("emit", "ll", lambda: self.llvm)
         dump.write("generate", "s", lambda: self.assembly)
+        self._loaded: dict[int, Any] = {}
         if target.backend.why_not(target.machine) is None:
-            _ = self._loaded
+            self.on_device(0)
 
     @cached_property
     def loop(self) -> Program:
@@ -106,9 +110,12 @@ class GpuKernel:
         """What is given to the driver."""
         return self.assembly.encode()
 
-    @cached_property
-    def _loaded(self) -> Any:
-        return self.target.backend.loaded(self.assembly, self.emitted)
+    def on_device(self, number: int) -> Any:
+        """The code on a device, by its number; loaded once."""
+        if number not in self._loaded:
+            loaded = self.target.backend.loaded(self.assembly, self.emitted, toolchain(), number)
+            self._loaded[number] = loaded
+        return self._loaded[number]
 
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
@@ -116,12 +123,11 @@ class GpuKernel:
         """The program bound to arrays; call it as often as wanted."""
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:
-            from tilewright.errors import TargetError
-
             raise TargetError(f"{self.program.name}: code for {self.target.machine.name} does not run here: {why}")
         for array, arg in zip(arrays, self.program.args, strict=True):
             self._check(array, arg)
-        return self.target.backend.bound(self._loaded, self.emitted, arrays, workers)
+        loaded = self.on_device(common_device(self.program.name, arrays))
+        return self.target.backend.bound(loaded, self.emitted, arrays, workers)
 
     def _check(self, array: Any, arg: Any) -> None:
         kind, name = arg.type, arg.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir.core import Program
@@ -10,6 +9,7 @@ from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted, emit
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.dialect import Ptx
+from tilewright.targets.nvidia.launch import Launch
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
@@ -46,13 +46,18 @@ class Nvidia:
         """Why the machine's code does not run here."""
         return driver.why_not(machine)
 
-    def loaded(self, assembly: str, emitted: Emitted) -> Any:
-        """The code on the GPU at hand."""
-        return driver.Loaded(assembly, emitted)
+    def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
+        """The code on a GPU."""
+        return driver.Loaded(assembly, emitted, key, number)
 
-    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
+    def memory(self, size: int) -> tuple[int, Any]:
+        """Memory of the first GPU."""
+        found = driver.Memory(size)
+        return found.pointer, found
+
+    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
         """A launch on arrays."""
-        return driver.bound(loaded, emitted, arrays, workers)
+        return Launch(loaded, emitted, arrays, workers)
 
 
 BACKEND = Nvidia()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
+from tilewright.runtime import overlap
+from tilewright.runtime.dlpack import on_a_gpu
 from tilewright.runtime.tensors import as_array
 
 _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "bool": "bool"}
@@ -17,19 +20,38 @@ _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """Memory of a device that somebody else owns; `strides` are in elements."""
+    """Memory of a device that somebody else owns; `strides` are in elements.
+
+    `stream` is the one that the owner says its work goes to; None: whatever is the current one.
+    """
 
     pointer: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     owner: Any
+    device: int = 0
+    stream: int | None = None
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """From its first byte to its last."""
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same memory in another shape; it has no gaps."""
+        return replace(self, shape=shape, strides=packed_steps(shape))
 
     @property
     def packed(self) -> bool:
@@ -42,6 +64,15 @@ class DeviceArray:
         return True
 
 
+def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array without gaps, last dimension fastest.
+
+    >>> packed_steps((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
 def array_of(argument: Any, where: str) -> Any:
     """A DeviceArray where the argument lies on a device, otherwise a numpy array that shares its memory."""
     torch = sys.modules.get("torch")
@@ -51,15 +82,44 @@ def array_of(argument: Any, where: str) -> Any:
             raise ArgumentError(f"{where} needs gradients (requires_grad), which are not computed here; .detach() it")
         name = str(argument.dtype).removeprefix("torch.")
         kind = ALL[_TORCH[name]].numpy if name in _TORCH else np.dtype(name)
-        return DeviceArray(argument.data_ptr(), tuple(argument.shape), tuple(argument.stride()), kind, argument)
+        shape, strides = tuple(argument.shape), tuple(argument.stride())
+        return DeviceArray(argument.data_ptr(), shape, strides, kind, argument, argument.device.index or 0)
     told = getattr(argument, "__cuda_array_interface__", None)
     if told is not None:
         kind, shape = np.dtype(told["typestr"]), tuple(told["shape"])
         given = told.get("strides")
         packed = np.empty(shape, kind, order="C").strides if given is None and 0 not in shape else given
         strides = tuple(int(s) // kind.itemsize for s in packed or (0,) * len(shape))
-        return DeviceArray(int(told["data"][0]), shape, strides, kind, argument)
+        return DeviceArray(int(told["data"][0]), shape, strides, kind, argument, stream=told.get("stream"))
+    if tensor is None or not isinstance(argument, tensor):
+        exported = on_a_gpu(argument, where) if hasattr(argument, "__dlpack_device__") else None
+        if exported is not None:
+            number, pointer, shape, strides, kind, capsule = exported
+            return DeviceArray(pointer, shape, strides, kind, (argument, capsule), number)
     return as_array(argument, where)
+
+
+def share_memory(one: Any, other: Any) -> bool:
+    """Whether two arrays, of the host or of a device, have memory in common.
+
+    >>> make = lambda pointer: DeviceArray(pointer, (4,), (1,), np.dtype("f4"), None)
+    >>> share_memory(make(0), make(16)), share_memory(make(0), make(12))
+    (False, True)
+    """
+    if not isinstance(one, DeviceArray) or not isinstance(other, DeviceArray):
+        mixed = isinstance(one, DeviceArray) or isinstance(other, DeviceArray)
+        return not mixed and overlap.share_memory(one, other)
+    if one.device != other.device:
+        return False
+    return one.pointer < other.pointer + other.nbytes and other.pointer < one.pointer + one.nbytes
+
+
+def common_device(name: str, arrays: list[Any]) -> int:
+    """The device where arrays lie; the first one where all are the host's."""
+    numbers = sorted({a.device for a in arrays if isinstance(a, DeviceArray)})
+    if len(numbers) > 1:
+        raise ArgumentError(f"{name}: its arguments lie on several devices, {numbers}; move them to one")
+    return numbers[0] if numbers else 0
 
 
 def made_like(others: list[Any], shape: tuple[int, ...], kind: Any) -> Any:

@@ -1,0 +1,113 @@
+"""What a launch on a GPU costs the host, and how long block text takes to a loaded kernel, with an empty cache.
+
+`python benchmarks/gpu_launch.py` prints the time of a call of a bound kernel, of a call with tensors that were never
+seen before, outputs given and outputs made, and the median of text to loaded kernel over the examples, with its parts.
+It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
+os.environ["CUDA_CACHE_DISABLE"] = "1"
+
+import torch
+
+from tilewright import compile_text
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "block"
+BOUND_US, FRESH_US, COLD_MS = 4.0, 15.0, 400.0
+COLD: list[tuple[str, dict[str, int]]] = [
+    ("gemm_hopper", {"M": 4096, "N": 4096, "K": 4096, "BN": 256}),
+    ("gemm_hopper", {"M": 2048, "N": 2048, "K": 2048}),
+    ("gemm_hopper_pingpong", {"M": 2048, "N": 2048, "K": 2048, "BN": 256}),
+    ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),
+    ("conv_hopper", {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256, "BM": 192, "BN": 64, "WG": 3}),
+    ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
+    ("conv_hopper_patches", {"N": 32, "H": 56, "W": 56}),
+    ("attention_hopper", {"B": 64, "T": 4096, "U": 4096}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "CAUSAL": 1}),
+]
+
+
+def microseconds(calls: Iterable[Callable[[], Any]]) -> tuple[float, float]:
+    """(shortest, median) host time of a call, taken in runs of a few dozen so that no queue fills."""
+    found, run = [], []
+    for call in calls:
+        run.append(call)
+        if len(run) == 50:
+            torch.cuda.synchronize()
+            before = time.perf_counter()
+            for c in run:
+                c()
+            found.append((time.perf_counter() - before) / len(run) * 1e6)
+            run = []
+    return min(found), statistics.median(found)
+
+
+def launches() -> None:
+    """Host time of launches of a small product."""
+    size = {"M": 128, "N": 128, "K": 64}
+    run = compile_text((EXAMPLES / "gemm_hopper.block").read_text(), "gpu", size)
+    a, b = (torch.randn(128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    d = torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)
+    bound = run.bind(a, b, d)
+    report("a call of a bound kernel", *microseconds([bound] * 2000), BOUND_US)
+    fresh = [
+        [torch.randn(128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        + [torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)]
+        for _ in range(1000)
+    ]
+    report("a call with fresh tensors", *microseconds([lambda t=t: run(*t) for t in fresh]), FRESH_US)
+    kept: list[Any] = []
+    makes = [lambda t=t: kept.append(run(*t[:2])) for t in fresh]
+    report("a call that makes its output", *microseconds(makes), FRESH_US)
+    wanted = torch.mm(fresh[-1][0], fresh[-1][1].t())
+    exact = bool((kept[-1] == wanted).all()) and bool((fresh[-1][2] == wanted).all())
+    print(f"the last results are {'those' if exact else 'NOT those'} of torch.mm", flush=True)
+    report("torch.mm with out=", *microseconds([lambda t=t: torch.mm(t[0], t[1].t(), out=t[2]) for t in fresh]), None)
+
+
+def report(what: str, least: float, middle: float, most: float | None) -> None:
+    """One line."""
+    judged = "" if most is None else f", at most {most:.0f}: {'ok' if middle <= most else 'TOO SLOW'}"
+    print(f"{what}: {least:.2f} us at least, {middle:.2f} us median{judged}", flush=True)
+
+
+def cold() -> None:
+    """Text to loaded kernel; LLVM's process is started, and nothing else is known."""
+    compile_text((EXAMPLES / "gemm_hopper.block").read_text(), "gpu", {"M": 128, "N": 128, "K": 64})
+    totals = []
+    for name, params in COLD:
+        text = (EXAMPLES / f"{name}.block").read_text()
+        before = time.perf_counter()
+        made = compile_text(text, "gpu:hopper", params)
+        took = (time.perf_counter() - before) * 1e3
+        totals.append(took)
+        again = type(made._kernel).__new__(type(made._kernel))
+        again.program, again.target, again._loaded = made._kernel.program, made._kernel.target, {}
+        parts = []
+        for part in ("loop", "emitted", "assembly", "on_device"):
+            before = time.perf_counter()
+            found = getattr(again, part)
+            if part == "on_device":
+                found(0)
+            parts.append(f"{part} {(time.perf_counter() - before) * 1e3:.0f}")
+        print(f"{name} {params}: {took:.0f} ms ({', '.join(parts)})", flush=True)
+    middle = statistics.median(totals)
+    judged = "ok" if middle <= COLD_MS else "TOO SLOW"
+    print(
+        f"text to loaded kernel: median {middle:.0f} ms, at most {COLD_MS:.0f}: {judged}; longest {max(totals):.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    launches()
+    cold()

@@ -1,0 +1,50 @@
+"""Tasks that a table deals out: rows go to workers in turn; a worker does the tasks of a row from left to right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block, Op
+from tilewright.ir.dtypes import i32
+from tilewright.ir.tensors import numbers
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+LEAST = -(1 << 31)
+
+
+def dealt(low: Lowering, op: Op, task: Callable[[], None]) -> None:
+    """A strided loop over rows, and within it one over places; `task` writes what is done where a place has a task."""
+    table = low.memory(op.operands[0])
+    rows, places = table.shape
+    counts = numbers(tuple(-(-(low.expr(r.hi) - low.expr(r.lo)) // r.step) for r in op.attrs["ranges"]), "tasks")
+    total = prod(max(0, n) for n in counts)
+    row = Range.of(low.fresh("row"), 0, rows)
+    inner = Block(())
+    with low.writing(inner), low.loop("place", 0, places) as place:
+        entry = low.register(i32, name="entry")
+        where = table.at((row.symbol, place))
+        low.emit("load", (entry, where.buffer), over=(), at=(where.offset,))
+        found = low.symbol("entry", LEAST, -LEAST - 1)
+        low.emit("read", (entry,), symbol=found)
+        with low.when(found >= 0):
+            number = low.symbol("task", 0, max(0, total - 1))
+            low.emit("read", (entry,), symbol=number)
+            with low.means(_digits(low, op.attrs["ranges"], counts, number)):
+                task()
+    low.emit("tasks", ranges=(row,), blocks=(inner,))
+
+
+def _digits(low: Lowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr) -> dict[Symbol, Expr]:
+    """What the variables of a task are, from its number: the last one runs fastest."""
+    found: dict[Symbol, Expr] = {}
+    for r, count in reversed(list(zip(ranges, counts, strict=True))):
+        digit = number if r is ranges[0] else number % count
+        found[r.symbol] = low.expr(r.lo) + r.step * digit
+        number = number // max(1, count)
+    return found

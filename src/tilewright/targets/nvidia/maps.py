@@ -1,0 +1,47 @@
+"""Tensor maps: what the copy engine is told of a tensor, 128 bytes that the driver makes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.targets.nvidia.im2col import Im2colMap
+from tilewright.targets.nvidia.tma import TensorMap
+
+if TYPE_CHECKING:
+    from tilewright.targets.nvidia.driver import Device
+
+MAP_BYTES = 128
+_TYPES = {
+    "bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64", "int32": "INT32",
+    "uint8": "UINT8", "int8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8", "int64": "INT64",
+}  # fmt: skip
+
+
+def tensor_map(found: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
+    """A tensor map for a tensor that lies at an address."""
+    cu = found.cu
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype.name]}")
+    spans = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+    swizzle = getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spans[what.swizzle]}")
+    plain = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
+    near = cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+    zeros = cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+    rank = len(what.extents)
+    extents = [cu.cuuint64_t(n) for n in what.extents]
+    strides = [cu.cuuint64_t(s * dtype.itemsize) for s in what.strides[1:]]
+    if isinstance(what, TensorMap):
+        box, steps = ([cu.cuuint32_t(n) for n in numbers] for numbers in (what.box, (1,) * rank))
+        answer = cu.cuTensorMapEncodeTiled(
+            kind, rank, pointer, extents, strides, box, steps, plain, swizzle, near, zeros
+        )
+    else:
+        steps = [cu.cuuint32_t(n) for n in (1, *what.steps, 1)]
+        answer = cu.cuTensorMapEncodeIm2col(
+            kind, rank, pointer, extents, strides, list(what.lower), list(what.upper), what.channels, what.pixels,
+            steps, plain, swizzle, near, zeros,
+        )  # fmt: skip
+    made = found.check(answer, "a tensor map")
+    return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
