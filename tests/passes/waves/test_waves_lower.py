@@ -84,18 +84,42 @@ def test_attention_differs_by_the_order_of_sums_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"T": 128, "U": 128, "CAUSAL": 1}, {"T": 128, "U": 192}, {"T": 128, "U": 128, "D": 64, "BK": 128}]
+    ("params", "seed", "workers"),
+    [
+        ({"T": 192, "U": 192, "CAUSAL": 1}, 5, 2),
+        ({"T": 72, "U": 192}, 6, 1),
+        ({"T": 128, "U": 256, "D": 64, "BK": 128}, 7, 1),
+        ({"B": 2, "T": 128, "U": 128, "D": 64, "WG": 3, "CAUSAL": 1, "GROUP": 2}, 8, 3),
+    ],
 )
-def test_attention_is_what_the_formula_says(params: dict[str, int]) -> None:
-    program = bound("flash_hopper", {"B": 1, **params})
+def test_attention_is_what_the_formula_says(params: dict[str, int], seed: int, workers: int) -> None:
+    program = bound("flash_hopper", {"B": 1} | params)
     (q, k, v) = (arrays(program)[name].astype(np.float64) for name in "qkv")
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
     if params.get("CAUSAL"):
         scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     wanted = weights @ v / weights.sum(axis=-1, keepdims=True)
-    (got,) = loops(lower_waves(program, HOPPER), seed=5, workers=1)
+    lowered = lower_waves(program, HOPPER)
+    check_loop(lowered, HOPPER)
+    (got,) = loops(lowered, seed, workers)
     np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_the_next_product_goes_on_under_softmax() -> None:
+    """Of the loop: scores are waited for while values are multiplied, past the mask, until the sum is scaled."""
+    text = str(lower_waves(bound("flash_hopper", {"CAUSAL": 1}), HOPPER))
+    lines = [line.strip() for line in text[text.index("role consumer") :].splitlines()]
+    start = next(i for i, line in enumerate(lines) if line.startswith("for s"))
+    words = ("atom wgmma.m64n64k16.bf16.ra %scores", "atom wgmma.m64n128k16.bf16.ra.tb %acc", "settle 1 of %scores")
+    words += ("if (s_", "exp2(fma(", "await %edge", "settle 0 of %acc")
+    places = [next(i for i, line in enumerate(lines) if i > start and word in line) for word in words]
+    assert places == sorted(places)
+    assert lines[places[0]].endswith("fresh")
+    assert [line for line in lines[start : places[-1] + 1] if line.startswith("settle")] == [
+        lines[places[2]],
+        lines[places[-1]],
+    ]
 
 
 def test_the_loop_program_is_read_back_from_its_text() -> None:
