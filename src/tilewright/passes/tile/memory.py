@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from math import inf
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile import inplace, moving
+from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
@@ -62,12 +61,12 @@ def _everywhere(op: Op) -> bool:
         if form is None or form[1] is not ZERO or not e.symbols <= left:
             return False
         left -= e.symbols
-        reached = 1
-        for s, factor in sorted(form[0].items(), key=lambda term: int(term[1].lo)):
-            if not isinstance(factor, Const) or factor.value != reached or s.hi == inf:
+        reached = as_expr(1)
+        for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
+            if factor is not reached or s.upper is None:
                 return False
-            reached *= int(s.hi) + 1
-        if extent is not as_expr(reached):
+            reached = reached * (s.upper + 1)
+        if extent is not reached:
             return False
     return not op.attrs.get("lookups")
 
@@ -130,6 +129,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
         low.loose[Load(access.tensor, access.at)] = marks
+    elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
+        tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, ZERO, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
@@ -29,13 +29,16 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import Order, pack_before, pack_here
+from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.model import element_bytes, l2
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
+NEAR = 4
+"""B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
 STEPS = 4
 """Products of vectors along K that are written out, at most."""
 
@@ -118,7 +121,7 @@ class Product:
         how, axes = self.how, self.axes
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
-        whole = self.width(axes.k) % k in (0, ZERO) and self.width(axes.m) % m in (0, ZERO)
+        whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
         if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
@@ -127,6 +130,19 @@ class Product:
         rows = rows * (m if isinstance(tall, int) else how.rows)
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return Panel(self, panel, outer)
+
+    def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+        """Whether a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
+        rows = self.width(self.axes.m)
+        if rows % unit in (0, ZERO) or not isinstance(rows, int):
+            return rows % unit in (0, ZERO)
+        past = {self.axes.m: -(-rows // unit) * unit}
+        over = self.w.axes([past.get(d) or self.width(d) for d in dims])
+        images = self.low.images(dims, self.parts, over)
+        return found.tensor.type.space == "shared" and all(
+            (images(e) >= 0) is ONE and (images(e) < n) is ONE
+            for e, n in zip(found.at, found.tensor.type.shape, strict=True)
+        )
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
@@ -152,12 +168,15 @@ class Product:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        if whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n):
+        there = whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n)
+        if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
         before = pack_before(self.low, b, self.parts, axes, outer, how)
         if before is not None:
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
+        if there and found is not None:
+            return InPlace(self, found)
         held, order = pack_here(self.low, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
@@ -167,6 +186,21 @@ class Product:
         if isinstance(wide, Expr):
             return found.tensor.type.role == "in" and self.low.argument_of(found.tensor) is not None
         return wide % n == 0
+
+    def is_near(self, found: Load) -> bool:
+        """Whether what a block reads of B, row by row of K, lies close enough together for a part of the second cache,
+        or is read for one block of rows only: it is then not worth packing."""
+        low, m = self.low, self.axes.m
+        if low.machine is None or m is None or most(low.size(m)) <= self.how.rows:
+            return True
+        stride, between = 1, 0
+        for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
+            between += stride * (linear_step(e, low.coordinate(self.axes.k)) or 0)
+            if not isinstance(n, Const):  # how far apart, only a call tells
+                return True
+            stride *= n.value
+        far = between * most(self.width(self.axes.k)) * element_bytes(found.tensor.type.dtype)
+        return far <= l2(low.machine.limits) / NEAR
 
     def step(self, found: Load, dim: Expr) -> int | None:
         """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
@@ -186,13 +220,14 @@ class Product:
             return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
+        room = self.total in self.low.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
         if self.axes.m is not None:
-            at[self.axes.m] = (row + i, down.ragged)
-        at[self.axes.n] = (column + j, across.ragged)
-        whole = w.part(self.total, [self.width(d) for d in self.c])
+            at[self.axes.m] = (row + i, down.ragged and not room)
+        at[self.axes.n] = (column + j, across.ragged and not room)
+        whole = self.total if room else w.part(self.total, [self.width(d) for d in self.c])
         goal = w.view(whole, (i, j), [at[d] for d in self.c])
-        ragged = down.ragged or across.ragged
+        ragged = any(mark for _, mark in at.values())
         if self.zero:
             w.emit("fill", (sums,), value=0)
         else:
@@ -378,7 +413,7 @@ class Packed(Operand):
     """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
 
     tensor: Value
-    order: Order
+    order: BlockOrder
     outer: list[Expr]
     starts: dict[Expr, Expr]
 
