@@ -82,12 +82,21 @@ def generally(kernel, *inputs):
     return run
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 10, 16, 32), (1, 5, 31, 3, 17), (1, 1, 1, 4, 20), (3, 7, 2, 5, 64)])
-@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 0, 1)])
+IMAGES = [(2, 8, 10, 16, 32), (1, 5, 31, 3, 17), (1, 1, 1, 4, 20), (3, 7, 2, 5, 64)]
+FILTERS = [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "padding", "dilation"),
+    [
+        (shape, stride, padding, dilation)
+        for shape in IMAGES
+        for stride, padding, dilation in FILTERS
+        if min(shape[1:3]) + 2 * padding >= 2 * dilation + 1  # three taps fit
+    ],
+)
 def test_taps_are_read_where_they_lie(shape, stride, padding, dilation):
     n, h, w, c, f = shape
-    if min(h, w) + 2 * padding < 2 * dilation + 1:
-        return
     kernel = kernels.conv((3, 3), "f32", stride=stride, padding=padding, dilation=dilation)
     text = generally(kernel, integers(n, h, w, c), integers(f, 3, 3, c)).text("block")
     assert "x_part" not in text
@@ -189,3 +198,14 @@ def test_a_sum_is_added_to_what_the_output_holds():
     run(a, b, c)
     np.testing.assert_array_equal(c, wanted)
     assert "it reads c, which it writes" in run.explain()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed"), [((512, 512, 1024), True), ((4, 512, 1024), False), ((64, 32, 48), False)]
+)
+def test_a_factor_whose_rows_lie_far_apart_is_packed(sizes, packed):
+    """Blocks read 32 of 512 columns: rows of them 2 KB apart took four times as long as packed ones."""
+    m, n, k = sizes
+    run = tilewright.compile(kernels.gemm("nn", "f32"), target="cpu:x86.avx512")
+    run.path = "general"
+    assert ("packed_b" in run.text("block", {"M": m, "N": n, "K": k})) is packed

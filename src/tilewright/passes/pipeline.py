@@ -4,37 +4,39 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
+| pack       | in tile registers, which have a strategy of their own: the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else, contractions by vectors too: operation by operation                  |
+| general    | everything else, contractions by vectors and lanes too: operation by operation        |
 | host       | the module: a host program that launches the block programs                           |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Program
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.contraction import lanes, tiles, vectors
+from tilewright.passes.contraction import tiles
 from tilewright.passes.contraction.draft import Draft
-from tilewright.passes.contraction.packing import packed_for_vectors
+from tilewright.passes.contraction.tiles import packed_for_tiles
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
-from tilewright.plan.cutting import cuts_of
+from tilewright.plan.cutting import cuts_of, digits_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
-from tilewright.plan.general import GeneralChoice
+from tilewright.plan.general import Cuts, GeneralChoice, plan_general
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -58,9 +60,11 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs and not job.opened:
-            summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
-            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
+        summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
+        if not job.logs:
+            given = job.extents or job.sizes
+            job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
+            job.take(every)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:
@@ -69,38 +73,26 @@ def normalise(job: Job) -> None:
 
 def _by_general(job: Job) -> bool:
     """Whether a contraction's plan is done by the lowering of all programs."""
-    c = job.contraction
-    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+    return job.contraction is not None and isinstance(job.form, VectorForm | LaneForm)
 
 
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None or _by_general(job):
-        return
-    if isinstance(job.form, TileForm):
-        job.packing = tiles.packed_for_tiles(job.contraction, job.form)
-    elif isinstance(job.form, LaneForm):
-        job.packing = lanes.packed_for_lanes(job.contraction, job.form.width)
-    else:
-        job.packing = packed_for_vectors(job.contraction, job.form.columns, job.form.group)
-    job.draft = None
+    if job.contraction is not None and isinstance(job.form, TileForm):
+        job.packing, job.draft = packed_for_tiles(job.contraction, job.form), None
 
 
-STRATEGIES = {TileForm: tiles, VectorForm: vectors, LaneForm: lanes}
+def _part(fill: Callable[[Draft], None]) -> Callable[[Job], None]:
+    """The pass that fills in one part of the draft."""
 
-
-def _part(name: str) -> Callable[[Job], None]:
-    """The pass of a strategy that fills in one part of the draft."""
-
-    def fill(job: Job) -> None:
-        if job.contraction is None or job.form is None or job.packing is None:
+    def step(job: Job) -> None:
+        if job.contraction is None or not isinstance(job.form, TileForm) or job.packing is None:
             return
         if job.draft is None:
             job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing)
-        strategy = STRATEGIES[type(job.form)]
-        getattr(strategy, name)(job.draft)
+        fill(job.draft)
 
-    return fill
+    return step
 
 
 def general(job: Job) -> None:
@@ -126,48 +118,65 @@ def general(job: Job) -> None:
 
 def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
-    assert job.program is not None
-    assert job.contraction is not None
-    assert isinstance(job.form, VectorForm)
-    program, digits, shapes = over_digits(job.program, job.contraction)
-    (product,) = (op for op in program.walk() if op.name == "mma")
-    cuts = cuts_of(job.contraction, job.form, product)
-    lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)
+    c, form = job.contraction, job.form
+    assert c is not None
+    assert isinstance(form, VectorForm | LaneForm)
+    normal = over_digits(c, digits_of(c, form))
+    (product,) = (op for op in normal.program.walk() if op.name == "mma")
+    cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
+    opened = job.opened = normal.opened
+    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=opened)
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     return lowered
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:
-    """The block program of a plan, in roles where it says so."""
+    """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
+    if job.split is None:
+        lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
+    else:
+        halves = job.split
+        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+        split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
+        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
+        rest = plan_general(halves.second, sizes, numbers_of(sizes), job.machine, ())
+        lowered, _ = _lowered(split, halves.second, rest.cuts, sizes)
+        lowered = replace(lowered, before=(before,))
+    job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _lowered(
+    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int]
+) -> tuple[Lowered, tuple[str, ...]]:
+    """A program as a block program for the job's machine, and what is to be said of it."""
     lowered = to_block(
-        job.program,
-        job.extents or job.sizes,
+        program,
+        sizes,
         job.shapes,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=choice.cuts,
+        cuts=cuts,
         opened=job.opened,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    roles = choice.cuts.roles
-    if roles is not None:
-        program, notes = with_roles(lowered.program, lowered.loads, lowered.stores, roles, job.machine)
-        lowered, job.choice = replace(lowered, program=program), replace(choice, notes=(*choice.notes, *notes))
-    job.lowered = lowered
+    if cuts.roles is None:
+        return lowered, ()
+    made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    return replace(lowered, program=made), notes
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("normalise", normalise),
     ("choose", choose_plan),
     ("pack", pack),
-    ("place", _part("place")),
-    ("stage", _part("stage")),
-    ("multiply", _part("multiply")),
-    ("finish", _part("finish")),
+    ("place", _part(tiles.place)),
+    ("stage", _part(tiles.stage)),
+    ("multiply", _part(tiles.multiply)),
+    ("finish", _part(tiles.finish)),
     ("general", general),
     ("host", write_host),
 )
