@@ -26,13 +26,13 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
-from tilewright.machine import MemoryOperand, OpaqueOperand
+from tilewright.machine import MemoryOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
-from tilewright.plan.model import element_bytes, l1, l2
+from tilewright.plan.model import element_bytes, l2
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -276,9 +276,8 @@ class Product:
         if how.whole:
             a = w.registers(how.atom.a.dtype, (down.size, depth), f"{how.atom.name}.a", "left")
             b = w.registers(how.atom.b.dtype, (depth, across.size), f"{how.atom.name}.b", "right")
-            stream = as_expr(1) if self.streams() else None
             with w.loop("e", chunks) as e:
-                w.emit("copy", (left.rows(down.size, depth, row, depth * e, last), a), stream=stream)
+                w.emit("copy", (left.rows(down.size, depth, row, depth * e, last), a))
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
@@ -294,16 +293,6 @@ class Product:
                 factors = left.rows(down.size, wide, row, k, last), right.columns(wide, across.size, k, column)
                 skip = left.skips or right.skips
                 w.emit("mma", (sums, *factors), atom=how.atom.name, skip=skip or None)
-
-    def streams(self) -> bool:
-        """Whether A passes the first cache, which then keeps what all blocks of rows read of B."""
-        how, deep, rows = self.how, self.width(self.axes.k), self.width(self.axes.m)
-        if not isinstance(deep, int) or not isinstance(rows, int) or rows <= how.rows or self.low.machine is None:
-            return False
-        if not isinstance(how.atom.c, OpaqueOperand):
-            return False
-        columns, lines = (deep * n * element_bytes(how.atom.b.dtype) for n in (how.columns, how.rows))
-        return columns <= l1(self.low.machine.limits) < columns + lines
 
     def _last(self, down: Span) -> Expr | None:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""
