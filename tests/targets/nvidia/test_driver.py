@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,9 +74,17 @@ class Told:
         """cuLaunchKernelEx, as the library has it."""
         found = launch.Config.from_address(config.value)
         self.calls.append(("start", (tuple(found.grid), tuple(found.block), found.shared, found.stream, table.value)))
+        kind = launch.Attribute * found.attribute_count
+        asked = kind.from_address(found.attributes) if found.attribute_count else ()
+        self.asked = [(a.what, list(a.value)[:3]) for a in asked]
         if self.fail == "context" and self.context != CONTEXT:
             return 201
         return 700 if self.fail == "start" else 0
+
+    def room_for_clusters(self, found: Any, function: Any, config: Any) -> int:
+        """cuOccupancyMaxActiveClusters."""
+        found._obj.value = 60
+        return 0
 
     def readdress(self, place: int, pointer: int) -> int:
         """cuTensorMapReplaceAddress; `opaque` maps hold something else of the address."""
@@ -88,6 +97,7 @@ def loaded_on(told: Told, name: str) -> Any:
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
     device.start, device.readdress = told.start, told.readdress
+    device.room_for_clusters = told.room_for_clusters
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, 33, 1
     return loaded
@@ -124,6 +134,17 @@ def test_a_product_is_launched_with_pointers_then_maps() -> None:
     assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 21, 1 << 22]
     assert all(p % 64 == 0 for p in places[3:])
     assert [ctypes.c_uint8.from_address(p).value for p in places[3:]] == [1, 2, 3]  # the maps, in order
+
+
+def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
+    told = Told()
+    run, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024, CLUSTER=2)
+    run()
+    assert told.calls[-1][1][0] == (120, 1, 1)
+    assert told.asked == [(4, [2, 1, 1])]
+    launch.Launch(loaded_on(told, "gemm_hopper"), replace(emitted, programmatic=True), run._kept, 7)()
+    assert told.calls[-1][1][0] == (6, 1, 1)
+    assert told.asked == [(4, [2, 1, 1]), (6, [1, 0, 0])]
 
 
 def test_an_image_is_walked_as_the_filter_stands() -> None:

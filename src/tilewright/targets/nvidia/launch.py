@@ -37,6 +37,26 @@ class Config(ctypes.Structure):
     )
 
 
+CLUSTER, PROGRAMMATIC = 4, 6
+"""The driver's numbers for the size of a cluster, and for a launch that may begin while the one before it ends."""
+
+
+class Attribute(ctypes.Structure):
+    """The driver's CUlaunchAttribute: what is asked for, and its value."""
+
+    _fields_ = (("what", ctypes.c_uint), ("gap", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+def attributes(emitted: Emitted) -> list[Attribute]:
+    """What a launch asks for beyond its sizes."""
+    found = []
+    if emitted.cluster > 1:
+        found.append(Attribute(CLUSTER, 0, (emitted.cluster, 1, 1)))
+    if emitted.programmatic:
+        found.append(Attribute(PROGRAMMATIC, 0, (1,)))
+    return found
+
+
 class Launch:
     """A kernel bound to arrays; a call starts it on the stream of whoever calls.
 
@@ -51,12 +71,26 @@ class Launch:
             self._pointers = [self._place(a, w) for a, w in zip(arrays, emitted.written, strict=True)]
             self._write(emitted, arrays)
         most = self.device.cores * max(1, loaded.workgroups)
-        workgroups = max(1, min(emitted.tasks, workers or most))
+        workgroups = max(1, min(emitted.tasks, workers or most) // emitted.cluster) * emitted.cluster
         self._config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
+        asked = attributes(emitted)
+        self._asked = (Attribute * len(asked))(*asked)
+        self._config.attributes, self._config.attribute_count = ctypes.addressof(self._asked), len(asked)
+        if emitted.cluster > 1 and workers is None:
+            self._config.grid[0] = min(workgroups, self._room_for_clusters() * emitted.cluster)
         given = (ctypes.addressof(self._config), int(loaded.function), self._table.ctypes.data, None)
         self._start = partial(self.device.start, *map(ctypes.c_void_p, given))
         self._stream, self._lock = stream_of(arrays, self.device.number), Lock()
         self._streaming = 0
+
+    def _room_for_clusters(self) -> int:
+        """How many clusters there is room for at a time: they leave multiprocessors over."""
+        found, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
+        with self.device.entered():
+            code = self.device.room_for_clusters(ctypes.byref(found), function, ctypes.byref(self._config))
+        if code:
+            raise self._fault(code, ": its clusters")
+        return max(1, found.value)
 
     def _place(self, array: Any, written: bool) -> int:
         if isinstance(array, DeviceArray):
