@@ -146,13 +146,8 @@ class Launch:
         if self._moved:
             self._there_and_back()
             return
-        with self._lock:  # what stands here is done at every launch: no more than it must
-            stream = self._stream()
-            if stream != self._streaming:
-                self._config.stream = self._streaming = stream
-            code = self._start()
-        if code:
-            self._once_more(code)
+        with self._lock:
+            self._begin()
 
     def at(self, pointers: Sequence[int]) -> None:
         """Starts the kernel on tensors that lie elsewhere, and are otherwise like those it was bound to."""
@@ -174,6 +169,7 @@ class Launch:
         self._kept = []
 
     def _begin(self) -> None:
+        """What every launch does, and no more than it must."""
         if self._counters is not None:
             self._counters.value = self.loaded.counters()
         stream = self._stream()
