@@ -101,7 +101,14 @@ def test_every_attribute_can_be_said():
     said = {f"{op.name}.{key}" for op in (*attributes.trace().walk(), *everything.trace().walk()) for key in op.attrs}
     wanted = {f"{spec.name}.{key}" for spec in BLOCK.ops.values() for key in spec.attrs}
     # those of copies and products are said by the seven programs of examples/block, roles' registers too
-    assert wanted - said == {"copy.by", "mma.skip", "role.registers", "gather.otherwise", "scatter.where"}
+    assert wanted - said == {
+        "copy.by",
+        "copy.multicast",
+        "mma.skip",
+        "role.registers",
+        "gather.otherwise",
+        "scatter.where",
+    }
 
 
 # -- the text a call makes ------------------------------------------------------------------------------------------
