@@ -116,12 +116,14 @@ def _of(worker: Worker, value: Value) -> Any:
 def expect(agent: Agent, op: Op) -> Steps:
     """The phase waits for bytes too."""
     yield None
+    lane_order.require_passed(agent, op)
     _barrier(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
 
 
 def await_(agent: Agent, op: Op) -> Steps:
     """Until a phase is complete; hardware tells neighbouring phases apart, not others."""
     yield None
+    lane_order.waited(agent)
     barrier = _barrier(agent, op)
     number = int(evaluated(op.attrs["phase"], agent.values))
     if barrier.phase not in (number, number + 1):
@@ -234,6 +236,7 @@ def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any) -
 def copy_in(agent: Agent, op: Op) -> Steps:
     """Starts; lands at a barrier, or at that of each workgroup of the cluster."""
     yield None
+    lane_order.require_passed(agent, op)
     tensor, shared = agent.handles[op.operands[0]], agent.handles[op.operands[1]]
     targets = [(shared, _barrier(agent, op, 2, "signal"))]
     if op.attrs.get("multicast"):
@@ -305,6 +308,7 @@ def product(agent: Agent, op: Op, found: Any) -> Steps | None:
 
 def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> Steps:
     yield None
+    lane_order.go_on(agent)
     c, a, b = handles
     for factor, name in ((a, "a"), (b, "b")):
         if name in op.attrs:
@@ -336,6 +340,7 @@ def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> S
 def settle(agent: Agent, op: Op) -> Steps:
     """Until at most so many products are under way."""
     yield None
+    lane_order.go_on(agent)
     under_way = agent.started.setdefault("products", [])
     over = under_way[: max(0, len(under_way) - op.attrs["pending"])]
     yield Waiting(lambda: all(c.done for c in over), lambda: "waits for products", op)

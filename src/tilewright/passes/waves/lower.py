@@ -112,7 +112,7 @@ class Waves(Lowering):
                 elif op is role:
                     self.flying.settle_all()
                     self.group = own
-                    self.block(op.blocks[0])
+                    self.block(op.blocks[0], once=True)
             self.flying.settle_all()
             channels.at_the_end(self)
         self.handles, self.meaning = handles, meaning
@@ -133,15 +133,21 @@ class Waves(Lowering):
 
     # -- the walk ---------------------------------------------------------------------------------------------
 
-    def block(self, block: Block) -> None:
-        """Every operation of a block."""
-        self.between_lanes.block(block)
+    def block(self, block: Block, once: bool = False) -> None:
+        """Every operation of a block; with `once`, one that is done where it stands, and not again."""
+        self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
         """One operation."""
         around, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
         self.between_lanes.current = around
+
+    @contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """What is written within happens only under a condition, which all lanes of a wave see alike."""
+        with self.between_lanes.perhaps(), super().when(condition):
+            yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation at the end of the open block; lanes meet before it where they must."""
@@ -205,7 +211,7 @@ class Waves(Lowering):
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
-            self.between_lanes.touched.clear()
+            self.between_lanes.touched.clear()  # the barrier is theirs too
         else:
             self.between_lanes.meet()
 

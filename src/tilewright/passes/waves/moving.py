@@ -309,6 +309,8 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     # each workgroup of the cluster brings its part, for all of them
     places = (low.rank * extents[0] + axes[0], *axes[1:]) if shared > 1 else axes
     at, there = near.at(places), _coordinates(far, places)
+    if comes:
+        low.between_lanes.pass_on()
     with low.one_wave():
         if comes:
             count = prod(near.extents) * near.dtype.numpy.itemsize

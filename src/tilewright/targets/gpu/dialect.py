@@ -44,6 +44,9 @@ class Dialect(Protocol):
     def after_the_launch_before(self, e: Emitter) -> None:
         """Waits for the launch before, which may still go on; the next one may begin as far as this."""
 
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """Raises where roles, (threads, registers of each or None), ask for more registers than there are."""
+
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """The role has so many registers from here on; `threads` are those of the workgroup."""
 

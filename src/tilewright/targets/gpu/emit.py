@@ -99,6 +99,12 @@ class Emitter:
             starts.append(total)
             total += -(-size // apart) * apart
         self.threads = total * self.lanes
+        if any("registers" in op.attrs for op in roles):
+            counts = [
+                numbers((op.attrs["registers"],), "registers")[0] if "registers" in op.attrs else None for op in roles
+            ]
+            rooms = [-(-size // apart) * apart * self.lanes for size in sizes]
+            d.check_registers(list(zip(rooms, counts, strict=True)))
         thread = d.thread(self)
         self.lane = w.value(f"and i32 {thread}, {self.lanes - 1}")
         self.first_lane = w.value(f"icmp eq i32 {self.lane}, 0")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
@@ -21,6 +22,11 @@ REGISTERS = 65536
 # thread 0 brings a tensor map near before it is used
 _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
+
+
+def _at_entry(threads: int) -> int:
+    """The registers of a thread when a kernel begins."""
+    return min(255, REGISTERS // threads) // 8 * 8
 
 
 class Ptx:
@@ -94,10 +100,20 @@ class Ptx:
             return e.w.value(f'call i32 asm sideeffect "mov.b32 $0, {int(number)};", "=r"()')
         return None
 
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """setmaxnreg takes multiples of 8 from 24 to 256; who asks for more than are left waits for ever."""
+        entry = _at_entry(sum(threads for threads, _ in roles))
+        for _, count in roles:
+            if count is not None and not (24 <= count <= 256 and count % 8 == 0):
+                raise ProgramError(f"registers {count}: a role has a multiple of 8, from 24 to 256")
+        wanted = sum(threads * (entry if count is None else count) for threads, count in roles)
+        if wanted > REGISTERS:
+            each = ", ".join(f"{threads} threads with {entry if n is None else n}" for threads, n in roles)
+            raise ProgramError(f"registers: {each} are {wanted} in all; a multiprocessor has {REGISTERS}")
+
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """setmaxnreg: up or down from what a thread has at the entry."""
-        entry = min(255, REGISTERS // threads) // 8 * 8
-        word = "inc" if count > entry else "dec"
+        word = "inc" if count > _at_entry(threads) else "dec"
         name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
         e.w.declare(f"void @{name}(i32)")
         e.w.line(f"call void @{name}(i32 {count})")
