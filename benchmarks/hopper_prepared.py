@@ -39,10 +39,10 @@ ATTENTION = {"B": 64, "T": 4096, "U": 4096, "BK": 128}
 TIMED: list[tuple[str, dict[str, int]]] = [
     ("gemm_hopper", SQUARE[2048]),
     ("gemm_hopper", {**SQUARE[4096], "BN": 256}),
-    ("gemm_hopper_pingpong", {**SQUARE[4096], "BM": 128, "BN": 128}),
+    ("gemm_hopper_pingpong", {**SQUARE[4096], "BM": 128, "BN": 128, "STAGES": 5}),
     ("gemm_hopper", {**SQUARE[8192], "BN": 256}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BM": 192, "BN": 128, "WG": 3}),
-    ("conv_hopper", {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256, "BM": 192, "BN": 64, "WG": 1, "STAGES": 5}),
+    ("conv_hopper", {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256, "BM": 192, "BN": 64, "WG": 1, "STAGES": 6}),
     ("conv_hopper_patches", {"N": 32, "H": 56, "W": 56}),
     ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
     ("flash_hopper", ATTENTION),
