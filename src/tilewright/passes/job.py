@@ -16,6 +16,7 @@ from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
+from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
@@ -54,6 +55,8 @@ class Job:
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     form: Form | None = None
+    split: Halves | None = None
+    """The program in two halves, where parts of its sum are added up by a program of their own."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
@@ -65,6 +68,13 @@ class Job:
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""
+
+    def take(self, sizes: Mapping[Symbol, Size]) -> None:
+        """Makes these its sizes: of those that stay open, also typical numbers."""
+        own = {e: self.sizes[s] for s, e in self.extents.items() if isinstance(e, Symbol) and s in self.sizes}
+        numbers = Substitution(own)
+        self.sizes = {s: self.sizes.get(s) or int(numbers(as_expr(e))) for s, e in sizes.items()}
+        self.extents = sizes if self.opened else {}
 
     def longer(self) -> str | None:
         """The name of an argument that is longer than its dimensions say."""

@@ -21,6 +21,7 @@ from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.host import Memories
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.gpu.emit import Emitted
 
@@ -39,6 +40,9 @@ class Backend(Protocol):
 
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
+
+    def memory(self, machine: Machine, number: int) -> Memories:
+        """The memory of the device of that number."""
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
