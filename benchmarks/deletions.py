@@ -106,7 +106,7 @@ def places(program: Program) -> list[tuple[Block, int]]:
 
 def deletions(subject: Subject, schedules: tuple[tuple[int, int], ...] = SCHEDULES) -> Iterator[Outcome]:
     """What becomes of each deletion."""
-    whole = subject.kernel.trace(subject.params)
+    whole = rebuilt(subject.kernel.trace(subject.params), {})  # branches that are never taken are gone
     for place in range(len(places(whole))):
         program = rebuilt(whole, {})
         block, index = places(program)[place]
