@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.kernels import resolve
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.lang.global_symbols import WORKGROUP_0, WORKGROUP_1
 from tilewright.targets.registry import machine
 
 SIZES = ((20, 70), (1, 1), (7, 33), (64, 1000), (300, 5), (3, 128))
@@ -169,6 +172,125 @@ def test_attention_in_tile_registers_is_open() -> None:
     calls = fixed(dynamic, {"B": 1, "H": 1, "M": 40, "N": 70, "D": 32, "E": 32}, ((2, 1, 7, 33, 32, 32),))
     run = check(kernels.attention(32, "bf16"), dynamic, calls, 1e-2, on="x86.amx")
     assert [p.atom for p in run._last.plan.products] == ["amx.bf16", "amx.bf16"]
+
+
+# -- convolutions ---------------------------------------------------------------------------------------------
+
+FORMS: dict[str, dict[str, Any]] = {
+    "3x3": {"filter_size": (3, 3), "C": 8, "F": 20, "padding": 1},
+    "1x1": {"filter_size": (1, 1), "C": 16, "F": 33},
+    "strided and uneven": {
+        "filter_size": (3, 2),
+        "C": 5,
+        "F": 17,
+        "stride": (2, 1),
+        "padding": ((0, 2), (1, 0)),
+        "dilation": (1, 2),
+    },
+    "without padding": {"filter_size": (3, 3), "C": 4, "F": 16},
+    "groups": {"filter_size": (3, 3), "CG": 4, "F": 6, "groups": 2, "padding": 1},
+    "one axis": {"filter_size": (5,), "C": 3, "F": 9, "padding": 2},
+    "three axes": {"filter_size": (2, 2, 3), "C": 3, "F": 5, "padding": 1},
+}
+IMAGES = ((1, 5, 9, 7), (2, 7, 4, 31), (1, 8, 20, 3), (1, 3, 3, 64))
+
+
+def convolutions(form: str, dynamic: str) -> tuple[Any, str, list[dict[str, int]]]:
+    """A convolution, which of its sizes are open, and calls of it."""
+    options = dict(FORMS[form])
+    sizes = {name: options.pop(name) for name in ("C", "CG", "F") if name in options}
+    rank = len(options["filter_size"])
+    names = ["N", *"DHW"[3 - rank :]]
+    opened = "N" if dynamic == "batch" else " ".join(names)
+    calls = [dict(zip(names, (n, *extents[3 - rank :]), strict=True)) for n, *extents in IMAGES]
+    return (
+        kernels.conv(**options),
+        opened,
+        [{**sizes, **each} for each in fixed(opened, calls[0], map(dict.values, calls))],
+    )
+
+
+@pytest.mark.parametrize("dynamic", ["batch", "image"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_convolution_is_open(form: str, dynamic: str) -> None:
+    check(*convolutions(form, dynamic))
+
+
+@pytest.mark.parametrize("form", ["3x3", "without padding"])
+def test_a_convolution_is_open_on_the_interpreter(form: str) -> None:
+    kernel, opened, calls = convolutions(form, "image")
+    check(kernel, opened, calls[:3], on="x86.avx512")
+
+
+def test_an_image_is_open_in_tile_registers() -> None:
+    kernel = kernels.conv((3, 3), "bf16", "f32", padding=1)
+    calls = [{"N": n, "H": h, "W": w, "C": 32, "F": 20} for n, h, w in ((1, 5, 9), (2, 4, 17), (1, 1, 1))]
+    run = check(kernel, "N H W", calls, on="x86.amx")
+    assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
+
+
+def test_im2col_is_open() -> None:
+    kernel = kernels.im2col((3, 2), "f32", padding=(1, 1), stride=(2, 1))
+    check(kernel, "N H W", [{"N": n, "H": h, "W": w, "C": 3} for n, _, h, w in IMAGES])
+
+
+# -- grid programs --------------------------------------------------------------------------------------------
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+GLOBAL, SHARED = tkl.GLOBAL_ADDRESS_SPACE, tkl.SHARED_ADDRESS_SPACE
+
+
+def grid_product(dtype: Any, rows: int, columns: int, depth: int) -> Any:
+    """A product in tiles, which says which workgroup it is."""
+
+    @tkw.wave(
+        [
+            tkw.WorkgroupConstraint(M, rows, 0),
+            tkw.WorkgroupConstraint(N, columns, 1),
+            tkw.TilingConstraint(K, depth),
+        ]
+    )
+    def product(
+        a: tkl.Memory[M, K, GLOBAL, dtype], b: tkl.Memory[N, K, GLOBAL, dtype], c: tkl.Memory[M, N, GLOBAL, tkl.f32]
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc: Any) -> Any:
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total + tkw.scalar(WORKGROUP_0 + 100 * WORKGROUP_1, tkl.f32), c)
+
+    return product
+
+
+@pytest.mark.parametrize("dynamic", ["M", "M N K"])
+def test_a_grid_program_is_open(dynamic: str) -> None:
+    check(grid_product(tkl.f32, 32, 48, 16), dynamic, fixed(dynamic, {"M": 40, "N": 70, "K": 40}, PRODUCTS))
+
+
+def test_a_grid_program_is_open_in_tile_registers() -> None:
+    calls = fixed("M N", {"M": 40, "N": 40, "K": 64}, ((1, 1, 1), (33, 5, 1)))
+    run = check(grid_product(tkl.bf16, 32, 32, 32), "M N", calls, on="x86.amx")
+    assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
+
+
+def test_shared_memory_of_workgroups_is_open() -> None:
+    @tkw.wave([tkw.WorkgroupConstraint(M, 16, 0)])
+    def centred(x: tkl.Memory[M, N, GLOBAL, tkl.f32], y: tkl.Memory[M, N, GLOBAL, tkl.f32]) -> None:
+        held = tkw.allocate((M, N), (M, N), tkl.f32)
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32), held)
+        tkw.write(tkw.read(held) - tkw.max(tkw.read(held), dim=N), y)
+
+    check(centred, "M N", [{"M": m, "N": n} for m, n in SIZES])
+
+
+def test_workgroups_that_do_not_lie_side_by_side_are_refused_by_name() -> None:
+    @tkw.wave([tkw.WorkgroupConstraint(M, 4, 0), tkw.ReorderingConstraint(WORKGROUP_0 + 1, 0)])
+    def moved(x: tkl.Memory[M, GLOBAL, tkl.f32], y: tkl.Memory[M, GLOBAL, tkl.f32]) -> None:
+        tkw.write(tkw.read(x) + tkw.scalar(WORKGROUP_0, tkl.f32), y)
+
+    run = tilewright.compile(moved, target="cpu", dynamic=["M"])
+    with pytest.raises(ProgramError, match="with M dynamic, its reordering constraint has no native form"):
+        run(np.ones(8, np.float32))
 
 
 # -- calls ----------------------------------------------------------------------------------------------------

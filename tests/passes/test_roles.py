@@ -152,3 +152,9 @@ def test_tiles_follow_from_the_machine_and_the_sizes():
     assert tile(square, M=512, N=512, K=512) == (64, 64)
     image = kernels.conv((3, 3), "bf16", padding=1)
     assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)
+
+
+def test_a_product_of_f32_is_not_rounded_unless_it_asks_for_that():
+    """Atoms that round their factors to tf32 were taken for products of f32 without a word."""
+    (product,) = kernel_for(kernels.gemm("nt", "f32"), {"M": 64, "N": 64, "K": 64}, machine=HOPPER).plan.products
+    assert product.atom is None or "tf32" not in product.atom

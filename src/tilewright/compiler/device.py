@@ -4,9 +4,8 @@ interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,10 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
-from tilewright.runtime.arrays import empty
-from tilewright.runtime.device_arrays import DeviceArray, packed_steps
+from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.host import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.gpu.kernel import Backend
 from tilewright.targets.registry import gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
 
@@ -59,7 +57,7 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
     return bound, ()
 
 
-class NativeDevice:
+class NativeDevice(HostMemory):
     """A CPU that programs become machine code for; with `checked`, those that come are bound and checked already."""
 
     room: Limit = ELEMENTS
@@ -70,10 +68,6 @@ class NativeDevice:
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
         """The program's machine code."""
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory that starts at a cache line."""
-        return empty(shape, dtype)
 
 
 class NativeProgram:
@@ -94,7 +88,7 @@ class NativeProgram:
         return found
 
 
-class InterpretingDevice:
+class InterpretingDevice(HostMemory):
     """The interpreter: it says what programs mean, and reports what is wrong with them."""
 
     room: Limit = BUFFER
@@ -151,25 +145,23 @@ class InterpretedProgram:
 
 
 class GpuDevice:
-    """A GPU: each program says which machine it is written for."""
+    """A GPU: each program says which machine it is written for. Workspaces lie where the arguments do."""
 
     room: Limit = ELEMENTS
 
     def __init__(self, target: str):
-        self.target = target
-        self._backend: Backend | None = None
+        self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
         """The program's code."""
         found = GpuProgram(self, *ready(program, params))
-        self._backend = found.kernel.target.backend
+        self.made_for = found.kernel.target.machine.name
         return found
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory of the GPU that the programs prepared are for."""
-        assert self._backend is not None
-        pointer, owner = self._backend.memory(prod(shape) * dtype.itemsize)
-        return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner)
+    def near(self, arrays: Sequence[Any]) -> Memories:
+        """The memory of the GPU that the arguments lie on."""
+        found = gpu(f"gpu:{self.made_for}", None)
+        return found.backend.memory(found.machine, common_device("the call", list(arrays)))
 
 
 class GpuProgram:

@@ -37,8 +37,8 @@ from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import CPU, gpu_machine, is_gpu, is_native, native
 
 Array = np.ndarray[Any, np.dtype[Any]]
-TYPICAL = 16
-"""The least that a dynamic size is planned for: the first call may be unlike those that follow."""
+TYPICAL = 2
+"""The least that a dynamic size is planned for: one that is 1 in the first call is to be cut all the same."""
 LEVELS = ("tile", "plan", "block", "host", "loop", "llvm", "asm")
 
 

@@ -1,7 +1,9 @@
 """The block level: where things live and who does them; the program of one workgroup.
 
 A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled or, with a
-range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters.
+range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters. `cluster 2` makes
+pairs of workgroups that run at the same time, and may share what they bring; `launch programmatic` lets a launch begin
+while the one before it ends.
 Its arguments are tensors in global memory. Operations are a closed list:
 
 | operation | means |
@@ -12,8 +14,10 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `let m = t//4` | a name for a number |
 | `fill %t 0` | every element becomes the number |
 | `copy %a -> %b` | elements of %a become those of %b; `else` stands for those outside, `stream` and `by` say how |
+| `copy %a -> %b by ATOM multicast` | all workgroups of a cluster copy the same: each brings a part, for all of them |
 | `mma %c += %a * %b using ATOM` | the product of matrices is added; `skip` leaves out factors that lie outside |
 | `map %d = FORMULA` | element by element; `over (i 8)` names coordinates for the formula |
+| `map %d = select(C, FORMULA, %d) rare` | where C holds, which is seldom: waves in which it holds nowhere pass it by |
 | `reduce %a -> %r along 1 with max` | combines a dimension; tuples with formulas of a0, a1, ..., b0, b1, ... |
 | `scan %a -> %r along 1 with sum` | running combination |
 | `broadcast %r -> %a along 1` | repeats along a dimension |
@@ -24,6 +28,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `role NAME waves N` | who does what |
 | `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
 | `barrier` | all waves of the role meet |
+| `edge` | changes nothing; arithmetic that stands before it is not done after it, nor the other way round |
 | `debug_log "label" %t` | shows a tensor |
 """
 
@@ -46,6 +51,7 @@ COMBINE = ("sum", "max", "min", "prod")
 SCHEDULES = ("strided", "contiguous", "dynamic", "table")
 OVERLAPS = ("none", "defer", "pingpong")
 ATOMICS = ("add", "min", "max")
+LAUNCHES = ("programmatic",)
 
 
 # -- checks ---------------------------------------------------------------------------------------------
@@ -183,7 +189,19 @@ def _map(op: Op) -> tuple[Any, ...]:
             f"map: the formula gives {found}, the target holds {target.dtype}; convert: {target.dtype}(...)"
         )
     _writable(op, 0)
+    rarely(op, formula)
     return ()
+
+
+def rarely(op: Op, formula: Formula) -> None:
+    """That a formula which is marked `rare` leaves elements as they are where its condition does not hold."""
+    if not op.attrs.get("rare"):
+        return
+    kept = formula.parts[2] if formula.name == "select" else None
+    if kept is None or kept.name != "operand" or op.operands[kept.value] is not op.operands[0]:
+        raise ProgramError(
+            f"{op.name} rare: the formula is {formula.name}; write select(condition, new, old), where old is the target"
+        )
 
 
 def _halves(op: Op) -> tuple[list[Tensor], list[Tensor]]:
@@ -369,6 +387,11 @@ def _waves(op: Op) -> None:
     at_least_one(op, "count", op.attrs["count"], WAVES)
 
 
+def _launch(op: Op) -> None:
+    if op.attrs["how"] not in LAUNCHES:
+        raise ProgramError(f"launch {op.attrs['how']}: there is {', '.join(LAUNCHES)}")
+
+
 _PLACED = {"over": "axes", "where": "fetches?", "at": "places"}
 _SPECS = (
     OpSpec("alloc", {"type": "type", "bytes": "count?"}, result_types=_alloc, notation="alloc {type}[ bytes {bytes}]"),
@@ -378,9 +401,9 @@ _SPECS = (
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
     OpSpec(
         "copy",
-        {"otherwise": "number?", "stream": "count?", "by": "dotted?"},
+        {"otherwise": "number?", "stream": "count?", "by": "dotted?", "multicast": "bool?"},
         result_types=_copy,
-        notation="copy $0 -> $1[ else {otherwise}][ stream {stream}][ by {by}]",
+        notation="copy $0 -> $1[ else {otherwise}][ stream {stream}][ by {by}][ ?multicast]",
     ),
     OpSpec(
         "mma",
@@ -390,9 +413,9 @@ _SPECS = (
     ),
     OpSpec(
         "map",
-        {"over": "axes?", "formula": "formula", "stream": "count?"},
+        {"over": "axes?", "formula": "formula", "stream": "count?", "rare": "bool?"},
         result_types=_map,
-        notation="map[ over {over}] $0 = {formula}[ stream {stream}]",
+        notation="map[ over {over}] $0 = {formula}[ stream {stream}][ ?rare]",
     ),
     OpSpec(
         "reduce",
@@ -457,6 +480,7 @@ _SPECS = (
     OpSpec("wait", result_types=_stage, notation="wait $0"),
     OpSpec("release", result_types=_handed, notation="release $0"),
     OpSpec("barrier", result_types=_nothing, notation="barrier"),
+    OpSpec("edge", result_types=_nothing, notation="edge"),
     OpSpec("debug_log", {"label": "str"}, result_types=_nothing, notation="debug_log {label} $0"),
 )
 
@@ -466,6 +490,8 @@ _RECORDS = (
     OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
     OpSpec("require", {"that": "expr"}, notation="require {that}"),
     OpSpec("waves", {"count": "count"}, check=_waves, notation="waves {count}"),
+    OpSpec("cluster", {"count": "count"}, check=_waves, notation="cluster {count}"),
+    OpSpec("launch", {"how": "name"}, check=_launch, notation="launch {how}"),
 )
 
 BLOCK = Level(

@@ -10,7 +10,9 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `store %v (l 16) -> %x[64*i + l]` | each lane stores its element; `stream` past the caches |
 | `prefetch %x[64*i]` | a hint: the element will be read, or written |
 | `compute %v = %a*2 + %b` | element by element |
+| `compute %v = select(%c, %a, %v) rare` | the condition seldom holds: waves in which it holds nowhere pass it by |
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
+| `transpose %a, %b, %c, %d unit 2` | registers are the rows of a matrix of units, which becomes its transpose |
 | `reduce %v -> %s with sum` | all lanes combined into one number |
 | `atom tiles.bf16 %c += %a * %b` | a multiplication atom on its registers |
 | `atomic add %s -> %x[i]` | one number is combined into memory as one step |
@@ -125,6 +127,7 @@ def _compute(op: Op) -> tuple[Any, ...]:
             raise DimensionMismatch(f"compute: {_vector(op, place)} and {target} differ")
     block_level.no_arguments(op, op.attrs["formula"])
     found = op.attrs["formula"].gives(lambda leaf: _vector(op, leaf.value).dtype, target.dtype)
+    block_level.rarely(op, op.attrs["formula"])
     if found is not target.dtype:
         raise DtypeMismatch(f"compute: the formula gives {found}, the register holds {target.dtype}")
     return ()
@@ -161,6 +164,20 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
             taken = evaluate(place, {lane: i})
             if not 0 <= taken < lanes.value:
                 raise OutOfBoundsFault(f"shuffle: lane {i} takes lane {taken} of {lanes}, as {place} says")
+    return ()
+
+
+def _transpose(op: Op) -> tuple[Any, ...]:
+    kinds = [_vector(op, n) for n in range(len(op.operands))]
+    count, unit = len(kinds), int(op.attrs["unit"])
+    if len({*kinds}) > 1 or len(set(op.operands)) < count or len(kinds[0].shape) != 1:
+        raise ProgramError(f"transpose: different vectors of one type, not {', '.join(map(str, kinds))}")
+    (lanes,) = kinds[0].shape
+    if count < 2 or count & (count - 1) or unit < 1 or (isinstance(lanes, Const) and lanes.value % (2 * unit)):
+        raise ProgramError(
+            f"transpose: {count} vectors of {lanes} lanes, {unit} together: vectors are a power of two, from 2 on, and "
+            "each has an even number of units"
+        )
     return ()
 
 
@@ -228,11 +245,12 @@ _SPECS = (
     OpSpec("prefetch", {"at": "exprs", "write": "bool?"}, result_types=_prefetch, notation="prefetch $0{at}[ ?write]"),
     OpSpec(
         "compute",
-        {"over": "axes?", "formula": "formula"},
+        {"over": "axes?", "formula": "formula", "rare": "bool?"},
         result_types=_compute,
-        notation="compute[ over {over}] $0 = {formula}",
+        notation="compute[ over {over}] $0 = {formula}[ ?rare]",
     ),
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
+    OpSpec("transpose", {"unit": "count"}, result_types=_transpose, notation="transpose $* unit {unit}"),
     OpSpec(
         "atomic",
         {"how": "name", "over": "axes?", "at": "exprs", "when": "expr?"},

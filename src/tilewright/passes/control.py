@@ -6,9 +6,10 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_rules import maximum
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import linear, maximum
 from tilewright.algebra.expr_use import has_division
+from tilewright.check.inside import fails, holds
 from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op
@@ -180,13 +181,31 @@ def if_(low: Lowering, op: Op) -> None:
         low.meaning = before
         return
     blocks = []
-    for block in op.blocks:
+    for block, facts in zip(op.blocks, (holds(when), fails(when)), strict=False):
         inner = Block(())
         with low.writing(inner):
+            for fact in facts if low.open else ():
+                _narrow(low, fact)
             low.block(block)
         low.meaning = before
         blocks.append(inner)
     low.emit("if", when=when, blocks=tuple(blocks))
+
+
+def _narrow(low: Lowering, fact: Expr) -> None:
+    """What a branch says of an open parameter alone, W//14 >= 1: within it, the parameter has a name that knows."""
+    constant, terms = linear(fact)
+    if len(terms) != 1 or terms[0][1] != 1:
+        return
+    term, least = terms[0][0], -constant
+    quotient = term
+    if isinstance(quotient, FloorDiv) and isinstance(quotient.right, Const):
+        term, least = quotient.left, least * quotient.right.value
+    if not isinstance(term, Symbol) or least <= term.lo or all(low.expr(s) is not term for s in low.open):
+        return
+    named = symbol(low.fresh(term.name), least, term.upper, definition=term)
+    low.emit("let", symbol=named)
+    low.meaning = {**low.meaning, **{s: named for s in low.open if low.expr(s) is term}}
 
 
 def while_(low: Lowering, op: Op) -> None:
@@ -211,6 +230,10 @@ def while_(low: Lowering, op: Op) -> None:
 
 def barrier(low: Lowering, op: Op) -> None:
     """Operations are done for all threads one after another: nothing to wait for."""
+
+
+def edge(low: Lowering, op: Op) -> None:
+    """CPUs order arithmetic by themselves."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------

@@ -68,6 +68,13 @@ class Job:
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""
 
+    def take(self, sizes: Mapping[Symbol, Size]) -> None:
+        """Makes these its sizes: of those that stay open, also typical numbers."""
+        own = {e: self.sizes[s] for s, e in self.extents.items() if isinstance(e, Symbol) and s in self.sizes}
+        numbers = Substitution(own)
+        self.sizes = {s: self.sizes.get(s) or int(numbers(as_expr(e))) for s, e in sizes.items()}
+        self.extents = sizes if self.opened else {}
+
     def longer(self) -> str | None:
         """The name of an argument that is longer than its dimensions say."""
         images = Substitution(dict(self.sizes))

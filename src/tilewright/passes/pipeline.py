@@ -60,9 +60,11 @@ def normalise(job: Job) -> None:
         found = recognise(job.program, job.sizes)
     if isinstance(found, str):
         job.why = found
-        if not job.logs and not job.opened:
-            summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
-            job.program, job.sizes, job.free = in_digits(job.program, job.sizes, job.free, summed_only=summed)
+        summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
+        if not job.logs:
+            given = job.extents or job.sizes
+            job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
+            job.take(every)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
         job.why = "a factor or the result may leave its tensor, and nothing, or not zero, is read there"
     else:

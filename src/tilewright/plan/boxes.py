@@ -238,6 +238,16 @@ def _all_differ(op: Op, size: Size) -> bool:
     return bool(np.unique(chosen).size == chosen.size)
 
 
+def slides(program: Program, dim: Expr) -> bool:
+    """Whether it depends on the place along a dimension, and on others, which elements of a read are there."""
+    for op in program.walk():
+        if op.name == "read" and "otherwise" in op.attrs and "at" in op.attrs:
+            own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
+            if any(own in e.symbols and e is not own for e in op.attrs["at"]):
+                return True
+    return False
+
+
 # -- how finely -------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.machine import Machine
-from tilewright.plan.boxes import Room, boxes, cut_dims, why_whole
+from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
@@ -207,17 +207,20 @@ def plan_general(
     for d, n in blocks.items():
         most = widths[d] + n if d in opened else size(d)
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
+    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
+        del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))
-        cut = {d: (Cut("task", widths[d]), *([Cut("loop", blocks[d])] if d in blocks else [])) for d in dims}
+        cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
         axes = [axis_of(words[str(d)], size(d), cut[d]) for d in dims]
         now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
         for d in whole:
             tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(axis_of(words[str(d)], size(d), cuts))
-        return Plan(tuple(axes), tuple(words[str(d)] for d in dims), products=as_plan(products, program))
+        tasks = tuple(words[str(d)] for d in dims if d in widths)
+        return Plan(tuple(axes), tasks, products=as_plan(products, program))
 
     plan = made()
     if given is not None:
@@ -240,7 +243,7 @@ def plan_general(
         machine,
         program.name,
         plan,
-        Cuts(widths, blocks, tiles, products),
+        Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), packed=bool(opened)),
         cycles,
         bound,
         tuple(refused),
@@ -266,13 +269,13 @@ def plan_of_grid(
         return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
 
     products = products_of(program, machine, width)
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
         wanted = replace(wanted, products=as_plan(products, program))
+    blocks: dict[Expr, int] = {}
+    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
+        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
@@ -283,11 +286,17 @@ def plan_of_grid(
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
     said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
     if said != here:
+        lacks = ", where a plan has no line `atom`" if wanted.atom is None else ""
         raise ArgumentError(
             f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
-            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order"
+            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
         )
     return wanted.axes
+
+
+def _extended(blocks: Mapping[Expr, int], opened: Collection[Expr]) -> dict[Expr, int]:
+    """Where sizes are open: the columns, whose last block is as large as the others, so that all are one code."""
+    return {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}
 
 
 def _take(
@@ -301,6 +310,7 @@ def _take(
 ) -> None:
     """What a plan's axis says, where it can be done."""
     if d in dims:
+        widths.pop(d, None)
         blocks.pop(d, None)
         for cut in (c for c in axis.cuts if c.role == "loop"):
             blocks[d] = cut.size

@@ -14,18 +14,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ZERO, Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.passes.places import Size
+from tilewright.passes.tile.values import number_or
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.general import ALIKE, only_adds
 
 
 def in_digits(
-    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], *, summed_only: bool = False
-) -> tuple[Program, dict[Symbol, int], set[Op]]:
+    program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], *, summed_only: bool = False
+) -> tuple[Program, dict[Symbol, Size], set[Op]]:
     """The program over digits, with the sizes of all its dimensions, and those of its loops that are `free`.
 
+    Sizes that only a call tells are expressions of those; then digits have such sizes too.
     With `summed_only`, dimensions that are written stay whole. The program itself where nothing divides a dimension of
     it, or something else than an access depends on it.
     """
@@ -37,14 +40,14 @@ def in_digits(
 
 
 class _Digits:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], summed_only: bool):
+    def __init__(self, program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], summed_only: bool):
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
         self.numbers = Substitution(self.sizes)
         self.values: dict[Value, Value] = {}
         self.kept: dict[Op, Op] = {}
         self.gone = {op for op in self.free if only_adds(op)}
         """Loops that may go."""
-        self.digits: dict[Expr, tuple[tuple[Symbol, int], ...]] = {}
+        self.digits: dict[Expr, tuple[tuple[Symbol, Size], ...]] = {}
         """For each dimension that is divided, its digits and how much each counts, the slowest first."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
         for dim in self._dims():
@@ -66,10 +69,10 @@ class _Digits:
                     found |= dict.fromkeys(d for d in v.type.dims if isinstance(d, Symbol) and d in self.sizes)
         return list(found)
 
-    def _steps(self, dim: Expr) -> list[tuple[int, int]] | None:
+    def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
         """(what a digit counts, its extent), the slowest first; None where the dimension stays whole."""
         extent = self.sizes[dim]  # type: ignore[index]
-        radices: set[int] = set()
+        radices: set[Size] = set()
         for op in self.program.walk():
             dims = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
             if dim not in dims and not any(dim in d.symbols for d in dims):
@@ -85,30 +88,31 @@ class _Digits:
                 radices |= self._divisors(op, dim)
         if any(dim in e.symbols for r in self.program.records for e in _exprs(r.attrs)):
             return None
-        chain = [1, *sorted(r for r in radices if 1 < r < extent), extent]
-        if len(chain) < 3 or any(b % a for a, b in pairwise(chain)):
+        chain = _chain(radices, extent)
+        if chain is None or len(chain) < 3:
             return None
-        return [(a, b // a) for a, b in pairwise(chain)][::-1]
+        return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(chain)][::-1]
 
-    def _divisors(self, op: Op, dim: Expr) -> set[int]:
+    def _divisors(self, op: Op, dim: Expr) -> set[Size]:
         kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
         if "at" not in op.attrs or dim not in kind.dims:
             return set()
         own = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]
-        found = set()
+        found: set[Size] = set()
+        sizes = {s for n in self.sizes.values() if isinstance(n, Expr) for s in n.symbols}
         for node in (n for e in op.attrs["at"] for n in self.numbers(e).divisions(set()) if own in n.symbols):
             inner, by = node.parts
             whole: Expr = as_expr(1)
             if isinstance(inner, FloorDiv):
                 inner, whole = inner.parts
-            if inner is not own or not isinstance(by, Const) or not isinstance(whole, Const):
+            if inner is not own or not (by.symbols | whole.symbols) <= sizes:
                 return {0}  # no chain holds that
-            found |= {by.value * whole.value, whole.value}
+            found |= {number_or(by * whole), number_or(whole)}
         return found
 
     # -- the program over them ----------------------------------------------------------------------------
 
-    def run(self) -> tuple[Program, dict[Symbol, int], set[Op]]:
+    def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
         """The program, its sizes, its free loops."""
         for arg in self.program.args:
             self.values[arg] = arg
@@ -173,6 +177,26 @@ class _Digits:
                 whole = whole + step * now
             images[own] = whole
         return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
+
+
+def _chain(radices: Collection[Size], extent: Size) -> list[Size] | None:
+    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
+    >>> _chain({q, p * q, 1}, n * p * q), _chain({4, 6}, 24)
+    ([1, <Q>, <P*Q>, <N*P*Q>], None)
+    """
+    left, chain = {r for r in radices if r not in (1, extent)}, list[Size]([1])
+    if isinstance(extent, int):
+        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
+    while left:
+        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
+        if following is None:
+            return None
+        chain.append(following)
+        left.discard(following)
+    return [*chain, extent]
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

@@ -217,7 +217,9 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     parts = {d: low.part(d) for d in kind.dims}
     if isinstance(value, Expr) and low.workgroups is not None and value.symbols.isdisjoint(low.bound):
         return (Tile(kind.dtype, kind.dims, parts, formulas.index(low.expr(value), kind.dtype)),)
-    number = low.number(value) if isinstance(value, Expr) else value
+    number = low.size(value) if isinstance(value, Expr) else value
+    if isinstance(number, Expr):
+        return (Tile(kind.dtype, kind.dims, parts, formulas.index(number, kind.dtype)),)
     return (Tile(kind.dtype, kind.dims, parts, formulas.number(number, kind.dtype)),)
 
 

@@ -17,6 +17,7 @@ Where no workgroup touches what another one writes, their order does not show, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from math import nan
 from operator import mul
@@ -34,8 +35,9 @@ from tilewright.ir.attrs import Range, attr_symbols
 from tilewright.ir.core import MemoryType, Op
 from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
+from tilewright.passes.places import Size
 from tilewright.passes.tile.memory import is_ordered
-from tilewright.passes.tile.values import Part, Tile
+from tilewright.passes.tile.values import Part, Tile, number_or, pieces
 from tilewright.plan.boxes import WRITES, place_of
 
 if TYPE_CHECKING:
@@ -59,7 +61,13 @@ class Workgroups:
         self.reorderings = [r for r in records if r.name == "reordering"]
         self.persistent = next((r for r in records if r.name == "grid"), None)
         self._plain = dict(low.symbols)
-        self.counts = self._counts()
+        sizes = self._counts()
+        self.opened = tuple(sizes) if low.opened else None
+        """Where sizes are open: how many workgroups there are along each dimension of the grid."""
+        if self.opened is not None:
+            self._refuse_moved()
+            return
+        self.counts = tuple(map(int, sizes))
         shape = tuple(reversed(self.counts))
         ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
         self.shape = shape
@@ -76,20 +84,58 @@ class Workgroups:
         forms, kinds = np.unique(np.stack(widths, axis=1), axis=0, return_inverse=True)
         return kinds.reshape(self.shape), forms
 
-    def _counts(self) -> tuple[int, ...]:
+    def _counts(self) -> tuple[Size, ...]:
         """How many workgroups there are along each dimension of the grid."""
-        number = self.low.number
+        size = self.low.size
         if self.persistent is not None:
-            return (number(self.persistent.attrs["count"]),)
-        sizes: dict[int, int] = {}
+            return (size(self.persistent.attrs["count"]),)
+        sizes: dict[int, Size] = {}
         for record in self.constraints:
             attrs = record.attrs
             if attrs.get("primary", True):
                 if "iters" in attrs:
-                    sizes[attrs["grid"]] = number(attrs["iters"])
+                    sizes[attrs["grid"]] = size(attrs["iters"])
                 else:
-                    sizes[attrs["grid"]] = -(-number(attrs["dim"]) // number(attrs["tile"]))
-        return tuple(max(0, sizes.get(i, 1)) for i in range(max(sizes, default=0) + 1))
+                    sizes[attrs["grid"]] = pieces(size(attrs["dim"]), self.low.number(attrs["tile"]))
+        found = (sizes.get(i, 1) for i in range(max(sizes, default=0) + 1))
+        return tuple(max(0, n) if isinstance(n, int) else n for n in found)
+
+    # -- sizes that only a call tells -------------------------------------------------------------------------
+
+    def _refuse_moved(self) -> None:
+        """Raises where workgroups are not side by side from the first on: their parts could be empty."""
+        names = ", ".join(sorted(s.name for s in self.low.opened.parameters))
+        for record in self.low.program.records:
+            attrs = record.attrs
+            moved = record.name in ("grid", "reordering")
+            if record.name == "workgroup":
+                moved = "iters" in attrs or not attrs.get("primary", True) or not self.is_plain(record)
+            if moved:
+                what = f"{record.name} constraint on {attrs['dim']}" if "dim" in attrs else f"{record.name} constraint"
+                raise ProgramError(
+                    f"{self.low.program.name}: with {names} dynamic, its {what} has no native form: workgroups are to "
+                    "have tiles side by side, from the first on; bind the size instead",
+                    record.loc,
+                )
+
+    def is_plain(self, record: Op) -> bool:
+        """Whether a workgroup's tile starts where its number says."""
+        plain = self.low.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
+        return "start" not in record.attrs or self.low.expr(record.attrs["start"]) is plain
+
+    def _open_body(self, ids: tuple[Expr, ...]) -> None:
+        """The program for a workgroup of these ids, whose parts are as wide as a call says."""
+        low = self.low
+        known = self._meanings(ids, _substituted)
+        low.means(known)
+        low.parts.clear()
+        for record in self.constraints:
+            dim, tile = record.attrs["dim"], low.number(record.attrs["tile"])
+            first, size = as_expr(self._first(record, known, _substituted)), low.size(dim)
+            width = tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)
+            low.parts[dim] = first, number_or(as_expr(width))
+        with low.scope():
+            low.pieces(list(low.cuts.blocks))
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
@@ -136,12 +182,22 @@ class Workgroups:
 
     def tasks(self) -> tuple[Range, ...]:
         """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
+        if self.opened is not None:
+            found = self.opened if independent(self) else ()
+            return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(found))))
         if 0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST or not independent(self):
             return ()
         return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, tasks: tuple[Range, ...] = ()) -> None:
         """The program for all workgroups: in order, or for the ids of a task."""
+        if self.opened is not None:
+            with ExitStack() as loops:
+                ids: list[Expr] = [r.symbol for r in reversed(tasks)]
+                for g, n in reversed(list(enumerate(self.opened if not tasks else ()))):
+                    ids.insert(0, loops.enter_context(self.low.w.loop(f"w{g}", n)))
+                self._open_body(tuple(ids))
+            return
         if 0 in self.shape:
             return
         if tasks:
@@ -271,9 +327,11 @@ def independent(groups: Workgroups) -> bool:
     coordinate at the same place of memory.
     """
     low, program = groups.low, groups.low.program
-    if groups.persistent is not None or not _reordered(groups) or low.logs is not None or is_ordered(program):
+    if groups.persistent is not None or low.logs is not None or is_ordered(program):
         return False
-    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count > 1]
+    if groups.opened is None and not _reordered(groups):
+        return False
+    cut = [_cut_by(groups, g) for g, count in enumerate(groups.opened or groups.counts) if count not in (0, 1)]
     if None in cut:
         return False
     ops = list(program.walk())
@@ -299,10 +357,10 @@ def _cut_by(groups: Workgroups, grid: int) -> Expr | None:
     low = groups.low
     for record in groups.constraints:
         attrs = record.attrs
-        d, tile = attrs["dim"], low.number(attrs["tile"])
+        d = attrs["dim"]
         if attrs["grid"] != grid or not attrs.get("primary", True):
             continue
-        plain = "start" not in attrs or low.expr(attrs["start"]) is tile * WORKGROUPS[grid]
+        plain = groups.is_plain(record)
         alone = sum(r.attrs.get("dim") is d for r in groups.constraints) == 1
         moved = any(r.name == "tiling" and r.attrs["dim"] is d and "start" in r.attrs for r in low.program.records)
         if plain and alone and not moved and isinstance(d, Symbol):
@@ -333,9 +391,9 @@ def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kind: MemoryType = memory.type
     touching = [o for o in low.program.walk() if memory in o.operands[: 2 if o.name in WRITES else 1]]
     whole = any("at" in o.attrs for o in touching)
-    parts: list[Part] = [(as_expr(0), low.number(d)) if whole else low.part(d) for d in kind.dims]
+    parts: list[Part] = [(as_expr(0), low.size(d)) if whole else low.part(d) for d in kind.dims]
     shape = tuple(width for _, width in parts)
-    tensor = low.w.alloc(kind.dtype, [max(1, n) for n in shape], memory.name or "shared")
+    tensor = low.w.alloc(kind.dtype, [1 if n == 0 else n for n in shape], memory.name or "shared")
     if 0 not in shape:
         poison = formulas.number(nan if kind.dtype.is_float else 0, kind.dtype)
         low.w.map(tensor, low.w.axes(shape), poison, Substitution({}))

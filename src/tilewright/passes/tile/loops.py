@@ -109,11 +109,11 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """The tile size: what the program says where it is meaning, otherwise what is convenient."""
-    stated = _stated(low, axis)
     if op in low.free:
-        if isinstance(length, Expr) and stated is None and only_adds(op):
+        if isinstance(length, Expr) and only_adds(op) and not _is_stated(low, axis):
             return length
         return low.cuts.tiles.get(op) or (_least_one(length) if most(length) <= WHOLE else CHOSEN)
+    stated = _stated(low, axis)
     if stated is not None:
         return stated
     if op.attrs.get("any_tile"):
@@ -127,10 +127,17 @@ def _least_one(length: Size) -> Size:
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
     """The tile size of a loop that its constraint states."""
-    for r in low.program.records:
-        if r.name == "tiling" and r.attrs["dim"] is axis and "tile" in r.attrs:
-            return low.number(r.attrs["tile"])
-    return None
+    return next((low.number(tile) for tile in _tiles(low, axis)), None)
+
+
+def _is_stated(low: Lowering, axis: Expr) -> bool:
+    """Whether a constraint states the tile size of a loop, in numbers."""
+    return any(map(low.is_known, _tiles(low, axis)))
+
+
+def _tiles(low: Lowering, axis: Expr) -> list[Expr]:
+    tilings = [r for r in low.program.records if r.name == "tiling" and r.attrs["dim"] is axis]
+    return [r.attrs["tile"] for r in tilings if "tile" in r.attrs]
 
 
 Carried = tuple[Value | None, Tile]
@@ -150,7 +157,9 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     how = combining.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if how is not None and how[2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
         held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
-        if empty:
+        if empty and held in low.padded:
+            low.w.emit("fill", (held,), value=0)
+        elif empty:
             low.put(held, dims, start.parts, formulas.number(0, to))
         return held, low.held(held, dims, start.parts)
     made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")
@@ -335,7 +344,7 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
                 found = low.block(body)
             return found if op.results else ()
         tiles = {s: low.bound[s] for s in e.symbols if s in low.bound}
-        if not tiles and low.workgroups is not None:
+        if not tiles and (low.workgroups is not None or e.symbols <= low.opened.symbols):
             return _by_workgroup(low, op, e, otherwise)
         if set(tiles) != set(e.symbols) and low.workgroups is None:
             raise ProgramError(f"{op_text(op)}: natively a condition is of sizes and of symbols set by tiles", op.loc)

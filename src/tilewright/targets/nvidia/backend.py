@@ -10,6 +10,7 @@ from tilewright.targets.gpu.emit import Emitted, emit
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.dialect import Ptx
 from tilewright.targets.nvidia.launch import Launch
+from tilewright.targets.nvidia.memory import DeviceMemory
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
@@ -50,10 +51,9 @@ class Nvidia:
         """The code on a GPU."""
         return driver.Loaded(assembly, emitted, key, number)
 
-    def memory(self, size: int) -> tuple[int, Any]:
-        """Memory of the first GPU."""
-        found = driver.Memory(size)
-        return found.pointer, found
+    def memory(self, machine: Machine, number: int) -> DeviceMemory:
+        """The memory of a GPU."""
+        return DeviceMemory(machine, number)
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
         """A launch on arrays."""

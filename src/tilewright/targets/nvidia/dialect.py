@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
@@ -23,6 +24,11 @@ _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0;
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
 
 
+def _at_entry(threads: int) -> int:
+    """The registers of a thread when a kernel begins."""
+    return min(255, REGISTERS // threads) // 8 * 8
+
+
 class Ptx:
     """PTX for one kernel."""
 
@@ -31,6 +37,8 @@ class Ptx:
     def module(self, e: Emitter) -> str:
         """The kernel: pointers of the tensors, then tensor maps, which stay where the launch put them."""
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
+        if e.counted:
+            pointers.append("ptr addrspace(1) %counters")
         maps = [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %m{i}' for i in range(len(e.parameters))]
         looked_up = [f'  call void asm sideeffect "{_LOOK_UP}", "l"(ptr %m{i})' for i in range(len(e.parameters))]
         return "\n".join(
@@ -68,6 +76,14 @@ class Ptx:
         """How many blocks there are."""
         return self._special(e, "nctaid.x")
 
+    def rank(self, e: Emitter) -> str:
+        """The block's number in its cluster."""
+        return self._special(e, "cluster.ctarank")
+
+    def together_at_the_end(self, e: Emitter) -> None:
+        """barrier.cluster, for threads that come from different branches."""
+        e.w.assembly("barrier.cluster.arrive;\nbarrier.cluster.wait;")
+
     def uniform(self, e: Emitter, value: str) -> str:
         """What lane 0 has."""
         return self.from_lane(e, value, "0")
@@ -86,10 +102,20 @@ class Ptx:
             return e.w.value(f'call i32 asm sideeffect "mov.b32 $0, {int(number)};", "=r"()')
         return None
 
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """setmaxnreg takes multiples of 8 from 24 to 256; who asks for more than are left waits for ever."""
+        entry = _at_entry(sum(threads for threads, _ in roles))
+        for _, count in roles:
+            if count is not None and not (24 <= count <= 256 and count % 8 == 0):
+                raise ProgramError(f"registers {count}: a role has a multiple of 8, from 24 to 256")
+        wanted = sum(threads * (entry if count is None else count) for threads, count in roles)
+        if wanted > REGISTERS:
+            each = ", ".join(f"{threads} threads with {entry if n is None else n}" for threads, n in roles)
+            raise ProgramError(f"registers: {each} are {wanted} in all; a multiprocessor has {REGISTERS}")
+
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """setmaxnreg: up or down from what a thread has at the entry."""
-        entry = min(255, REGISTERS // threads) // 8 * 8
-        word = "inc" if count > entry else "dec"
+        word = "inc" if count > _at_entry(threads) else "dec"
         name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
         e.w.declare(f"void @{name}(i32)")
         e.w.line(f"call void @{name}(i32 {count})")
@@ -108,8 +134,15 @@ class Ptx:
                 w.assembly("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", (f"i32 {address}", f"i32 {arrivals}"))
             if "sm_90" in e.machine.features:
                 w.assembly("fence.mbarrier_init.release.cluster;")
+        if e.cluster > 1:
+            w.assembly("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
+            return
         w.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    def after_the_launch_before(self, e: Emitter) -> None:
+        """griddepcontrol: every thread waits before it touches memory, and the next grid may come up to here."""
+        e.w.assembly("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;")
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
         """bar.sync with a count; number 0 is also that of the beginning."""
@@ -120,8 +153,15 @@ class Ptx:
         e.w.declare("void @llvm.nvvm.bar.warp.sync(i32)")
         e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
-    def arrive(self, e: Emitter, address: str) -> None:
-        """mbarrier.arrive."""
+    def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
+        """mbarrier.arrive; at other blocks the plain form, since `.release.cluster` waits for all memory each time."""
+        if everywhere:
+            lines = [
+                f"mapa.shared::cluster.u32 there, $0, {rank};\nmbarrier.arrive.shared::cluster.b64 _, [there];"
+                for rank in range(e.cluster)
+            ]
+            e.w.assembly("\n".join(["{", ".reg .b32 there;", *lines, "}"]), "r", (f"i32 {address}",))
+            return
         e.w.assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", (f"i32 {address}",))
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
@@ -156,13 +196,16 @@ class Ptx:
             places = ", ".join(f"${3 + i}" for i in range(rank))
             form = "im2col" if box.offsets else "tile"
             taps = ", {" + ", ".join(f"${3 + rank + i}" for i in range(len(box.offsets))) + "}" if box.offsets else ""
+            shared = bool(op.attrs.get("multicast"))
+            word, mask = (".multicast::cluster", f", ${3 + rank + len(box.offsets)}") if shared else ("", "")
             text = (
-                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{form}.mbarrier::complete_tx::bytes "
-                f"[$0], [$1, {{{places}}}], [$2]{taps};"
+                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{form}.mbarrier::complete_tx::bytes{word} "
+                f"[$0], [$1, {{{places}}}], [$2]{taps}{mask};"
             )
             operands = [f"i32 {to}", f"ptr {name}", f"i32 {signal}", *self._coordinates(e, box)]
             operands += [f"i16 {e.w.value(f'trunc i32 {e.w.number(o)} to i16')}" for o in box.offsets]
-            marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * len(box.offsets)])
+            operands += [f"i16 {(1 << e.cluster) - 1}"] if shared else []
+            marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * (len(box.offsets) + shared)])
             e.w.assembly(text, marks, tuple(operands))
 
     def copy_out(self, e: Emitter, op: Op) -> None:
@@ -211,12 +254,20 @@ class Ptx:
         """wgmma.wait_group."""
         wgmma.settle(e, pending, sums)
 
+    def any(self, e: Emitter, test: str) -> str:
+        """vote.sync.any."""
+        e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
+        return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
+
     def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
-        """exp2 has an instruction, good to two units in the last place."""
+        """exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0.
+
+        Without `ftz` the assembler would scale small arguments up and results down: three more instructions each.
+        """
         if name != "exp2":
             return None
-        e.w.declare("float @llvm.nvvm.ex2.approx.f(float)")
-        return e.w.value(f"call float @llvm.nvvm.ex2.approx.f(float {values[0]})")
+        e.w.declare("float @llvm.nvvm.ex2.approx.ftz.f(float)")
+        return e.w.value(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {values[0]})")
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """cvt.rn.bf16x2.f32 and its like."""

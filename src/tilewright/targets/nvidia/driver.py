@@ -45,6 +45,7 @@ class Device:
         self.cores = self._attribute(what.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
+        self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
         self.readdress: Any = library.cuTensorMapReplaceAddress
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 
@@ -104,6 +105,10 @@ def why_not(machine: Machine) -> str | None:
     return None
 
 
+LAUNCHES = 1024
+"""Launches of one kernel that may be under way at a time and each have counters of their own."""
+
+
 class Memory:
     """Memory of a device, which goes with the object."""
 
@@ -138,9 +143,19 @@ class Loaded:
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
+        self._counters, self._launches = emitted.counters, 0
+        if emitted.counters:
+            count = emitted.counters * LAUNCHES
+            self._memory = Memory(4 * count, self.device.number)
+            check(cu.cuMemsetD32(self._memory.pointer, 0, count), f"{self.name}: cuMemsetD32")
         self.workgroups = int(
             check(
                 cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, emitted.threads, emitted.shared_bytes),
                 f"{self.name}: its workgroups",
             )
         )
+
+    def counters(self) -> int:
+        """The address of counters for a launch: its own, unless very many are under way at a time."""
+        self._launches += 1
+        return self._memory.pointer + 4 * self._counters * (self._launches % LAUNCHES)
