@@ -229,6 +229,12 @@ def test_an_image_is_open_in_tile_registers() -> None:
     assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
 
 
+def test_taps_of_an_odd_number_of_channels_are_copied_where_an_atom_takes_pairs() -> None:
+    kernel = kernels.conv((3, 2), "bf16", "f32", stride=(2, 1), padding=((0, 2), (1, 0)))
+    calls = [{"N": n, "H": h, "W": w, "C": 5, "F": 17} for n, h, w in ((1, 9, 7), (2, 4, 11))]
+    check(kernel, "N H W", calls, on="x86.amx")
+
+
 def test_im2col_is_open() -> None:
     kernel = kernels.im2col((3, 2), "f32", padding=(1, 1), stride=(2, 1))
     check(kernel, "N H W", [{"N": n, "H": h, "W": w, "C": 3} for n, _, h, w in IMAGES])

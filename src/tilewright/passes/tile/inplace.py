@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
@@ -49,7 +49,8 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     how = low.microkernel(user, types, sizes)
     if how is None or how.whole or types[0] is not how.atom.a.dtype:
         return False
-    return how.group == 1 or not _may_leave(low, read, axes.k)
+    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return how.group == 1 or (whole and not _may_leave(low, read, axes.k))
 
 
 def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
