@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.contraction import lanes, tiles, vectors
+from tilewright.passes.contraction import lanes, tiles
 from tilewright.passes.contraction.draft import Draft
-from tilewright.passes.contraction.packing import packed_for_vectors
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
@@ -72,7 +72,7 @@ def normalise(job: Job) -> None:
 def _by_general(job: Job) -> bool:
     """Whether a contraction's plan is done by the lowering of all programs."""
     c = job.contraction
-    return c is not None and not c.parameters and job.program is not None and isinstance(job.form, VectorForm)
+    return c is not None and job.program is not None and isinstance(job.form, VectorForm)
 
 
 def pack(job: Job) -> None:
@@ -83,12 +83,10 @@ def pack(job: Job) -> None:
         job.packing = tiles.packed_for_tiles(job.contraction, job.form)
     elif isinstance(job.form, LaneForm):
         job.packing = lanes.packed_for_lanes(job.contraction, job.form.width)
-    else:
-        job.packing = packed_for_vectors(job.contraction, job.form.columns, job.form.group)
     job.draft = None
 
 
-STRATEGIES = {TileForm: tiles, VectorForm: vectors, LaneForm: lanes}
+STRATEGIES: dict[type, ModuleType] = {TileForm: tiles, LaneForm: lanes}
 
 
 def _part(name: str) -> Callable[[Job], None]:
