@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from hopper import difference, microseconds
 
-from tilewright import compile_text, kernels
+from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.problems import parse_conv
 from tilewright.targets.registry import machine
@@ -92,15 +92,16 @@ WORKS = {"gemm": [gemm(*s) for s in GEMMS], "conv": [conv(line) for line in CONV
 
 
 def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
-    """(plan, block program, predicted microseconds) of the candidates of a problem; their code is made and kept."""
+    """(what the plan is, its text, predicted microseconds) of a problem's candidates; their code is made and kept."""
     work, row = WORKS[kind][number], machine("hopper")
-    best = kernel_for(work.kernel, work.sizes, machine=row)
+    best = kernel_for(work.kernel, work.sizes, target="gpu:hopper")
     found = []
-    for plan in best.choice.candidates[:count] or (None,):
-        made = best if plan is None else kernel_for(work.kernel, work.sizes, machine=row, plan=plan)
-        compile_text(made.text("block"), "gpu:hopper").text("asm")
-        said = f"{made.plan.products[0]}, {made.plan.roles}, group {made.plan.group}"
-        found.append((said, made.text("block"), made.choice.cycles / row.limits.clock_ghz * 1e-3))
+    for plan in best.choice.candidates[:count] if count > 1 and best.choice.candidates else (None,):
+        made = best if plan is None else kernel_for(work.kernel, work.sizes, target="gpu:hopper", plan=plan)
+        made.text("asm")
+        split = "" if made.plan.split is None else f", split {made.plan.split[1]}"
+        said = f"{made.plan.products[0]}, {made.plan.roles}, group {made.plan.group}{split}"
+        found.append((said, made.text("plan"), made.choice.cycles / row.limits.clock_ghz * 1e-3))
     return found
 
 
@@ -109,9 +110,11 @@ def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool
     tensors, library, wanted = work.tensors()
     library()
     ours = []
-    for said, text, _ in candidates:
+    for said, plan, _ in candidates:
         tensors[-1].fill_(math.nan)
-        launch = compile_text(text, "gpu").bind(*tensors)
+        made = kernel_for(work.kernel, work.sizes, target="gpu", plan=plan)
+        names = [a.name for a in made.module.host.args]
+        launch = made.bind(dict(zip(names, tensors, strict=True)))
         launch()
         error = difference(tensors[-1], wanted())
         if not error < 0.01:

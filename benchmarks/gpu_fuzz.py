@@ -1,9 +1,9 @@
 """Random programs on a GPU: compiled here, run and compared there, without LLVM.
 
 `python benchmarks/gpu_fuzz.py make FILE [COUNT]` compiles COUNT programs of each kind: of one role, of several roles,
-and products by every atom. `python benchmarks/gpu_fuzz.py run FILE [REPEATS]` runs all of them, in several processes,
-with outputs poisoned before each launch and guards around every array, and compares exactly with what numpy gives. One
-that hangs or faults ends its process, and another takes up after it.
+and products by every atom. `python benchmarks/gpu_fuzz.py run FILE [REPEATS [SECONDS]]` runs all of them, in several
+processes, with outputs poisoned before each launch and guards around every array, and compares exactly with what numpy
+gives. One that hangs, or faults, ends its process, and another takes up after it.
 `one FILE NUMBER` runs a single program, for tools that look into it, such as compute-sanitizer.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("one role", "roles", "products")
-PROCESSES, SECONDS = 6, 20
+FIRST, PROCESSES, SECONDS = 1000, 6, 20
 POISON, GUARD = 0xA5, 4096
 Entry = dict[str, Any]
 
@@ -45,23 +45,28 @@ def program(kind: str, seed: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
 # -- here ------------------------------------------------------------------------------------------------------
 
 
+def compiled(kind: str, seed: int, text: str) -> Entry:
+    """A program as PTX, with what a launch needs."""
+    from tilewright import compile_text
+
+    kernel = compile_text(text, "gpu:hopper")._kernel
+    return {
+        "kind": kind, "seed": seed, "text": text, "ptx": kernel.assembly, "emitted": replace(kernel.emitted, text=""),
+    }  # fmt: skip
+
+
 def make(file: Path, count: int) -> None:
     """Writes the programs as PTX."""
-    from tilewright import compile_text
     from tilewright.errors import ProgramError
 
     entries: list[Entry] = []
     for kind in KINDS:
-        made, seed = 0, 1000
+        made, seed = 0, FIRST
         while made < count:
             text, _, _ = program(kind, seed)
             if "machine hopper" in text:
                 try:
-                    kernel = compile_text(text, "gpu:hopper")._kernel
-                    emitted = replace(kernel.emitted, text="")
-                    entries.append(
-                        {"kind": kind, "seed": seed, "text": text, "ptx": kernel.assembly, "emitted": emitted}
-                    )
+                    entries.append(compiled(kind, seed, text))
                 except ProgramError as fault:
                     print(f"{kind} {seed} is refused: {fault}", flush=True)
                 made += 1
@@ -147,29 +152,32 @@ def checked(entry: Entry, repeats: int) -> str:
     return "exact"
 
 
-def batch(file: Path, first: int, step: int, repeats: int) -> None:
+def batch(file: Path, first: int, step: int, repeats: int, seconds: int = SECONDS) -> None:
     """Every step-th program from one on; a line each. A program that hangs ends the process."""
     entries = pickle.loads(lzma.decompress(file.read_bytes()))
     for number in range(first, len(entries), step):
-        print(f"{number} {entries[number]['kind']} {entries[number]['seed']} began", flush=True)
-        signal.alarm(SECONDS)
+        what = f"{number} {entries[number]['kind']} {entries[number]['seed']}"
+        what += f" ({entries[number]['fault']})" if "fault" in entries[number] else ""
+        print(f"{what} began", flush=True)
+        signal.alarm(seconds)
         try:
             said = checked(entries[number], repeats)
         except RuntimeError as fault:  # what the driver says; its context is of no use any more
-            print(f"{number} {entries[number]['kind']} {entries[number]['seed']} FAULT {fault}", flush=True)
+            print(f"{what} FAULT {fault}", flush=True)
             sys.exit(1)
-        print(f"{number} {entries[number]['kind']} {entries[number]['seed']} {said}", flush=True)
+        print(f"{what} {said}", flush=True)
     print("done", flush=True)
 
 
-def run(file: Path, repeats: int) -> int:
+def run(file: Path, repeats: int, seconds: int = SECONDS) -> int:
     """All programs; prints those that are not exact, and how many are."""
     began = time.perf_counter()
 
     def lane(first: int) -> list[str]:
         found: list[str] = []
         while True:
-            command = [sys.executable, __file__, "batch", str(file), str(first), str(PROCESSES), str(repeats)]
+            numbers = (first, PROCESSES, repeats, seconds)
+            command = [sys.executable, __file__, "batch", str(file), *map(str, numbers)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             lines = done.stdout.strip().splitlines()
             found += [line for line in lines if not line.endswith("began") and line != "done"]
@@ -199,7 +207,10 @@ def main() -> int:
         make(Path(file), int(rest[0]) if rest else 100)
         return 0
     if what == "run":
-        return run(Path(file), int(rest[0]) if rest else 3)
+        return run(Path(file), *map(int, rest or ["3"]))
+    if what == "compile":
+        sys.stdout.buffer.write(pickle.dumps([compiled(file, seed, program(file, seed)[0]) for seed in map(int, rest)]))
+        return 0
     if what == "batch":
         batch(Path(file), *map(int, rest))
         return 0

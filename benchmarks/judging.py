@@ -244,8 +244,11 @@ def judge(do: Doing, kind: str, number: int, seed: int, trial: Trial | None = No
 def _work(do: Doing, begin: Callable[[], None], pipe: Any) -> None:
     """Does the trials that come through a pipe, and sends each one's outcome back."""
     os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
+    import numpy as np
+
     from tilewright.runtime.codegen import HELPER
 
+    np.ones((2, 2)) @ np.ones((2, 2))  # what a library reserves for each core, once, is no trial's memory
     HELPER.start()
     begin()
     while (order := pipe.recv()) is not None:
@@ -294,9 +297,15 @@ class Worker:
 
 
 def run(
-    do: Doing, begin: Callable[[], None], kinds: tuple[str, ...], numbers: range, seed: int, jobs: int
+    do: Doing,
+    begin: Callable[[], None],
+    kinds: tuple[str, ...],
+    numbers: range,
+    seed: int,
+    jobs: int,
+    seconds: float | None = None,
 ) -> dict[str, Outcome]:
-    """The trials of these numbers of each kind, shared by processes."""
+    """The trials of these numbers of each kind, shared by processes; as many as begin within some seconds."""
     total = {kind: Outcome(kind) for kind in kinds}
     chunks: SimpleQueue[tuple[str, range]] = SimpleQueue()
     for first in range(0, len(numbers), CHUNK):
@@ -315,13 +324,15 @@ def run(
         worker = Worker(do, begin)
         for kind, chunk in orders():
             for number in chunk:
+                if seconds is not None and time.monotonic() - start > seconds:
+                    break
                 found = worker.outcome(kind, number, seed)
                 with lock:
                     total[kind].add(found)
         worker.end()
 
-    threads = [threading.Thread(target=gather) for _ in range(jobs)]
     start = time.monotonic()
+    threads = [threading.Thread(target=gather) for _ in range(jobs)]
     for thread in threads:
         thread.start()
     said = start
@@ -360,6 +371,7 @@ def command(
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first trial of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that work at once")
+    parser.add_argument("--seconds", type=float, help="begin no trial after that, and report what was done")
     parser.add_argument("--show", action="store_true", help="print each trial and how it ends, in this process")
     options = parser.parse_args(arguments)
     chosen = tuple(options.kind or kinds)
@@ -370,7 +382,7 @@ def command(
             for number in numbers:
                 show(do, kind, number, options.seed)
         return 0
-    total = run(do, begin(chosen), chosen, numbers, options.seed, options.jobs)
+    total = run(do, begin(chosen), chosen, numbers, options.seed, options.jobs, options.seconds)
     return not report(total, options.seed, script, least_parsed)
 
 

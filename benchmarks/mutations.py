@@ -76,6 +76,11 @@ def _on_arrays(trial: Trial, made: Any, args: Any, arrays: list[Any]) -> None:
     made(*arrays)
 
 
+def _goes_on(text: str) -> bool:
+    """Whether a program that is right so far becomes machine code too."""
+    return bool(NATIVE_SHARE) and zlib.crc32(text.encode()) % NATIVE_SHARE == 0
+
+
 def _text_program(text: str, trial: Trial) -> None:
     """A block, loop or host text: checked, lowered, interpreted."""
     from tilewright.compiler.device import machine_of
@@ -92,7 +97,7 @@ def _text_program(text: str, trial: Trial) -> None:
     main = made.main
     machine = machine_of(main)
     if main.level.name != "host" and (machine is None or machine.lanes is None):
-        if NATIVE_SHARE and zlib.crc32(text.encode()) % NATIVE_SHARE == 0:
+        if _goes_on(text):
             compile_text(text, "cpu")
         if main.level.name == "block" and len(text) < 6000:
             here = native("cpu").machine
@@ -126,6 +131,8 @@ def _tile_program(text: str, trial: Trial) -> None:
         shape = [int(e) if str(e).isdigit() and int(e) < 50 else 4 for e in known]
         arrays.append(np.ones(shape, arg.type.dtype.numpy))
     _on_arrays(trial, made, program.args, arrays)
+    if _goes_on(text):
+        _on_arrays(trial, tilewright.compile(program, target="cpu"), program.args, arrays)
 
 
 def _plan(text: str, trial: Trial) -> None:
@@ -198,7 +205,7 @@ def do(kind: str, number: int, seed: int, trial: Trial) -> None:
     """What is done with a mutant."""
     made = mutant(kind, number, seed)
     trial.text, trial.values, trial.origin = made.text, made.changed, made.origin
-    trial.removed, trial.joined = made.removed, kind == "problem"
+    trial.removed, trial.joined = made.removed, kind in ("problem", "plan")
     KINDS[kind](made.text, trial)
 
 

@@ -6,18 +6,18 @@ from tilewright.block import cdiv
 SWIZZLE = (3, 3, 3)
 
 
-@tb.kernel("hopper")
+@tb.kernel("hopper", cluster="CLUSTER")
 def conv_hopper(
     x: tb.In("bf16", "N", "H", "W", "C"),
     w: tb.In("bf16", "F", "R", "S", "C"),
     y: tb.Out("bf16", "N", "P", "Q", "F"),
     *,
-    N=2, H=14, W=14, C=64, F=64, R=3, S=3, STRIDE=1, PAD=1, BM=128, BN=64, STAGES=4, WG=2,
+    N=2, H=14, W=14, C=64, F=64, R=3, S=3, STRIDE=1, PAD=1, BM=128, BN=64, STAGES=4, WG=2, CLUSTER=1,
     P: tb.Let("(H + 2*PAD - R)//STRIDE + 1"),
     Q: tb.Let("(W + 2*PAD - S)//STRIDE + 1"),
 ):  # fmt: skip
-    tb.require("C % 64 == 0 and BN % 64 == 0 and BM % (64*WG) == 0")
-    wide_tiles = cdiv(F, BN)
+    tb.require("C % 64 == 0 and BN % 64 == 0 and BM % (64*WG) == 0 and BM % (8*CLUSTER) == 0")
+    wide_tiles = cdiv(F, BN * CLUSTER) * CLUSTER
     tiles = cdiv(N * P * Q, BM) * wide_tiles
     stage_x = tb.shared("bf16", (STAGES, BM, 64), swizzle=SWIZZLE)
     stage_w = tb.shared("bf16", (STAGES, BN, 64), swizzle=SWIZZLE)
@@ -35,7 +35,7 @@ def conv_hopper(
             for r, s, c in tb.steps(R, S, C // 64):
                 with ring.fill() as (sx, sw):
                     pixels = x.view((BM, 64), lambda i, k: (*pixel(m + i, r, s), 64 * c + k))
-                    tb.copy(pixels, sx, otherwise=0, by="tma.load.im2col")
+                    tb.copy(pixels, sx, otherwise=0, by="tma.load.im2col", multicast=True)
                     filters = w.view((BN, 64), lambda j, k: (tb.maybe(t % wide_tiles * BN + j), r, s, 64 * c + k))
                     tb.copy(filters, sw, otherwise=0, by="tma.load")
 

@@ -211,5 +211,9 @@ class MissingAtomWarning(UserWarning):
     """A product that runs as slow loops: the machine lacks its atom, or the atom does not take its factors."""
 
 
+class MissingPackage(TilewrightError, ImportError):
+    """A package that something needs, and that is not installed; the message names both, and how to install it."""
+
+
 class TargetError(TilewrightError, RuntimeError):
     """A target that does not run here; the message names the machine that the code is for, and this one."""

@@ -481,6 +481,12 @@ def test_the_copies_can_end_before_max_idx_where_the_strides_do_not_chain():
     assert cosize(both) == 9
 
 
+def test_the_complement_of_a_layout_that_reaches_2_to_the_64_has_no_mode_beyond_it():
+    """The stride of a mode of one element was refused: it was more than a layout holds."""
+    far = Layout((8, 2, 1 << 32), (16, 1, 1 << 32))
+    assert complement(far) == Layout((8, 1 << 25), (2, 128))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

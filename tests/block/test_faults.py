@@ -183,7 +183,7 @@ FAULTS = {
     "gemm: committed before the copies": fault(
         GEMM,
         ("        %ga = view", "        commit %ring\n        %ga = view"),
-        ("by tma.load\n        commit %ring\n", "by tma.load\n"),
+        ("by tma.load multicast\n        commit %ring\n", "by tma.load multicast\n"),
         raises=(errors.ProtocolFault, errors.UninitialisedFault),
         says="(line ",
     ),
@@ -453,13 +453,13 @@ FAULTS = {
     ),
     "gemm: the last rows are left out": fault(
         GEMM,
-        ("let TM = ceildiv(M, BM)", "let TM = M//BM"),
+        ("let TM = ceildiv(M, BM*CLUSTER)", "let TM = M//BM"),
         raises=errors.NotWrittenFault,
         says="elements of %d, an output, were never written; the first is (128, 0)",
     ),
     "conv: the last filters are left out": fault(
         conv_hopper(N=1, H=5, W=5, F=72, STAGES=2),
-        ("let TN = ceildiv(F, BN)", "let TN = F//BN"),
+        ("let TN = ceildiv(F, BN*CLUSTER)*CLUSTER", "let TN = F//BN"),
         raises=errors.NotWrittenFault,
         says="of %y",
     ),

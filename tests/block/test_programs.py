@@ -33,18 +33,19 @@ from tilewright.ir.block import parse_block
 from tilewright.ir.verifier import verify
 
 CASES: dict[str, Case] = {
+    # rows of global memory lie a multiple of 16 bytes apart, for TMA
     # ragged in every direction, fewer fills than stages, many more fills than stages, one stage
     "gemm": gemm(),
-    "gemm ragged": gemm(M=130, N=72, K=100, BN=64, STAGES=2, seed=2),
-    "gemm one row, one column": gemm(M=1, N=1, K=1, BN=64, seed=3),
-    "gemm tail of k": gemm(M=64, N=64, K=65, BM=128, BN=64, STAGES=3, seed=4),
-    "gemm one stage": gemm(M=140, N=200, K=130, BN=64, STAGES=1, seed=5),
-    "gemm wide tile": gemm(M=128, N=300, K=64, BN=256, STAGES=2, seed=6),
-    "gemm groups of two": gemm(M=400, N=130, K=64, BN=64, GROUP=2, seed=7),
+    "gemm ragged": gemm(M=130, N=72, K=104, BN=64, STAGES=2, seed=2),
+    "gemm one row, few columns": gemm(M=1, N=8, K=8, BN=64, seed=3),
+    "gemm tail of k": gemm(M=64, N=64, K=72, BM=128, BN=64, STAGES=3, seed=4),
+    "gemm one stage": gemm(M=140, N=200, K=136, BN=64, STAGES=1, seed=5),
+    "gemm wide tile": gemm(M=128, N=304, K=64, BN=256, STAGES=2, seed=6),
+    "gemm groups of two": gemm(M=400, N=136, K=64, BN=64, GROUP=2, seed=7),
     "ping-pong": gemm("gemm_hopper_pingpong", seed=8),
-    "ping-pong ragged": gemm("gemm_hopper_pingpong", M=130, N=72, K=100, BN=64, STAGES=2, seed=9),
+    "ping-pong ragged": gemm("gemm_hopper_pingpong", M=130, N=72, K=104, BN=64, STAGES=2, seed=9),
     "ping-pong odd tiles": gemm("gemm_hopper_pingpong", M=180, N=64, K=200, BN=64, STAGES=3, seed=10),
-    "ping-pong one tile": gemm("gemm_hopper_pingpong", M=5, N=7, K=70, BN=64, STAGES=1, seed=11),
+    "ping-pong one tile": gemm("gemm_hopper_pingpong", M=5, N=8, K=72, BN=64, STAGES=1, seed=11),
     "conv": conv_hopper(N=2, H=7, W=5, STAGES=2),
     "conv odd batch": conv_hopper(N=3, H=6, W=9, STAGES=3, seed=2),
     "conv stride 2": conv_hopper(N=1, H=9, W=8, STRIDE=2, STAGES=2, seed=3),

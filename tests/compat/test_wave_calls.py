@@ -19,7 +19,7 @@ from tilewright.compat.wave import (
     set_default_run_config,
     wave_compile,
 )
-from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackage, OutOfScope
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import *  # noqa: F403 - as Wave's kernels do
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -129,6 +129,14 @@ def test_names_that_wave_has_and_ours_had_not():
     torch = pytest.importorskip("torch")
     assert compat.TORCH_DTYPE_TO_WAVE[torch.bfloat16] is tkl.bf16
     assert compat.torch_dtype_range(torch.int16) == [-32768, 32767]
+
+
+@pytest.mark.parametrize("name", ["TORCH_DTYPE_TO_WAVE", "torch_dtype_range", "device_zeros"])
+def test_what_needs_torch_says_so_in_one_line_where_it_is_not_installed(monkeypatch, name):
+    """TORCH_DTYPE_TO_WAVE raised ModuleNotFoundError."""
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not there
+    with pytest.raises(MissingPackage, match=rf"^tilewright\.compat\.wave\.{name} needs torch, .*: pip install torch$"):
+        getattr(compat, name)(3)
 
 
 def test_assembly_dumps_are_out_of_scope_by_name():

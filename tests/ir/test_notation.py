@@ -366,6 +366,7 @@ def report(body: str, head: str = HEAD) -> tuple[type[Exception], str]:
         ("  debug_log label %x", "expected a text in quotes", "label"),
         ("  if N > 2 {\n  }", "expected '('", "N > 2"),
         ("  %a, %b = view %y (i 4) -> [i, 0]", "view gives 1 results, not 2", "view"),
+        ("  copy %x -> %y %x, %y", "expected '=' after %x, %y, which begins an operation", "%y\n"),
     ],
 )
 def test_errors_of_the_notation_point_at_their_place(body: str, says: str, under: str) -> None:

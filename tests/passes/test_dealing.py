@@ -121,7 +121,7 @@ def _product(name: str, params: dict[str, int], rows: int, places: int) -> tuple
     text = (
         (EXAMPLES / f"{name}.block").read_text().replace("%a: in", f"%deal: in global i32 ({rows}, {places}), %a: in")
     )
-    text = text.replace("0..TM*TN", "0..TM*TN schedule table of %deal")
+    text = text.replace("0..TM*TN*CLUSTER", "0..TM*TN").replace("0..TM*TN", "0..TM*TN schedule table of %deal")
     program = bind(parse_block(text), params)
     check(program, HOPPER)
     chance = np.random.default_rng(3)

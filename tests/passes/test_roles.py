@@ -111,6 +111,28 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_few_long_sums_are_taken_apart_and_added_up():
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 70, "N": 72, "K": 5000}
+    made = planned(kernel, sizes)
+    assert made.plan.split == ("K", 27)
+    assert "%partial_sums = workspace global f32 (27, 70, 72)" in made.text("host")
+    text = made.text("plan")
+    assert planned(kernel, sizes, plan=text).text("plan") == text
+    fewer = planned(
+        kernel,
+        sizes,
+        plan=re.sub(
+            "split K 27", "split K 4", re.sub("K_split 27", "K_split 4", re.sub("K_part 192", "K_part 1280", text))
+        ),
+    )
+    assert fewer.plan.split == ("K", 4)
+
+
+def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
+    made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
+    assert made.plan.split is None
+
+
 def test_roles_that_do_not_fit_are_refused():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 200, "N": 136, "K": 200}
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan").replace("ring 8", "ring 80")
@@ -130,3 +152,9 @@ def test_tiles_follow_from_the_machine_and_the_sizes():
     assert tile(square, M=512, N=512, K=512) == (64, 64)
     image = kernels.conv((3, 3), "bf16", padding=1)
     assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)
+
+
+def test_a_product_of_f32_is_not_rounded_unless_it_asks_for_that():
+    """Atoms that round their factors to tf32 were taken for products of f32 without a word."""
+    (product,) = kernel_for(kernels.gemm("nt", "f32"), {"M": 64, "N": 64, "K": 64}, machine=HOPPER).plan.products
+    assert product.atom is None or "tf32" not in product.atom

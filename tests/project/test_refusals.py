@@ -139,6 +139,13 @@ def test_mistakes_in_the_text_of_a_tile_program_point_at_their_line() -> None:
         tilewright.compile(parse_tile(text), target="executor")
 
 
+def test_a_read_whose_tile_nobody_names_was_a_value_error() -> None:
+    head = "tile f(%x: global f32[M], %y: global f32[M]) symbols M {\n"
+    text = f"{head}  %0 = read %x : f32[M]\n  read %x\n  write %0, %y\n}}\n"
+    with pytest.raises(ProgramError, match=r"read of %x gives one register tile; it has 0 results\n .*line 3:"):
+        tilewright.compile(parse_tile(text), target="executor")
+
+
 HOST = "host twice(%x: in global f32 (M), %y: out global f32 (M))\n  size M\n{\n  BODY\n}\n" + DOUBLE
 
 

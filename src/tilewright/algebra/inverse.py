@@ -212,8 +212,10 @@ def _complement(rows: list[Row], layout: Layout, extent: int) -> Layout:
             )
         modes.append((d // current, current))
         current = s * d
-    modes.append((ceil_quotient(extent, current), current))
-    return coalesce(from_modes(modes))
+    copies = ceil_quotient(extent, current)
+    if not (isinstance(copies, int) and copies == 1):  # one copy is the layout itself, however far it reaches
+        modes.append((copies, current))
+    return coalesce(from_modes(modes or [(1, 0)]))
 
 
 def _right_inverse(rows: list[Row]) -> Layout:

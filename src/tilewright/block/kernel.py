@@ -91,8 +91,15 @@ class Let:
 class Kernel(FoundByName):
     """A block kernel before it is compiled; `tilewright.compile(kernel, params)` makes it callable."""
 
-    def __init__(self, function: Callable[..., Any], machine: str | None, waves: Any, frame: Any):
-        self.function, self.machine, self.waves = function, machine, waves
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        machine: str | None,
+        counts: Mapping[str, Any],
+        launch: str | None,
+        frame: Any,
+    ):
+        self.function, self.machine, self.counts, self.launch = function, machine, counts, launch
         self.annotations = evaluated_annotations(function, frame)
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__, self.__doc__ = function.__module__, function.__doc__
@@ -106,8 +113,11 @@ class Kernel(FoundByName):
                 trace.builder.record("machine", {"name": self.machine})
             if opened:
                 trace.builder.record("param", {"parameters": tuple((s, None) for s in opened)})
-            if self.waves is not None:
-                trace.builder.record("waves", {"count": number(self._sized(self.waves, values), "waves")})
+            for word, count in self.counts.items():
+                if count is not None:
+                    trace.builder.record(word, {"count": number(self._sized(count, values), word)})
+            if self.launch is not None:
+                trace.builder.record("launch", {"how": self.launch})
             self.function(*self._arguments(trace, values), **values)
             trace.finished()
         program = trace.builder.program(self.__name__, loc=of_function(self.function))
@@ -229,8 +239,13 @@ class Kernel(FoundByName):
         return f"<block kernel {self.__name__}>"
 
 
-def kernel(machine: str | None = None, *, waves: Any = None) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(
+    machine: str | None = None, *, waves: Any = None, cluster: Any = None, launch: str | None = None
+) -> Callable[[Callable[..., Any]], Kernel]:
     """Marks a function as a block kernel, for a machine (whose atoms it uses) and a number of waves.
+
+    `cluster` is how many workgroups run together, so that they can share what they bring (`copy(..., multicast=True)`);
+    `launch="programmatic"` lets a launch begin while the one before it ends.
 
     Its arguments are tensors in global memory; its parameters stand after a *, and are Python values while the
     function is traced, except sizes that stay open.
@@ -254,6 +269,6 @@ def kernel(machine: str | None = None, *, waves: Any = None) -> Callable[[Callab
     """
 
     def decorate(function: Callable[..., Any]) -> Kernel:
-        return Kernel(function, machine, waves, sys._getframe(1))
+        return Kernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
 
     return decorate

@@ -76,15 +76,25 @@ def registers(
     return Tensor(trace("registers").emit("alloc", (), {"type": found}, fallback=fallback).result)
 
 
-def copy(source: Tensor, target: Tensor, *, otherwise: Any = None, by: str | None = None, stream: Any = None) -> None:
+def copy(
+    source: Tensor,
+    target: Tensor,
+    *,
+    otherwise: Any = None,
+    by: str | None = None,
+    stream: Any = None,
+    multicast: bool = False,
+) -> None:
     """The elements of `source` become those of `target`: one `copy`.
 
     `otherwise` is read where the source lies outside; `by` names the atom that does it; `stream` is a hint to caches.
+    `multicast`: all workgroups of the cluster copy the same elements, so that each brings a part of them for all.
     """
     attrs = {
         "otherwise": otherwise,
         "by": by,
         "stream": None if stream is None else number(stream, "copy: stream"),
+        "multicast": multicast or None,
     }
     trace("copy").emit("copy", (tensor_of(source, "copy"), tensor_of(target, "copy")), attrs)
 

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Const
 from tilewright.check.arrangement import misarranged
+from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.places import Places
@@ -77,6 +78,7 @@ class _Checker:
                 raise type(fault)(fault.what, fault.location or op.loc) from None
         self._check_memory()
         self._check_channels(names)
+        check_cluster(self.program, self.machine, self.places)
         self._ask_copy_atoms()
 
     def _walk(self, block: Block, role: str, waves: int) -> Iterator[tuple[Op, str, int]]:

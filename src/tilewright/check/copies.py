@@ -37,7 +37,7 @@ def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]
         raise ProgramError(f"copy: {found}", op.loc)
     left = []
     for condition in found:
-        if isinstance(condition.that, Const) and (condition.that.value or condition.of_array):
+        if isinstance(condition.that, Const) and condition.that.value:
             continue
         if isinstance(condition.that, Const) or not {s.name for s in condition.that.symbols} <= set(open_names):
             raise ProgramError(f"copy: {atom.name}: {condition.reason}", op.loc)

@@ -7,8 +7,8 @@ constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -66,13 +66,18 @@ class Scope:
         self.known: dict[Any, str] = {}
 
 
+Scale: TypeAlias = "Callable[[Writer, str, str, int | None, int], str | None]"
+"""What writes p * 2^n: the names of both, how many lanes they have, how many bits an element has."""
+
+
 class Writer:
     """Lines of a function, in nested scopes, with names for what was computed.
 
     `fused` says whether the machine multiplies and adds with one rounding: where it does not, LLVM would call a library
     for that. `nan_maximum` says whether it has an instruction for the larger of two numbers that keeps NaN,
-    `rounds_bf16` one that rounds f32 to bf16. `defined` are the names of functions and tables that the module holds
-    already.
+    `rounds_bf16` one that rounds f32 to bf16. `scale` writes the instruction that multiplies a vector of floats by 2 to
+    the power of another, with one rounding, where the machine has it for so many lanes of so many bits; else it gives
+    None. `defined` are the names of functions and tables that the module holds already.
     """
 
     def __init__(
@@ -81,8 +86,9 @@ class Writer:
         nan_maximum: bool = False,
         defined: Iterable[str] = (),
         rounds_bf16: bool = False,
+        scale: Scale | None = None,
     ) -> None:
-        self.fused, self.nan_maximum, self.rounds_bf16 = fused, nan_maximum, rounds_bf16
+        self.fused, self.nan_maximum, self.rounds_bf16, self.scale = fused, nan_maximum, rounds_bf16, scale
         self.defined: set[str] = set(defined)
         self.scopes = [Scope(0)]
         self.count = 0

@@ -18,7 +18,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.compiler import Executable, compile
 from tilewright.compiler.kernels import EXECUTOR
 from tilewright.compiler.symbols import known_names
-from tilewright.errors import ArgumentError, IgnoredOptionWarning, OutOfScope
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackage, OutOfScope
 from tilewright.ir import dtypes
 from tilewright.limits import written
 from tilewright.signatures import checked
@@ -228,15 +228,20 @@ def get_mfma_store_elems_per_thread(mma_type: Any) -> int:
 # -- torch, only when called --------------------------------------------------------------------------
 
 
-def _torch() -> Any:
+def _torch(what: str) -> Any:
+    """The package torch, which something here needs."""
     import importlib
 
-    return importlib.import_module("torch")
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError:
+        why = f"tilewright.compat.wave.{what} needs torch, which is not installed: pip install torch"
+        raise MissingPackage(why) from None
 
 
 def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
     """The element type of a torch dtype."""
-    table = _torch_dtypes()
+    table = _torch_dtypes("torch_dtype_to_wave")
     if dtype not in table:
         raise ArgumentError(f"there is no element type for {dtype}")
     return table[dtype]
@@ -244,7 +249,7 @@ def torch_dtype_to_wave(dtype: Any) -> dtypes.DType:
 
 def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
     """The torch dtype of an element type."""
-    for of_torch, ours in _torch_dtypes().items():
+    for of_torch, ours in _torch_dtypes("wave_dtype_to_torch").items():
         if ours is dtype:
             return of_torch
     raise ArgumentError(f"torch has no dtype for {dtype}")
@@ -252,19 +257,19 @@ def wave_dtype_to_torch(dtype: dtypes.DType) -> Any:
 
 def torch_dtype_range(dtype: Any) -> list[float]:
     """The smallest and the largest number of a torch dtype."""
-    torch = _torch()
+    torch = _torch("torch_dtype_range")
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return [limits.min, limits.max]
 
 
 def __getattr__(name: str) -> Any:
     if name == "TORCH_DTYPE_TO_WAVE":  # made when it is asked for: it needs torch
-        return _torch_dtypes()
+        return _torch_dtypes(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _torch_dtypes() -> dict[Any, dtypes.DType]:
-    torch = _torch()
+def _torch_dtypes(what: str) -> dict[Any, dtypes.DType]:
+    torch = _torch(what)
     return {
         torch.bool: dtypes.bool_,
         torch.uint8: dtypes.u8,
@@ -286,7 +291,7 @@ def _torch_dtypes() -> dict[Any, dtypes.DType]:
 def _maker(name: str) -> Callable[..., Any]:
     def make(*args: Any, **options: Any) -> Any:
         options.pop("device", None)
-        return getattr(_torch(), name)(*args, **options)
+        return getattr(_torch(f"device_{name}"), name)(*args, **options)
 
     make.__name__ = f"device_{name}"
     make.__doc__ = f"torch.{name}, on the CPU."

@@ -21,6 +21,7 @@ from tilewright.errors import ArgumentError
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
 from tilewright.passes.tile.general import Log
+from tilewright.runtime.device_arrays import DeviceArray, array_of
 from tilewright.runtime.host import HostExecutor, Kept
 from tilewright.runtime.timing import benchmark
 from tilewright.targets.registry import is_gpu, is_native
@@ -121,7 +122,10 @@ class Compiled:
 
     def _ordered(self, arrays: Mapping[str, Array]) -> list[Array]:
         host = self.module.host
-        return [_shaped(arrays[a.name or ""], form) for a, form in zip(host.args, self.executor.forms, strict=True)]
+        given: list[Any] = [arrays[a.name or ""] for a in host.args]
+        if is_gpu(self.target):
+            given = [array_of(x, f"{self.name}: argument {a.name}") for a, x in zip(host.args, given, strict=True)]
+        return [_shaped(array, form) for array, form in zip(given, self.executor.forms, strict=True)]
 
     def benchmark(self, arrays: Mapping[str, Array], seconds: float = 0.2) -> dict[str, float]:
         """Seconds of a launch on these arrays, constant ones packed before: shortest, median, calls."""
@@ -145,9 +149,10 @@ def _remade(executable: Any, *member: Any) -> Compiled:
     return found
 
 
-def _shaped(array: Array, form: tuple[int, ...] | None) -> Array:
+def _shaped(array: Any, form: tuple[int, ...] | None) -> Any:
     if form is None or array.shape == form or array.size != np.prod(form, dtype=np.int64):
         return array
-    if not array.flags.c_contiguous:  # a reshape would copy it, and what is written there would be lost
+    packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
+    if not packed:  # a reshape would copy it, and what is written there would be lost
         raise ArgumentError(f"an array of shape {array.shape} is not contiguous; pass np.ascontiguousarray of it")
     return array.reshape(form)

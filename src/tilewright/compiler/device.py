@@ -4,7 +4,7 @@ interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,9 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.verifier import verify
 from tilewright.limits import BUFFER, ELEMENTS, STEPS, Limit
 from tilewright.machine import Condition, Machine
-from tilewright.runtime.arrays import empty
+from tilewright.runtime.device_arrays import common_device
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.host import HostMemory, Memories
 from tilewright.runtime.sizes import sizes_of
 from tilewright.targets.registry import gpu, is_gpu, is_native, native
 from tilewright.targets.registry import machine as machine_named
@@ -56,7 +57,7 @@ def ready(program: Program, params: Mapping[str, int]) -> tuple[Program, tuple[C
     return bound, ()
 
 
-class NativeDevice:
+class NativeDevice(HostMemory):
     """A CPU that programs become machine code for; with `checked`, those that come are bound and checked already."""
 
     room: Limit = ELEMENTS
@@ -67,10 +68,6 @@ class NativeDevice:
     def prepare(self, program: Program, params: Mapping[str, int]) -> NativeProgram:
         """The program's machine code."""
         return NativeProgram(self, *((program, ()) if self.checked else ready(program, params)))
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory that starts at a cache line."""
-        return empty(shape, dtype)
 
 
 class NativeProgram:
@@ -91,7 +88,7 @@ class NativeProgram:
         return found
 
 
-class InterpretingDevice:
+class InterpretingDevice(HostMemory):
     """The interpreter: it says what programs mean, and reports what is wrong with them."""
 
     room: Limit = BUFFER
@@ -148,20 +145,23 @@ class InterpretedProgram:
 
 
 class GpuDevice:
-    """A GPU: each program says which machine it is written for. Workspaces lie on the host, and are moved."""
+    """A GPU: each program says which machine it is written for. Workspaces lie where the arguments do."""
 
     room: Limit = ELEMENTS
 
     def __init__(self, target: str):
-        self.target = target
+        self.target, self.made_for = target, ""
 
     def prepare(self, program: Program, params: Mapping[str, int]) -> GpuProgram:
         """The program's code."""
-        return GpuProgram(self, *ready(program, params))
+        found = GpuProgram(self, *ready(program, params))
+        self.made_for = found.kernel.target.machine.name
+        return found
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory of the host."""
-        return empty(shape, dtype)
+    def near(self, arrays: Sequence[Any]) -> Memories:
+        """The memory of the GPU that the arguments lie on."""
+        found = gpu(f"gpu:{self.made_for}", None)
+        return found.backend.memory(found.machine, common_device("the call", list(arrays)))
 
 
 class GpuProgram:
@@ -173,8 +173,9 @@ class GpuProgram:
         self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
-        """The code bound to arrays; a call starts it."""
-        return self.kernel.launch(arrays, workers, params)
+        """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""
+        every = workers == self.kernel.target.machine.limits.cores
+        return self.kernel.launch(arrays, None if every else workers, params)
 
 
 Device = NativeDevice | InterpretingDevice | GpuDevice

@@ -33,7 +33,12 @@ def report_loss(program: Program, lost: Mapping[Op, str], machine: Machine, *, r
 
 def atoms_for(product: Op, machine: Machine) -> list[str]:
     """The atoms that take a product's types, as they are or converted to the type of its sum."""
-    return [atom.name for atom in microkernel.atoms_for(machine, *microkernel.types_of(product, swapped=False))]
+    return [
+        atom.name
+        for atom in microkernel.atoms_for(
+            machine, *microkernel.types_of(product, swapped=False), microkernel.precision_of(product)
+        )
+    ]
 
 
 def _warn(what: str, op: Op) -> None:

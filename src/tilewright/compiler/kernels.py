@@ -233,17 +233,21 @@ def resolve(bindings: Mapping[Expr, Any]) -> dict[Symbol, Expr]:
     tilewright.errors.ArgumentError: symbols: M = 2*N mentions itself, perhaps through others
     """
     known = {s: as_expr(e) for s, e in bindings.items() if isinstance(s, Symbol)}
-    for _ in range(len(known) + 1):
-        step = Substitution({s: e for s, e in known.items() if e is not s})
-        following = {s: step(e) for s, e in known.items()}
-        if all(following[s] is e for s, e in known.items()):
-            break
-        known = following
-    else:
-        for s, e in known.items():
-            if s in e.symbols:
-                raise ArgumentError(f"symbols: {s} = {bindings[s]} mentions itself, perhaps through others")
-    return known
+    others = {s: e for s, e in known.items() if e is not s}
+    for s in others:
+        reached: set[Symbol] = set()
+        further = set(others[s].symbols)
+        while further:
+            reached |= further
+            further = {each for r in further if r in others for each in others[r].symbols} - reached
+        if s in reached:
+            raise ArgumentError(f"symbols: {s} = {bindings[s]} mentions itself, perhaps through others")
+    while True:
+        step = Substitution(others)
+        following = {s: step(e) for s, e in others.items()}
+        if all(following[s] is e for s, e in others.items()):
+            return known | others
+        others = following
 
 
 # -- checks -------------------------------------------------------------------------------------------

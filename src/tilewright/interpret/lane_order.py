@@ -48,6 +48,17 @@ def _now(agent: Agent) -> int:
 def meet(agent: Agent) -> None:
     """The lanes of a wave meet."""
     agent.started.pop("time", None)
+    agent.started.pop("waited", None)
+
+
+def waited(agent: Agent) -> None:
+    """The lanes wait for a phase, each by itself."""
+    agent.started["waited"] = [True]
+
+
+def go_on(agent: Agent) -> None:
+    """All lanes do something at once, and so have ended waiting."""
+    agent.started.pop("waited", None)
 
 
 def together(agent: Agent, op: Op) -> Steps | None:
@@ -61,6 +72,17 @@ def require_met(agent: Agent, op: Op) -> None:
     if "time" in agent.started:
         raise RaceFault(
             f"{at_line(op)} is done by one lane for all, and others have loaded or stored since the lanes met last: "
+            "`together` is missing",
+            op.loc,
+        )
+    require_passed(agent, op)
+
+
+def require_passed(agent: Agent, op: Op) -> None:
+    """Raises where one lane goes on, while others may still look at the phase that all wait for."""
+    if "waited" in agent.started:
+        raise RaceFault(
+            f"{at_line(op)} is done by one lane, and others may still wait for a phase that it lets pass: "
             "`together` is missing",
             op.loc,
         )

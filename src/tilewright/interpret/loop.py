@@ -176,6 +176,16 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     return None
 
 
+def transpose(agent: Agent, op: Op) -> Steps | None:
+    """Registers are the rows of a matrix of units: it becomes its transpose, read row by row."""
+    registers = [agent.handles[v] for v in op.operands]
+    rows = np.stack([register.read(op) for register in registers])
+    units = rows.reshape(len(registers), -1, int(op.attrs["unit"])).transpose(1, 0, 2)
+    for register, row in zip(registers, units.reshape(rows.shape), strict=True):
+        register.write(row, op)
+    return None
+
+
 def reduce(agent: Agent, op: Op) -> Steps | None:
     """All lanes combined into one number."""
     source, target = (agent.handles[v] for v in op.operands)
@@ -272,6 +282,7 @@ HANDLERS: dict[str, Any] = {
     "prefetch": prefetch,
     "compute": compute,
     "shuffle": shuffle,
+    "transpose": transpose,
     "reduce": reduce,
     "atom": atom,
     "fill": fill,

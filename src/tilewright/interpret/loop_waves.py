@@ -17,9 +17,9 @@ from tilewright.interpret import lane_order
 from tilewright.interpret.block import control
 from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
-from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting
+from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.interpret.evaluation import evaluated
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import numbers
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -64,7 +64,7 @@ class Barrier:
 def alloc_barrier(agent: Agent, op: Op) -> None:
     """Barriers of the workgroup: the same for all its waves."""
     kind = op.attrs["type"]
-    key = ("barriers", id(op))
+    key = ("barriers", op.results[0])
     found = agent.worker.shared.get(key)
     if found is None:
         count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
@@ -75,28 +75,55 @@ def alloc_barrier(agent: Agent, op: Op) -> None:
 
 def _barrier(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
     found: list[Barrier] = agent.handles[op.operands[place]]
+    return found[_number(agent, op, place, at)]
+
+
+def _number(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
+    found: list[Barrier] = agent.handles[op.operands[place]]
     number = int(evaluated(op.attrs[at][0], agent.values))
     if not 0 <= number < len(found):
         raise OutOfBoundsFault(f"{at_line(op)}: there are {len(found)} barriers, and no number {number}", op.loc)
-    return found[number]
+    return number
 
 
 def arrive(agent: Agent, op: Op) -> Steps:
-    """One arrival."""
+    """One arrival, here or at each workgroup of the cluster."""
     yield None
     lane_order.require_met(agent, op)
-    _barrier(agent, op).arrive(agent.clock.now(), op)
+    if not op.attrs.get("everywhere"):
+        _barrier(agent, op).arrive(agent.clock.now(), op)
+        return
+    yield from _for_all(agent, op, op.operands[:1])
+    known, number = agent.clock.now(), _number(agent, op)
+    for worker in agent.peers():
+        _of(worker, op.operands[0])[number].arrive(known, op)
+
+
+def _for_all(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
+    """Until all workgroups of the cluster have made their memory and barriers, as they do before anything else."""
+    yield Waiting(
+        lambda: all(_of(w, v) is not None for w in agent.peers() for v in values),
+        lambda: "waits for the other workgroups to begin",
+        op,
+    )
+
+
+def _of(worker: Worker, value: Value) -> Any:
+    """What a name means in a workgroup; None: it is not there yet."""
+    return next((a.handles[value] for a in worker.agents if value in a.handles), None)
 
 
 def expect(agent: Agent, op: Op) -> Steps:
     """The phase waits for bytes too."""
     yield None
+    lane_order.require_passed(agent, op)
     _barrier(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
 
 
 def await_(agent: Agent, op: Op) -> Steps:
     """Until a phase is complete; hardware tells neighbouring phases apart, not others."""
     yield None
+    lane_order.waited(agent)
     barrier = _barrier(agent, op)
     number = int(evaluated(op.attrs["phase"], agent.values))
     if barrier.phase not in (number, number + 1):
@@ -207,10 +234,15 @@ def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any) -
 
 
 def copy_in(agent: Agent, op: Op) -> Steps:
-    """Starts; lands at a barrier."""
+    """Starts; lands at a barrier, or at that of each workgroup of the cluster."""
     yield None
+    lane_order.require_passed(agent, op)
     tensor, shared = agent.handles[op.operands[0]], agent.handles[op.operands[1]]
-    signal = _barrier(agent, op, 2, "signal")
+    targets = [(shared, _barrier(agent, op, 2, "signal"))]
+    if op.attrs.get("multicast"):
+        yield from _for_all(agent, op, op.operands[1:])
+        number = _number(agent, op, 2, "signal")
+        targets = [(_of(w, op.operands[1]), _of(w, op.operands[2])[number]) for w in agent.peers()]
     places, inside = _far(agent, op, tensor)
     to = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
     clock = agent.clock.fork()
@@ -218,8 +250,9 @@ def copy_in(agent: Agent, op: Op) -> Steps:
     def finish() -> None:
         values = np.zeros(places.shape, tensor.buffer.data.dtype)
         values[inside] = tensor.buffer.read(places[inside], clock, op)
-        shared.buffer.write(to, values, clock, op)
-        signal.land(values.nbytes, clock.known)
+        for each, signal in targets:
+            each.buffer.write(to, values, clock, op)
+            signal.land(values.nbytes, clock.known)
 
     agent.worker.copies.append(Copying(finish, op, clock, covered=True))
 
@@ -275,6 +308,7 @@ def product(agent: Agent, op: Op, found: Any) -> Steps | None:
 
 def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> Steps:
     yield None
+    lane_order.go_on(agent)
     c, a, b = handles
     for factor, name in ((a, "a"), (b, "b")):
         if name in op.attrs:
@@ -306,6 +340,7 @@ def _start(agent: Agent, op: Op, found: Any, handles: tuple[Any, Any, Any]) -> S
 def settle(agent: Agent, op: Op) -> Steps:
     """Until at most so many products are under way."""
     yield None
+    lane_order.go_on(agent)
     under_way = agent.started.setdefault("products", [])
     over = under_way[: max(0, len(under_way) - op.attrs["pending"])]
     yield Waiting(lambda: all(c.done for c in over), lambda: "waits for products", op)

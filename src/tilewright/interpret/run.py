@@ -11,7 +11,15 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
-from tilewright.errors import ExecutionError, ExpressionError, OutOfRange, ProgramError, UnboundSymbol
+from tilewright.errors import (
+    DivisionByZero,
+    ExecutionError,
+    ExpressionError,
+    NotExact,
+    OutOfRange,
+    ProgramError,
+    UnboundSymbol,
+)
 from tilewright.interpret.tiles import Array, TileValue, spread
 from tilewright.ir.core import Block, Op, Program, TileType, Value
 from tilewright.ir.printer import op_text
@@ -224,6 +232,7 @@ class Run:
 
 
 def _run_time_fault(e: Expr, fault: ExpressionError, at: Op | None) -> ProgramError:
-    """Why an expression has no value now: a symbol without one, or with one that its range excludes."""
-    kind = ExecutionError if isinstance(fault, OutOfRange) else UnboundSymbol
-    return kind(f"{e}: {fault}", at.loc if at else None)
+    """Why an expression has no value now: a symbol without one, or with one that it must not have."""
+    kind = ExecutionError if isinstance(fault, OutOfRange | NotExact | DivisionByZero) else UnboundSymbol
+    why = str(fault)
+    return kind(why if why.startswith(f"{e}: ") else f"{e}: {why}", at.loc if at else None)

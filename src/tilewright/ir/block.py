@@ -1,7 +1,9 @@
 """The block level: where things live and who does them; the program of one workgroup.
 
 A program's header names a `machine` (whose atoms it uses), `param`eters that are bound when it is compiled or, with a
-range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters.
+range (`param M in 1..65536`), when it is called, `let`s, and what it `require`s of its parameters. `cluster 2` makes
+pairs of workgroups that run at the same time, and may share what they bring; `launch programmatic` lets a launch begin
+while the one before it ends.
 Its arguments are tensors in global memory. Operations are a closed list:
 
 | operation | means |
@@ -12,6 +14,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `let m = t//4` | a name for a number |
 | `fill %t 0` | every element becomes the number |
 | `copy %a -> %b` | elements of %a become those of %b; `else` stands for those outside, `stream` and `by` say how |
+| `copy %a -> %b by ATOM multicast` | all workgroups of a cluster copy the same: each brings a part, for all of them |
 | `mma %c += %a * %b using ATOM` | the product of matrices is added; `skip` leaves out factors that lie outside |
 | `map %d = FORMULA` | element by element; `over (i 8)` names coordinates for the formula |
 | `reduce %a -> %r along 1 with max` | combines a dimension; tuples with formulas of a0, a1, ..., b0, b1, ... |
@@ -46,6 +49,7 @@ COMBINE = ("sum", "max", "min", "prod")
 SCHEDULES = ("strided", "contiguous", "dynamic", "table")
 OVERLAPS = ("none", "defer", "pingpong")
 ATOMICS = ("add", "min", "max")
+LAUNCHES = ("programmatic",)
 
 
 # -- checks ---------------------------------------------------------------------------------------------
@@ -369,6 +373,11 @@ def _waves(op: Op) -> None:
     at_least_one(op, "count", op.attrs["count"], WAVES)
 
 
+def _launch(op: Op) -> None:
+    if op.attrs["how"] not in LAUNCHES:
+        raise ProgramError(f"launch {op.attrs['how']}: there is {', '.join(LAUNCHES)}")
+
+
 _PLACED = {"over": "axes", "where": "fetches?", "at": "places"}
 _SPECS = (
     OpSpec("alloc", {"type": "type", "bytes": "count?"}, result_types=_alloc, notation="alloc {type}[ bytes {bytes}]"),
@@ -378,9 +387,9 @@ _SPECS = (
     OpSpec("fill", {"value": "number"}, result_types=_fill, notation="fill $0 {value}"),
     OpSpec(
         "copy",
-        {"otherwise": "number?", "stream": "count?", "by": "dotted?"},
+        {"otherwise": "number?", "stream": "count?", "by": "dotted?", "multicast": "bool?"},
         result_types=_copy,
-        notation="copy $0 -> $1[ else {otherwise}][ stream {stream}][ by {by}]",
+        notation="copy $0 -> $1[ else {otherwise}][ stream {stream}][ by {by}][ ?multicast]",
     ),
     OpSpec(
         "mma",
@@ -466,6 +475,8 @@ _RECORDS = (
     OpSpec("let", {"symbol": "definition"}, notation="let {symbol}"),
     OpSpec("require", {"that": "expr"}, notation="require {that}"),
     OpSpec("waves", {"count": "count"}, check=_waves, notation="waves {count}"),
+    OpSpec("cluster", {"count": "count"}, check=_waves, notation="cluster {count}"),
+    OpSpec("launch", {"how": "name"}, check=_launch, notation="launch {how}"),
 )
 
 BLOCK = Level(

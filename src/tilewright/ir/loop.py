@@ -11,6 +11,7 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `prefetch %x[64*i]` | a hint: the element will be read, or written |
 | `compute %v = %a*2 + %b` | element by element |
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
+| `transpose %a, %b, %c, %d unit 2` | registers are the rows of a matrix of units, which becomes its transpose |
 | `reduce %v -> %s with sum` | all lanes combined into one number |
 | `atom tiles.bf16 %c += %a * %b` | a multiplication atom on its registers |
 | `atomic add %s -> %x[i]` | one number is combined into memory as one step |
@@ -164,6 +165,20 @@ def _shuffle(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _transpose(op: Op) -> tuple[Any, ...]:
+    kinds = [_vector(op, n) for n in range(len(op.operands))]
+    count, unit = len(kinds), int(op.attrs["unit"])
+    if len({*kinds}) > 1 or len(set(op.operands)) < count or len(kinds[0].shape) != 1:
+        raise ProgramError(f"transpose: different vectors of one type, not {', '.join(map(str, kinds))}")
+    (lanes,) = kinds[0].shape
+    if count < 2 or count & (count - 1) or unit < 1 or (isinstance(lanes, Const) and lanes.value % (2 * unit)):
+        raise ProgramError(
+            f"transpose: {count} vectors of {lanes} lanes, {unit} together: vectors are a power of two, from 2 on, and "
+            "each has an even number of units"
+        )
+    return ()
+
+
 def _reduce(op: Op) -> tuple[Any, ...]:
     source, target = _vector(op, 0), _vector(op, 1)
     one = bool(target.shape) or len(source.shape) != 1
@@ -233,6 +248,7 @@ _SPECS = (
         notation="compute[ over {over}] $0 = {formula}",
     ),
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
+    OpSpec("transpose", {"unit": "count"}, result_types=_transpose, notation="transpose $* unit {unit}"),
     OpSpec(
         "atomic",
         {"how": "name", "over": "axes?", "at": "exprs", "when": "expr?"},

@@ -9,9 +9,11 @@ steps (arrive, expect, a copy that goes on by itself) are done once by the wave,
 | `%b = alloc barrier (4) arrivals 8` | four barriers that count; each waits for 8 arrivals, and for bytes |
 | `shuffle %r (l 32, v 4) = %s[l ^ 1, v]` | each lane takes a value of a lane; of its own: only a name |
 | `arrive %b[s]` | one arrival; what the wave did before is ordered before whoever awaits the phase |
+| `arrive %b[s] everywhere` | one arrival at this barrier of each workgroup of the cluster |
 | `expect %b[s] bytes 4096` | the phase also waits for so many bytes to land |
 | `await %b[s] phase (n)` | until phase n of the barrier, counted from 0, is complete; before 0 everything is |
 | `copy_in %x (i 64)[8*m + i ?] -> %s[i] by ATOM signal %b[s]` | goes on by itself, and lands at the barrier |
+| `copy_in ... multicast` | the same to each workgroup of the cluster, landing at that barrier of each |
 | `copy_out %s (i 64)[i] -> %y[8*m + i ?] by ATOM` | goes on by itself, as part of the next sealed group |
 | `seal`, `drain 1` | closes a group of copies out; waits until at most one still reads |
 | `fence` | what the wave stored to shared memory is there for copies and products that go on by themselves |
@@ -118,16 +120,21 @@ def _nothing(op: Op) -> tuple[Any, ...]:
 _TASKS = block_level.BLOCK.ops["tasks"]
 
 SPECS = (
-    OpSpec("arrive", {"at": "exprs"}, result_types=_at_barrier, notation="arrive $0{at}"),
+    OpSpec(
+        "arrive",
+        {"at": "exprs", "everywhere": "bool?"},
+        result_types=_at_barrier,
+        notation="arrive $0{at}[ ?everywhere]",
+    ),
     OpSpec(
         "expect", {"at": "exprs", "bytes": "count"}, result_types=_at_barrier, notation="expect $0{at} bytes {bytes}"
     ),
     OpSpec("await", {"at": "exprs", "phase": "expr"}, result_types=_at_barrier, notation="await $0{at} phase {phase}"),
     OpSpec(
         "copy_in",
-        {"over": "axes", "there": "places", "at": "exprs", "by": "dotted", "signal": "exprs"},
+        {"over": "axes", "there": "places", "at": "exprs", "by": "dotted", "signal": "exprs", "multicast": "bool?"},
         result_types=_copy_in,
-        notation="copy_in $0 {over}{there} -> $1{at} by {by} signal $2{signal}",
+        notation="copy_in $0 {over}{there} -> $1{at} by {by} signal $2{signal}[ ?multicast]",
     ),
     OpSpec(
         "copy_out",

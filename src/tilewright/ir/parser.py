@@ -383,7 +383,9 @@ class Reader:
             results.append(self.new_value())
             while self.accept(","):
                 results.append(self.new_value())
-            self.expect("=")
+            if not self.accept("="):
+                names = ", ".join(f"%{name}" for name, _ in results)
+                raise self.fail(f"expected '=' after {names}, which begins an operation", results[-1][1])
         self.skip()
         start = self.at
         word = self.word("an operation")

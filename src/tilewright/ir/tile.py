@@ -339,6 +339,9 @@ def check_mapping(op: Op, memory: MemoryType, tile: TileType, extra: tuple[Value
 
 
 def _check_read(op: Op) -> None:
+    memory_type(op, 0)
+    if len(op.results) != 1 or not isinstance(op.results[0].type, TileType):
+        raise ProgramError(f"read of %{op.operands[0].name} gives one register tile; it has {len(op.results)} results")
     (result,) = op.results
     check_mapping(op, memory_type(op, 0), result.type, op.operands[1:])
     if result.type.dtype is not memory_type(op, 0).dtype:

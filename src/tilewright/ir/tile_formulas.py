@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -69,13 +69,32 @@ def is_number(formula: Formula) -> bool:
     return formula.name == "cast" and formula.parts[0].name == "number"
 
 
+_ROUNDED: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+}
+"""Functions of floats that are one or two correctly rounded steps, so that they are the same wherever they are done."""
+
+
 def call(name: str, *parts: Formula) -> Formula:
     """A function of parts of one type; a number takes on the type of the others, where there are others.
 
     >>> x = Formula.argument("x")
     >>> print(call("mul", x, number(0.5, dtypes.f32)).text())
     x*0.5
+    >>> print(call("rsqrt", number(64, dtypes.f32)).text())
+    f32(0.125)
     """
+    if name in _ROUNDED and all(map(is_number, parts)) and len({p.value for p in parts}) == 1:
+        dtype: DType = parts[0].value
+        if dtype in (dtypes.f32, dtypes.f64):
+            with np.errstate(all="ignore"):
+                return number(_ROUNDED[name](*(dtype.numpy.type(p.parts[0].value) for p in parts)), dtype)
     if name == "select":
         condition, *chosen = parts
         return Formula(name, (condition, *_bare(tuple(chosen))))

@@ -85,7 +85,9 @@ class Machine:
     a vector can be loaded or stored in part by a mask that is worked out at run time; `predicated` says whether every
     vector instruction takes such a mask. `fused` says whether a product and a sum are one instruction, rounded once,
     `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
-    whether one rounds f32 to bf16.
+    whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
+    workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
+    be launched beyond one after the other.
     """
 
     name: str
@@ -101,6 +103,9 @@ class Machine:
     fused: bool = True
     nan_maximum: bool = False
     rounds_bf16: bool = False
+    scales: bool = False
+    cluster: int = 1
+    launches: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

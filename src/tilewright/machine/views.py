@@ -22,15 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of sizes for an atom to do a copy, and the sentence that refuses it where it does not.
-
-    `of_array`: it is about the array that a call brings, whose strides a tensor map is made of when the program is
-    launched; the program itself does not decide it.
-    """
+    """What must hold of sizes for an atom to do a copy, and the sentence that refuses it where it does not."""
 
     that: Expr
     reason: str
-    of_array: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.elementwise import Job, from_memory, in_memory, load, run
-from tilewright.passes.places import Memory, MemoryView, Where, linear_step
+from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_step
 
 if TYPE_CHECKING:
     from tilewright.passes.lower import Lowering
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def _combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) -> None:
+def combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) -> None:
     """totals = combination of totals and items."""
     how = op.attrs["with"]
     if isinstance(how, str):
@@ -44,6 +44,24 @@ def arguments_as_operands(formula: Formula, count: int) -> Formula:
     if formula.name == "argument":
         return Formula.operand(1 + int(formula.value[1:]) + (count if formula.value[0] == "b" else 0))
     return Formula(formula.name, tuple(arguments_as_operands(p, count) for p in formula.parts), formula.value)
+
+
+def halved(low: Lowering, op: Op, totals: list[Value]) -> Value:
+    """One total from several vectors of them: these combined, then halves of a vector until one lane is left."""
+    found = totals[0]
+    for total in totals[1:]:
+        combined(low, op, [found], [total])
+    lanes = int(found.type.shape[0])
+    while lanes > 1:
+        lanes //= 2
+        halves = []
+        for start in (0, lanes):
+            lane = low.axis("l", lanes)
+            halves.append(low.register(found.type.dtype, lanes))
+            low.emit("shuffle", (halves[-1], found), over=(lane,), at=(start + lane,))
+        combined(low, op, halves[:1], halves[1:])
+        found = halves[0]
+    return found
 
 
 class _Walk:
@@ -138,12 +156,12 @@ class _Walk:
         """A register for each tensor."""
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
-    def items(self, x: _Line, along: Expr) -> list[Value]:
-        """The elements of a line at one place, in the type in which they are combined."""
+    def items(self, x: _Line, along: Expr, otherwise: float = 0) -> list[Value]:
+        """The elements of a line at one place, in the type in which they are combined; `otherwise` past its end."""
         raw = self.registers([s.dtype for s in self.sources], x.lanes, x.lane)
         found = []
         for source, value, kind in zip(self.sources, raw, self.carried, strict=True):
-            load(self.low, value, x.over, x.part(source.at(self.full(x.outer, along))), 0)
+            load(self.low, value, x.over, x.part(source.at(self.full(x.outer, along))), otherwise)
             found.append(self.cast(value, kind))
         return found
 
@@ -165,7 +183,7 @@ class _Walk:
     @property
     def lanes(self) -> int:
         """The elements of a vector register."""
-        return max(1, self.low.vector_bytes // self.carried[0].numpy.itemsize)
+        return self.low.vector_lanes(self.carried[0])
 
     def lines(self, lines: list[_Line]) -> None:
         """Some lines along the dimension, each alone or a vector of them; at most `chains`."""
@@ -205,16 +223,14 @@ class _Reduce(_Walk):
         if self.length != 1:
             with self.low.loop("r", 1, self.length) as r:
                 for x, mine in zip(lines, totals, strict=True):
-                    _combined(self.low, self.op, mine, self.items(x, r))
+                    combined(self.low, self.op, mine, self.items(x, r))
         for x, mine in zip(lines, totals, strict=True):
             self._finish(x, mine)
 
     def _side_by_side(self) -> bool:
-        """Whether a line is some whole vectors in memory, which one of the known functions combines."""
-        length = self.length
-        if not isinstance(self.op.attrs["with"], str) or isinstance(length, Expr):
-            return False
-        if length < 2 * self.lanes or length % self.lanes:
+        """Whether a line lies side by side in memory, some vectors long, and one of the known functions combines it."""
+        short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
+        if not isinstance(self.op.attrs["with"], str) or short:
             return False
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -223,36 +239,28 @@ class _Reduce(_Walk):
 
     def _folded(self, x: _Line) -> Value:
         """The total of a line: vectors along it, some at a time, then halves of a vector until one is left."""
-        assert isinstance(self.length, int)
-        count, lanes = self.length // self.lanes, self.lanes
-        chains = max(n for n in range(1, self.chains + 1) if count % n == 0)
+        count, rest, lanes = self.length // self.lanes, self.length % self.lanes, self.lanes
+        chains = 1 if isinstance(count, Expr) else max(n for n in range(1, self.chains + 1) if count % n == 0)
+        neutral = identity(self.op.attrs["with"], self.sources[0].dtype)
 
-        def part(first: Expr | int) -> Value:
+        def part(first: Expr | int, there: Size | None = None) -> Value:
             lane = self.low.axis("l", lanes)
-            return self.items(_Line(x.outer, lane, lanes), lanes * first + lane)[0]
+            line = _Line(x.outer, lane, lanes, () if there is None else (lane < there,))
+            return self.items(line, lanes * first + lane, neutral)[0]
 
-        totals = []
-        for n in range(chains):
-            totals.append(self.low.register(self.carried[0], lanes))
-            self.low.emit("compute", (totals[n], part(n)), formula=Formula.operand(1))
-        if count > chains:
-            with self.low.loop("r", 1, count // chains) as r:
+        totals = [self.low.register(self.carried[0], lanes) for _ in range(chains)]
+        for n, total in enumerate(totals):
+            if isinstance(count, Expr):  # there may be no whole vector
+                self.low.emit("fill", (total,), value=identity(self.op.attrs["with"], self.carried[0]))
+            else:
+                self.low.emit("compute", (total, part(n)), formula=Formula.operand(1))
+        if isinstance(count, Expr) or count > chains:
+            with self.low.loop("r", 0 if isinstance(count, Expr) else 1, count // chains) as r:
                 for n, total in enumerate(totals):
-                    _combined(self.low, self.op, [total], [part(chains * r + n)])
-        for total in totals[1:]:
-            _combined(self.low, self.op, [totals[0]], [total])
-        found = totals[0]
-        while lanes > 1:
-            lanes //= 2
-            low, high = (self._half(found, lanes, start) for start in (0, lanes))
-            _combined(self.low, self.op, [low], [high])
-            found = low
-        return found
-
-    def _half(self, value: Value, lanes: int, start: int) -> Value:
-        lane, made = self.low.axis("l", lanes), self.low.register(self.carried[0], lanes)
-        self.low.emit("shuffle", (made, value), over=(lane,), at=(start + lane,))
-        return made
+                    combined(self.low, self.op, [total], [part(chains * r + n)])
+        if as_expr(rest) is not as_expr(0):
+            combined(self.low, self.op, [totals[-1]], [part(count, rest)])
+        return halved(self.low, self.op, totals)
 
     def _finish(self, x: _Line, totals: list[Value]) -> None:
         """Totals into their places, with what is there where they accumulate."""
@@ -263,7 +271,7 @@ class _Reduce(_Walk):
             for target, value in zip(self.targets, before, strict=True):
                 load(self.low, value, x.over, x.part(target.at(x.outer)), 0)
             carried = [self.cast(v, k) for v, k in zip(before, self.carried, strict=True)]
-            _combined(self.low, self.op, carried, totals)
+            combined(self.low, self.op, carried, totals)
             totals = carried
         for target, total in zip(self.targets, totals, strict=True):
             self.put(target, total, x.outer, x)
@@ -279,7 +287,7 @@ class _Scan(_Walk):
             with self.low.loop("r", 0, self.length) as r:
                 items = self.items(x, r)
                 self.put(self.targets[0], totals[0], self.full(x.outer, r), x)
-                _combined(self.low, self.op, totals, items)
+                combined(self.low, self.op, totals, items)
             return
         first = self.items(x, as_expr(0))
         for total, item, target in zip(totals, first, self.targets, strict=True):
@@ -287,7 +295,7 @@ class _Scan(_Walk):
             self.put(target, total, self.full(x.outer, as_expr(0)), x)
         if self.length != 1:
             with self.low.loop("r", 1, self.length) as r:
-                _combined(self.low, self.op, totals, self.items(x, r))
+                combined(self.low, self.op, totals, self.items(x, r))
                 for total, target in zip(totals, self.targets, strict=True):
                     self.put(target, total, self.full(x.outer, r), x)
 
@@ -300,6 +308,18 @@ def identity(how: str, kind: DType) -> Any:
         return -float("inf") if how == "max" else float("inf")
     limits = np.iinfo(kind.numpy)
     return int(limits.min if how == "max" else limits.max)
+
+
+def is_whole(low: Lowering, op: Op, dim: int) -> bool:
+    """Whether a reduction combines whole vectors along a dimension by a known function, in the type of its source."""
+    kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
+    known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
+    if not known or op.attrs["along"] != dim or op.operands[1].type.dtype is not kind:
+        return False
+    if low.chain.root(op.operands[0]) is low.chain.root(op.operands[1]):
+        return False
+    same = kind.accumulator is kind or op.attrs["with"] in ("max", "min")
+    return same and length % low.vector_lanes(kind) == 0
 
 
 def reduce(low: Lowering, op: Op) -> None:

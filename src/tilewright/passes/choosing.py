@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from math import prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
-from tilewright.plan.model import converting
+from tilewright.plan.model import converting, element_bytes
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
+
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
+"""Parts in which a sum may be taken apart."""
+CROWDED = 2
+"""Tasks for each core, at most, of a sum that is taken apart."""
+STEP = 64
+"""Parts of a sum are multiples of so many, at least."""
 
 
 def choose_plan(job: Job) -> None:
@@ -57,11 +66,46 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
+    if given is not None and given.split is not None:
+        return _split(job, given.split[1], given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     if isinstance(found, str):
         job.no_roles = found
         return None
+    job.split = None
+    tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+    cores = job.machine.limits.cores or 1
+    for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
+        before = job.split
+        other = _split(job, count)
+        if other is None or other.cycles >= found.cycles:
+            job.split = before
+            if other is None:
+                break
+        else:
+            found = other
     return found
+
+
+def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:
+    """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
+    assert job.program is not None
+    parts = halves(job.program, job.sizes, job.free, count, STEP)
+    if isinstance(parts, str):
+        if given is not None:
+            raise ArgumentError(f"plan: split: {parts}")
+        return None
+    sizes, limits = {**job.sizes, **parts.sizes}, job.machine.limits
+    wanted = None if given is None else replace(given, split=None)
+    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered)
+    if isinstance(found, str):
+        return None
+    job.split = parts
+    moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
+    more = moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
+    plan = replace(found.plan, split=(str(axis), parts.parts))
+    return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

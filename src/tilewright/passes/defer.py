@@ -187,6 +187,8 @@ def _registers_read(op: Op) -> list[Value]:
 def _registers_written(op: Op) -> list[Value]:
     if op.name in ("load", "compute", "shuffle", "atom", "fill"):
         return [op.operands[0]]
+    if op.name == "transpose":
+        return list(op.operands)
     return [v for b in op.blocks for inner in walk_block(b) for v in _registers_written(inner)]
 
 

@@ -6,7 +6,7 @@ no test where the image is. What is left becomes a predicate of the single load 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
+from tilewright.passes import transposing
 from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_factor, linear_step
 from tilewright.passes.storage import Tiles, Vectors
 from tilewright.passes.tabulate import tabulated
@@ -99,7 +100,15 @@ def map_(low: Lowering, op: Op) -> None:
     """A formula, element by element."""
     handles = [_unpacked(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
-    job = Job(
+    run(low, job_of_map(low, op, handles))
+    if isinstance(target, Tiles):
+        _copy_tiles(low, handles[0], target, None, False)
+
+
+def job_of_map(low: Lowering, op: Op, handles: Sequence[Any] | None = None) -> Job:
+    """A map's work, on what its operands became."""
+    handles = [low.handles[v] for v in op.operands] if handles is None else handles
+    return Job(
         handles[0].shape,
         handles[0].dtype,
         _side(handles[0]),
@@ -109,9 +118,6 @@ def map_(low: Lowering, op: Op) -> None:
         over=tuple(_renamed(low, s) for s in op.attrs.get("over", ())),
         stream=bool(op.attrs.get("stream") is not None and int(low.expr(op.attrs["stream"]))),
     )
-    run(low, job)
-    if isinstance(target, Tiles):
-        _copy_tiles(low, handles[0], target, None, False)
 
 
 def _renamed(low: Lowering, axis: Symbol) -> Symbol:
@@ -304,7 +310,7 @@ class _Loops:
         self.low, self.shape = low, job.shape
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
         self.places = {n: side(self.axes) for n, side in _sides(job).items()}
-        self.lanes = max(1, low.vector_bytes // job.dtype.numpy.itemsize)
+        self.lanes = low.vector_lanes(job.dtype)
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
@@ -319,6 +325,12 @@ class _Loops:
             if best is None and steps[0] == 1 and None not in steps.values():
                 best = n
         return best
+
+    def turn(self, job: Job) -> transposing.Turn | None:
+        """How a copy is turned whose source lies side by side along another axis than its target."""
+        if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
+            return None
+        return transposing.turn_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
     def run(self, job: Job, rest: list[int], known: dict[Symbol, Expr]) -> None:
         """The loops over the axes in `rest`; `known` are those outside."""
@@ -486,6 +498,10 @@ def _by_loops(low: Lowering, job: Job) -> None:
     if 0 in job.shape:
         return
     loops = _Loops(low, job)
+    turn = loops.turn(job)
+    if turn is not None:
+        transposing.write(low, turn, job.dtype, job.shape, loops.axes, (loops.places[0], loops.places[1]))
+        return
     alone = {axis: as_expr(0) for axis, size in zip(loops.axes, job.shape, strict=True) if size == 1}
     loops.run(job, [n for n, size in enumerate(job.shape) if n != loops.vector and size != 1], alone)
 
@@ -517,14 +533,14 @@ def _leaf(
         into = kept if job.identity and kept is not None else low.register(job.types[n], *shape)
         registers[n] = into
         load(low, into, over, tabulated(low, places[n], lane), job.otherwise)
-    result = registers[1] if job.identity else _computed(low, job, coordinates, registers, kept, over, shape)
+    result = registers[1] if job.identity else computed(low, job, coordinates, registers, kept, over, shape)
     if goal is not None:
         store(low, result, over, goal, job.stream)
     elif kept is not None and result is not kept:
         low.emit("compute", (kept, result), formula=Formula.operand(1))
 
 
-def _computed(
+def computed(
     low: Lowering,
     job: Job,
     coordinates: tuple[Expr, ...],

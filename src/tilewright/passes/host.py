@@ -34,6 +34,7 @@ from tilewright.ir.module import Module, named_apart
 from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.passes.job import Job
+from tilewright.passes.tile.general import Lowered
 from tilewright.plan.contraction import Contraction, Operand
 
 
@@ -123,6 +124,8 @@ def _of_one(job: Job) -> Module:
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
     host = _Host(job, block, roles)
+    for each in lowered.before:
+        _before(host, each)
     packed = []
     for pack in lowered.packs:
         kind = pack.packed.type
@@ -150,6 +153,16 @@ def _of_one(job: Job) -> Module:
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
     return host.module()
+
+
+def _before(host: _Host, lowered: Lowered) -> None:
+    """Launches what runs before the main program; what it writes is memory of the host program's own."""
+    operands = []
+    for arg, own in zip(lowered.arguments, lowered.program.args, strict=True):
+        if arg.name not in host.args:
+            host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
+        operands.append(host.as_taken(arg.name or "", own.type))
+    host.launch(lowered.program, operands, _workers(host, lowered.program))
 
 
 def _workers(host: _Host, program: Program) -> Expr:

@@ -16,6 +16,7 @@ from tilewright.passes.contraction.packing import Packing
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
+from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
@@ -54,6 +55,8 @@ class Job:
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
     form: Form | None = None
+    split: Halves | None = None
+    """The program in two halves, where parts of its sum are added up by a program of their own."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""

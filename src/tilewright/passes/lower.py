@@ -30,10 +30,13 @@ from tilewright.ir.tensors import RegisterType, TensorType, numbers, packed
 from tilewright.limits import WRITTEN
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
 from tilewright.passes import along, control, elementwise, indirect, products
+from tilewright.passes.joined import Joiner
 from tilewright.passes.places import Memory, MemoryView, Size, sizes
 from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fragment_operand, tile_operand
 
 Handle = Memory | MemoryView | Vectors | Tiles
+_MADE = ("alloc", "view", "bitcast")
+"""What stands for memory, and does nothing to it."""
 VECTORS = 1024
 """Registers that one tensor becomes at most; what is larger lies in memory."""
 
@@ -109,6 +112,19 @@ class Lowering:
         """Whether the machine that the program is to run on has an atom."""
         return atom.name in self.here.multiply
 
+    def vector_lanes(self, dtype: DType) -> int:
+        """The elements of a vector register."""
+        return max(1, self.vector_bytes // dtype.numpy.itemsize)
+
+    @cached_property
+    def touching(self) -> dict[Value, set[Op]]:
+        """By tensor at the bottom of views: the operations that read or write it."""
+        found: dict[Value, set[Op]] = {}
+        for op in self.program.walk():
+            for value in op.operands if op.name not in ("view", "bitcast") else ():
+                found.setdefault(self.chain.root(value), set()).add(op)
+        return found
+
     @cached_property
     def _idle(self) -> set[Op]:
         """The operations that never run, whatever the sizes."""
@@ -126,9 +142,11 @@ class Lowering:
 
     def block(self, block: Block) -> None:
         """Every operation of a block; its tile registers end with it."""
-        tiles = self.tiles
+        tiles, waiting = self.tiles, Joiner(self)
         for op in block.ops:
-            self.op(op)
+            if op.name in _MADE or not waiting.take(op):
+                self.op(op)
+        waiting.flush()
         self.tiles = tiles
 
     def op(self, op: Op) -> None:

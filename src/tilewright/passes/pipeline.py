@@ -15,13 +15,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Program
 from tilewright.passes.choosing import choose_plan
 from tilewright.passes.contraction import lanes, tiles
 from tilewright.passes.contraction.draft import Draft
@@ -31,10 +32,11 @@ from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
+from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
-from tilewright.plan.general import GeneralChoice
+from tilewright.plan.general import Cuts, GeneralChoice, plan_general
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -138,26 +140,42 @@ def _contracted(job: Job) -> Lowered:
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:
-    """The block program of a plan, in roles where it says so."""
+    """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
+    if job.split is None:
+        lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
+    else:
+        halves = job.split
+        sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+        split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
+        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
+        rest = plan_general(halves.second, sizes, numbers_of(sizes), job.machine, ())
+        lowered, _ = _lowered(split, halves.second, rest.cuts, sizes)
+        lowered = replace(lowered, before=(before,))
+    job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _lowered(
+    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int]
+) -> tuple[Lowered, tuple[str, ...]]:
+    """A program as a block program for the job's machine, and what is to be said of it."""
     lowered = to_block(
-        job.program,
-        job.extents or job.sizes,
+        program,
+        sizes,
         job.shapes,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
         machine=job.machine,
-        cuts=choice.cuts,
+        cuts=cuts,
         opened=job.opened,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    roles = choice.cuts.roles
-    if roles is not None:
-        program, notes = with_roles(lowered.program, lowered.loads, lowered.stores, roles, job.machine)
-        lowered, job.choice = replace(lowered, program=program), replace(choice, notes=(*choice.notes, *notes))
-    job.lowered = lowered
+    if cuts.roles is None:
+        return lowered, ()
+    made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    return replace(lowered, program=made), notes
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (

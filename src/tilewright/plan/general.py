@@ -242,13 +242,13 @@ def plan_of_grid(
         return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
 
     products = products_of(program, machine, width)
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
         wanted = replace(wanted, products=as_plan(products, program))
+    blocks: dict[Expr, int] = {}
+    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
+        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
     if wanted is not None and wanted != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
@@ -259,9 +259,10 @@ def plan_of_grid(
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
     said, here = [(a.name, a.digits) for a in wanted.axes], [(a.name, a.digits) for a in plan.axes]
     if said != here:
+        lacks = ", where a plan has no line `atom`" if wanted.atom is None else ""
         raise ArgumentError(
             f"plan: its axes are {', '.join(f'{n} {d[0].extent}' for n, d in said)}; here they are "
-            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order"
+            f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
         )
     return wanted.axes
 

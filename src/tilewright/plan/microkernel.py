@@ -137,7 +137,7 @@ def products_of(
             found[op] = None
         else:
             sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
-            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes, lanes)
+            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes, lanes, precision_of(op))
     if (
         machine.lanes is not None
         and lanes is None
@@ -178,7 +178,7 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
     axes = axes_of(a, b, c, lambda d: 1)
     if isinstance(axes, str):
         raise ArgumentError(f"plan: {each}: {axes}; it runs by loops")
-    fitting = atoms_for(machine, *types_of(op, axes.swapped))
+    fitting = atoms_for(machine, *types_of(op, axes.swapped), precision_of(op))
     if atom not in fitting:
         kinds = " by ".join(map(str, types_of(op, axes.swapped)[:2]))
         there = ", ".join(x.name for x in fitting) or "none"
@@ -193,12 +193,22 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
     return found
 
 
-def atoms_for(machine: Machine, a: DType, b: DType, c: DType) -> list[MultiplyAtom]:
-    """The atoms that take a product's types, as they are or converted without loss to the type of its sum."""
-    same = [x for x in _taken(machine) if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
+def atoms_for(machine: Machine, a: DType, b: DType, c: DType, precision: str | None = None) -> list[MultiplyAtom]:
+    """The atoms that take a product's types, as they are or converted without loss to the type of its sum.
+
+    None rounds factors first, unless the product asks for that `precision`.
+    """
+    fitting = [x for x in _taken(machine) if x.rounds in (None, precision)]
+    same = [x for x in fitting if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)]
     if same or not (c.holds(a) and c.holds(b)):
         return same
-    return [x for x in _taken(machine) if x.a.dtype is x.b.dtype is x.c.dtype is c]
+    return [x for x in fitting if x.a.dtype is x.b.dtype is x.c.dtype is c]
+
+
+def precision_of(op: Op) -> str | None:
+    """The precision that a product asks for, where it is less than its type's."""
+    found: str | None = op.attrs.get("precision")
+    return found
 
 
 def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
@@ -210,26 +220,33 @@ def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
             yield x
 
 
-def shared_atoms(machine: Machine, a: DType, b: DType, c: DType, along_k: tuple[bool, bool]) -> list[MultiplyAtom]:
+def shared_atoms(
+    machine: Machine, types: tuple[DType, DType, DType], along_k: tuple[bool, bool], precision: str | None
+) -> list[MultiplyAtom]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N."""
     return [
         x
         for x in machine.multiply.values()
-        if (x.a.dtype, x.b.dtype, x.c.dtype) == (a, b, c)
+        if (x.a.dtype, x.b.dtype, x.c.dtype) == types
+        and x.rounds in (None, precision)
         and _slab(x) is not None
         and Microkernel(x, *x.shape[:2]).along_k == along_k
     ]
 
 
 def microkernel(
-    machine: Machine, types: tuple[DType, DType, DType], sizes: tuple[int, int, int], lanes: int | None = None
+    machine: Machine,
+    types: tuple[DType, DType, DType],
+    sizes: tuple[int, int, int],
+    lanes: int | None = None,
+    precision: str | None = None,
 ) -> Microkernel | None:
     """The microkernel that takes least time for a product of M x N x K, by so many lanes; None where no atom takes its
     types.
     """
     found = {
         each: cycles(machine, each, sizes)
-        for atom in atoms_for(machine, *types)
+        for atom in atoms_for(machine, *types, precision)
         for each in _blocks(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
     }

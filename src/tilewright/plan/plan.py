@@ -21,6 +21,7 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
+`split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ class Plan:
     roles: Roles | None = None
     group: int = 1
     """Of the first axis of tasks, so many are walked together, for the cache that cores share."""
+    split: tuple[str, int] | None = None
+    """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -200,6 +203,8 @@ class Plan:
         found += map(str, self.products)
         if self.roles is not None:
             found.append(str(self.roles))
+        if self.split is not None:
+            found.append(f"split {self.split[0]} {self.split[1]}")
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -237,7 +242,8 @@ _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NA
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
-STATEMENTS = {"tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
+_SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
+STATEMENTS = {"split": _SPLIT, "tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
 
 
 def parse_plan(text: str) -> Plan:
@@ -280,7 +286,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `atom` and `overlap`"
+                    "`roles`, `split`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -297,6 +303,7 @@ def parse_plan(text: str) -> Plan:
         tuple(products),
         Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), *numbers[4:]) if numbers else None,
         _size(group or "1", "group"),
+        (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

@@ -27,7 +27,16 @@ from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
-from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of, names_of, shared_atoms, types_of
+from tilewright.plan.microkernel import (
+    Axes,
+    Microkernel,
+    as_plan,
+    axes_of,
+    names_of,
+    precision_of,
+    shared_atoms,
+    types_of,
+)
 from tilewright.plan.model import element_bytes
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
@@ -145,10 +154,10 @@ def _choice(
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
 
-def _good(ring: Ring) -> tuple[float, int, int, int]:
-    """Of those that take the same time one with a deep ring, the largest tile, which reads least, and fewest waves."""
-    how = ring.how
-    return round(ring.cycles), -min(ring.roles.stages, ENOUGH), -how.rows * how.columns, how.groups
+def _good(ring: Ring) -> tuple[float, ...]:
+    """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
+    how, roles = ring.how, ring.roles
+    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
 
 
 def _is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -203,7 +212,7 @@ def _product(
     types = types_of(op, axes.swapped)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = _is_along(factors[0], axes.k, program), _is_along(factors[1], axes.k, program)
-    atoms = shared_atoms(machine, *types, along_k)
+    atoms = shared_atoms(machine, types, along_k, precision_of(op))
     if not atoms:
         return f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
     return op, axes, atoms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -49,6 +49,10 @@ class DeviceArray:
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if 0 not in self.shape else -1
         return (last + 1) * self.dtype.itemsize
 
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same memory in another shape; it has no gaps."""
+        return replace(self, shape=shape, strides=packed_steps(shape))
+
     @property
     def packed(self) -> bool:
         """Whether it has no gaps, last dimension fastest."""
@@ -58,6 +62,15 @@ class DeviceArray:
                 return False
             running *= n
         return True
+
+
+def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array without gaps, last dimension fastest.
+
+    >>> packed_steps((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def array_of(argument: Any, where: str) -> Any:

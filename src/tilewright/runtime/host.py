@@ -1,10 +1,10 @@
 """The host executor: runs the host program of a module, for every device alike.
 
-A `Device` says two things: how a block or loop program is made launchable, and where memory comes from. The executor
-does the rest. When arrays are bound, sizes are read off their shapes and the host program becomes a *script* for these
-sizes: branches are decided, workspaces have numbers for extents, programs are ready to launch. The script is bound to
-the arrays once: what stands in `bind` runs then, the rest becomes a list of ready calls. A launch calls them in order,
-and interprets nothing.
+A `Device` says two things: how a block or loop program is made launchable, and where memory comes from and how it is
+filled; `HostMemory` is the host's own. The executor does the rest. When arrays are bound, sizes are read off their
+shapes and the host program becomes a *script* for these sizes: branches are decided, workspaces have numbers for
+extents, programs are ready to launch. The script is bound to the arrays once: what stands in `bind` runs then, the rest
+becomes a list of ready calls. A launch calls them in order, and interprets nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tilewright.ir.binding import open_parameters, open_sizes
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.module import Module
 from tilewright.limits import WORKERS, Limit, shown
+from tilewright.runtime.arrays import empty
 from tilewright.runtime.sizes import sizes_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,8 +50,56 @@ class Device(Protocol):
     def prepare(self, program: Program, params: Mapping[str, int]) -> Launchable:
         """The program with these parameters, ready to be bound to arrays."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def near(self, arrays: Sequence[Any]) -> Memories:
+        """The memory that goes with the arguments of a call."""
+
+
+class Memories(Protocol):
+    """Where tensors of a device lie; arrays of the host are numpy's, others the device's own."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Memory that its programs can use; what it holds is not set."""
+
+    def takes(self, array: Any) -> bool:
+        """Whether programs take an array as it lies: packed, at a multiple of what they load at once."""
+
+    def copy(self, source: Any, goal: Any) -> None:
+        """What one array holds goes to another; either may be the host's."""
+
+    def fill(self, array: Any, value: Any) -> None:
+        """A number everywhere."""
+
+    def numpy(self, array: Any) -> Array:
+        """What an array holds by now, for the host to look at."""
+
+
+class HostMemory:
+    """The host's memory, for devices that run their programs on it."""
+
+    def near(self, arrays: Sequence[Any]) -> Memories:
+        """The same for all."""
+        return self
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Memory that starts at a cache line."""
+        return empty(shape, dtype)
+
+    def takes(self, array: Any) -> bool:
+        """Packed, at a multiple of the element size."""
+        return bool(array.flags.c_contiguous and array.flags.aligned)
+
+    def copy(self, source: Any, goal: Any) -> None:
+        """Element by element."""
+        goal[...] = source
+
+    def fill(self, array: Any, value: Any) -> None:
+        """A number everywhere."""
+        array.fill(value)
+
+    def numpy(self, array: Any) -> Array:
+        """The array itself."""
+        found: Array = array
+        return found
 
 
 # -- scripts ------------------------------------------------------------------------------------------------
@@ -75,7 +124,7 @@ class Launched:
     workers: int
     params: tuple[tuple[str, int], ...]
 
-    def on(self, memory: Sequence[Array]) -> Call:
+    def on(self, memory: Sequence[Any], _: Memories) -> Call:
         """What does it on this memory."""
         return self.program.launch([memory[n] for n in self.slots], self.workers, dict(self.params))
 
@@ -87,9 +136,9 @@ class Filled:
     slot: int
     value: Any
 
-    def on(self, memory: Sequence[Array]) -> Call:
+    def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """What does it on this memory."""
-        return partial(memory[self.slot].fill, self.value)
+        return partial(where.fill, memory[self.slot], self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +148,9 @@ class Tabled:
     slot: int
     values: Array
 
-    def on(self, memory: Sequence[Array]) -> Call:
+    def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """What does it on this memory."""
-        return partial(np.copyto, memory[self.slot], self.values)
+        return partial(where.copy, self.values, memory[self.slot])
 
 
 @dataclass(frozen=True)
@@ -111,11 +160,12 @@ class Checked:
     slot: int
     faults: tuple[tuple[int, str, Any], ...]
 
-    def on(self, memory: Sequence[Array]) -> Call:
+    def on(self, memory: Sequence[Any], where: Memories) -> Call:
         """What does it on this memory."""
-        faults, found = self.faults, memory[self.slot]
+        faults, slot = self.faults, memory[self.slot]
 
         def check() -> None:
+            found = where.numpy(slot)
             if found.any():
                 for place, says, loc in faults:
                     if found[place]:
@@ -277,8 +327,8 @@ class HostExecutor:
     >>> from tilewright.ir.block import parse_block
     >>> from tilewright.ir.host import parse_host
     >>> from tilewright.limits import ELEMENTS
-    >>> class Telling:  # a device that tells what it is asked
-    ...     room, empty = ELEMENTS, staticmethod(np.empty)
+    >>> class Telling(HostMemory):  # a device that tells what it is asked
+    ...     room = ELEMENTS
     ...     def __init__(self, name=None): self.name = name
     ...     def prepare(self, program, params): return Telling(program.name)
     ...     def launch(self, arrays, workers, params):
@@ -350,13 +400,13 @@ class HostExecutor:
 
     def keep(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None) -> Kept:
         """Does what is done once, for these arguments; `bind` takes it for others of which it depends on none."""
-        script = self.script(arrays, params)
-        staged, _ = self._staged(arrays)
-        return self._keep(script, self._memory(script, staged, None))
+        script, where = self.script(arrays, params), self.device.near(arrays)
+        staged, _ = self._staged(arrays, where)
+        return self._keep(script, self._memory(script, staged, None, where), where)
 
-    def _keep(self, script: Script, memory: list[Array]) -> Kept:
+    def _keep(self, script: Script, memory: list[Any], where: Memories) -> Kept:
         for step in script.once:
-            step.on(memory)()
+            step.on(memory, where)()
         made = tuple(m for m in script.memory if m.slot in script.held)
         return Kept(tuple(script.once), made, {m.slot: memory[m.slot] for m in made})
 
@@ -367,29 +417,29 @@ class HostExecutor:
         Arrays that do not lie in memory as programs take them are copied before each launch, and back after it.
         Threads may call the result at the same time; they take turns.
         """
-        script = self.script(arrays, params)
-        staged, copies = self._staged(arrays)
+        script, where = self.script(arrays, params), self.device.near(arrays)
+        staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
-        memory = self._memory(script, staged, known)
+        memory = self._memory(script, staged, known, where)
         if known is None and script.once:
-            self._keep(script, memory)
-        calls = [step.on(memory) for step in script.each]
+            self._keep(script, memory, where)
+        calls = [step.on(memory, where) for step in script.each]
         if copies:
-            calls = [partial(_copied, given, copy) for given, copy, _ in copies] + calls
-            calls += [partial(_copied, copy, given) for given, copy, written in copies if written]
+            calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
+            calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
         return calls[0] if len(calls) == 1 else Bound(calls)
 
-    def _staged(self, arrays: Sequence[Array]) -> tuple[list[Array], list[tuple[Array, Array, bool]]]:
+    def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
         memory, copies = list(arrays), []
         for place, (arg, array) in enumerate(zip(self.module.host.args, arrays, strict=True)):
-            if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.aligned):
-                memory[place] = copy = self.device.empty(array.shape, array.dtype)
-                copy[...] = array
+            if not where.takes(array):
+                memory[place] = copy = where.empty(array.shape, array.dtype)
+                where.copy(array, copy)
                 copies.append((array, copy, arg.type.role != "in"))
         return memory, copies
 
-    def _memory(self, script: Script, staged: list[Array], kept: Kept | None) -> list[Array]:
+    def _memory(self, script: Script, staged: list[Any], kept: Kept | None, where: Memories) -> list[Any]:
         """The tensors of all slots."""
         memory = staged
         for each in script.memory:
@@ -398,7 +448,7 @@ class HostExecutor:
             elif kept is not None and each.slot in kept.arrays:
                 memory.append(kept.arrays[each.slot])
             else:
-                memory.append(self.device.empty(each.shape, each.dtype))
+                memory.append(where.empty(each.shape, each.dtype))
         return memory
 
 
@@ -415,7 +465,3 @@ class Bound:
         with self._lock:
             for call in self._calls:
                 call()
-
-
-def _copied(source: Array, goal: Array) -> None:
-    goal[...] = source

@@ -95,6 +95,18 @@ def test_lanes_meet_before_one_of_them_arrives_for_all() -> None:
         compile_text(without, "interpreter")(x)
 
 
+def test_lanes_meet_before_one_of_them_lets_a_phase_pass_that_others_wait_for() -> None:
+    """A producer's lanes wait for an empty stage, and one goes on: the others must have seen it, or wait for ever."""
+    text = str(lowered(MULTIPLIED))
+    lines = [line.strip() for line in text.splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("await %once_empty"))
+    assert lines[first + 1 : first + 3] == ["together", next(line for line in lines if line.startswith("expect"))]
+    x = np.ones((64, 64), np.float16)
+    without = "\n".join(line for i, line in enumerate(lines) if i != first + 1)
+    with pytest.raises(RaceFault, match="others may still wait for a phase that it lets pass"):
+        compile_text(without, "interpreter")(x)
+
+
 MULTIPLIED = """
 block multiplied(%x: in global f16 (64, 64), %y: out global f32 (64, 64))
   machine hopper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,7 @@ class Told:
         self.CUjitInputType = Named()
         self.cuuint64_t = self.cuuint32_t = int
         self.context = CONTEXT
+        self.opaque, self.maps = False, 0
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
@@ -61,7 +63,8 @@ class Told:
             if name in ("cuGetErrorName", "cuGetErrorString"):
                 return 0, b"CUDA_ERROR_ILLEGAL_ADDRESS"
             if name.startswith("cuTensorMapEncode"):
-                self.bytes = ctypes.create_string_buffer(bytes([len(self.calls)]) * 128)
+                self.maps += 1
+                self.bytes = ctypes.create_string_buffer(bytes([self.maps]) * 128)
                 return 0, SimpleNamespace(getPtr=lambda: ctypes.addressof(self.bytes))
             return 0, {"cuDeviceGetAttribute": 132, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 1}.get(name, 4096)
 
@@ -71,13 +74,22 @@ class Told:
         """cuLaunchKernelEx, as the library has it."""
         found = launch.Config.from_address(config.value)
         self.calls.append(("start", (tuple(found.grid), tuple(found.block), found.shared, found.stream, table.value)))
+        kind = launch.Attribute * found.attribute_count
+        asked = kind.from_address(found.attributes) if found.attribute_count else ()
+        self.asked = [(a.what, list(a.value)[:3]) for a in asked]
         if self.fail == "context" and self.context != CONTEXT:
             return 201
         return 700 if self.fail == "start" else 0
 
+    def room_for_clusters(self, found: Any, function: Any, config: Any) -> int:
+        """cuOccupancyMaxActiveClusters."""
+        found._obj.value = 60
+        return 0
+
     def readdress(self, place: int, pointer: int) -> int:
-        """cuTensorMapReplaceAddress."""
+        """cuTensorMapReplaceAddress; `opaque` maps hold something else of the address."""
         self.calls.append(("readdress", (place, pointer)))
+        ctypes.c_uint64.from_address(place + 16).value = pointer >> 4 if self.opaque else pointer
         return 0
 
 
@@ -85,6 +97,7 @@ def loaded_on(told: Told, name: str) -> Any:
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
     device.start, device.readdress = told.start, told.readdress
+    device.room_for_clusters = told.room_for_clusters
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, 33, 1
     return loaded
@@ -120,7 +133,18 @@ def test_a_product_is_launched_with_pointers_then_maps() -> None:
     places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
     assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 21, 1 << 22]
     assert all(p % 64 == 0 for p in places[3:])
-    assert [ctypes.c_uint8.from_address(p).value for p in places[3:]] == [2, 3, 4]  # the maps, in order
+    assert [ctypes.c_uint8.from_address(p).value for p in places[3:]] == [1, 2, 3]  # the maps, in order
+
+
+def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
+    told = Told()
+    run, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024, CLUSTER=2)
+    run()
+    assert told.calls[-1][1][0] == (120, 1, 1)
+    assert told.asked == [(4, [2, 1, 1])]
+    launch.Launch(loaded_on(told, "gemm_hopper"), replace(emitted, programmatic=True), run._kept, 7)()
+    assert told.calls[-1][1][0] == (6, 1, 1)
+    assert told.asked == [(4, [2, 1, 1]), (6, [1, 0, 0])]
 
 
 def test_an_image_is_walked_as_the_filter_stands() -> None:
@@ -132,15 +156,21 @@ def test_an_image_is_walked_as_the_filter_stands() -> None:
     assert (lower, upper, channels, pixels, steps) == ([-1, -1], [-1, -1], 64, 128, [1, 2, 2, 1])
 
 
-def test_a_launch_elsewhere_changes_pointers_and_maps() -> None:
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_launch_elsewhere_changes_pointers_and_maps(opaque: bool) -> None:
     told = Told()
+    told.opaque = opaque
     run, _ = bound("gemm_hopper", told)
+    told.calls.clear()
     run.at([1 << 20, 1 << 30, 1 << 22])
     readdressed = [args for name, args in told.calls if name == "readdress"]
     table = told.calls[-1][1][-1]
     places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
     assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 30, 1 << 22]
-    assert readdressed == [(places[4], 1 << 30)]  # the map of the tensor that moved, and no other
+    # the map of the tensor that moved, and no other: by the driver, where the address is no word of it
+    assert readdressed == ([(places[4], 1 << 30)] if opaque else [])
+    if not opaque:
+        assert [ctypes.c_uint64.from_address(p + 16).value for p in places[3:]] == [1 << 20, 1 << 30, 1 << 22]
 
 
 def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:

@@ -59,30 +59,45 @@ def test_open_parameters_are_refused() -> None:
         )
 
 
-def test_rows_that_no_tensor_map_steps_over_are_refused() -> None:
-    text = """block copy(%x: in global f32 (4, 31), %y: out global f32 (4, 32))
+@pytest.mark.parametrize("target", ["interpreter", "gpu:hopper"])
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"K": 100}, "tma.load: dimension 0 of %a has a stride of 100 elements, 200 bytes"),
+        ({"N": 76}, "tma.store: dimension 0 of %d has a stride of 76 elements, 152 bytes"),
+    ],
+    ids=["K", "N"],
+)
+def test_rows_that_no_tensor_map_takes_are_refused_when_compiled(
+    target: str, params: dict[str, int], says: str
+) -> None:
+    """K = 100 was accepted, and refused by the driver when the program was launched."""
+    with pytest.raises(ProgramError) as caught:
+        compile_text(TEXT, target, params)
+    assert f"copy: {says}; a tensor map takes multiples of 16 bytes, 8 elements" in str(caught.value)
+    assert "  line " in str(caught.value)
+    compile_text(TEXT, target, {name: 8 * -(-size // 8) for name, size in params.items()})
+
+
+ROWS = """block rows(%x: in global i8 ({shape}){strides}, %y: out global i8 (8, 128))
   machine hopper
-{
-  %s = alloc shared f32 (1, 4, 32)
-  %ring = channel %s stages 1 from bring to take
-  role bring waves 1 {
-    tasks t in 0..1 {
-      %room = acquire %ring
-      %from = view %x (i 4, j 32) -> [i, j ?]
-      copy %from -> %room else 0 by tma.load
-      commit %ring
-    }
-  }
-  role take waves 1 {
-    tasks t in 0..1 {
-      %here = wait %ring
-      copy %here -> %y
-      release %ring
-    }
-  }
-}"""
-    with pytest.raises(ProgramError, match="%x has a stride of 124 bytes; a tensor map takes multiples of 16"):
-        _ = compile_text(text, "gpu:hopper").text("asm")
+{{
+  role mover waves 1 {{
+    tasks m in 0..1 {{
+      %s = alloc shared i8 (1, 8, 128)
+      %from = view %x (i 8, j 128) -> [i, j]
+      %to = view %y (i 8, j 128) -> [i, j]
+      copy %from -> %to{by}
+    }}
+  }}
+}}
+"""
+
+
+def test_an_argument_with_strides_of_its_own_is_refused_when_compiled() -> None:
+    with pytest.raises(ProgramError, match=r"rows: %x is .*\(256, 1\).*pass a contiguous array"):
+        compile_text(ROWS.format(shape="8, 128", strides=":(256, 1)", by=""), "gpu:hopper")
+    compile_text(ROWS.format(shape="8, 128", strides="", by=""), "gpu:hopper")
 
 
 def test_tile_kernels_become_code_for_a_named_gpu_anywhere():

@@ -27,12 +27,16 @@ DEALT = (
     .replace("%a: in", "%deal: in global i32 (132, 4), %a: in")
     .replace("0..TM*TN", "0..TM*TN schedule table of %deal")
 )
+EARLY = (EXAMPLES / "gemm_hopper.block").read_text().replace("machine hopper", "machine hopper\n  launch programmatic")
 LIST = [
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 4096, "BN": 256, "STAGES": 4}),
     ("gemm_hopper", {"M": 200, "N": 136, "K": 72, "BM": 256, "BN": 64, "STAGES": 2}),
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 512, "BM": 64, "BN": 256, "WG": 1}),
     ("gemm_hopper_pingpong", {"M": 2048, "N": 2048, "K": 2048, "BN": 256}),
     ("gemm_hopper_pingpong", {"M": 4096, "N": 4096, "K": 4096, "BM": 128, "BN": 128}),
+    ("gemm_hopper", {"M": 8192, "N": 8192, "K": 8192, "BN": 256, "CLUSTER": 2}),
+    (EARLY, {"M": 2048, "N": 2048, "K": 2048}),
+    ("conv_hopper", {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256, "BM": 192, "WG": 1, "STAGES": 5, "CLUSTER": 4}),
     (DEALT, {"M": 2048, "N": 2048, "K": 2048, "BM": 128, "BN": 128}),
     ("conv_hopper", {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128, "BN": 128}),
     ("conv_hopper", {"N": 2, "H": 9, "W": 7, "STRIDE": 2}),
@@ -83,6 +87,23 @@ def test_descriptors_name_groups_of_eight_rows() -> None:
     assert str(1 << 62 | 64 << 32 | 1 << 16) in text
     # V of attention is stored with d fastest: its rows are of k
     assert ", 1, 1, 1, 1;" in made("attention_hopper", {}).text
+
+
+def test_workgroups_of_a_cluster_meet_first_and_last_and_release_everywhere() -> None:
+    found = made("gemm_hopper", {"M": 300, "N": 256, "K": 128, "CLUSTER": 2})
+    text = HELPER.ask(BACKEND.request(HOPPER), found.text).decode()
+    assert (found.cluster, found.programmatic) == (2, False)
+    meetings = [text.index("barrier.cluster.wait.aligned"), text.rindex("barrier.cluster.wait;")]
+    assert meetings[0] < text.index("multicast::cluster") < meetings[1]
+    assert "mapa.shared::cluster.u32" in text
+    assert ".release.cluster.shared" not in text  # that form waits for all memory at each arrival
+
+
+def test_a_programmatic_launch_waits_before_it_touches_memory() -> None:
+    found = made(EARLY, {})
+    assert found.programmatic
+    text = HELPER.ask(BACKEND.request(HOPPER), found.text).decode()
+    assert text.index("griddepcontrol.wait") < text.index("cp.async.bulk.tensor")
 
 
 def test_a_kernel_says_how_it_is_launched() -> None:

@@ -35,7 +35,7 @@ def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits
         return FUNCTIONS[name](m, *map(m.number, values)).text
     full = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"
     if full not in w.defined:
-        inner = Writer(w.fused, w.nan_maximum, w.defined)
+        inner = Writer(w.fused, w.nan_maximum, w.defined, scale=w.scale)
         m = Lanes(inner, lanes, bits)
         form, places = m.form(m.float), [f"%x{i}" for i in range(len(values))]
         result = FUNCTIONS[name](m, *map(m.number, places))

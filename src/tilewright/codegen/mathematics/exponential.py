@@ -29,8 +29,11 @@ def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
     return moved - rounder, m.bits_of(moved)
 
 
-def scaled(m: Lanes, p: Number, word: Number) -> Number:
-    """p * 2^n, n from `nearest`."""
+def scaled(m: Lanes, p: Number, n: Number, word: Number) -> Number:
+    """p * 2^n, n and its word from `nearest`."""
+    found = None if m.w.scale is None else m.w.scale(m.w, p.text, n.text, m.lanes, m.bits)
+    if found is not None:
+        return m.number(found)
     half = word >> 1
     return p * m.of_bits(half << m.fraction) * m.of_bits((word - half) << m.fraction)
 
@@ -43,16 +46,16 @@ def exp(m: Lanes, x: Number) -> Number:
     r = m.fused(n, -float(LN_2 - hi), m.fused(n, -float(hi), x))
     q = COEFFICIENTS[f"exp.{m.name}"]
     if m.w.fused:
-        return scaled(m, m.polynomial(r, (1.0, 1.0, *q)), word)
+        return scaled(m, m.polynomial(r, (1.0, 1.0, *q)), n, word)
     # where products are rounded, r must not be part of one: a third of a unit
-    return scaled(m, r * r * m.polynomial(r, q) + r + 1.0, word)
+    return scaled(m, r * r * m.polynomial(r, q) + r + 1.0, n, word)
 
 
 def exp2(m: Lanes, x: Number) -> Number:
     """2 to the power of x; exact for integers."""
     x = m.clamped(x, *_EXPONENTS[m.bits])
     n, word = nearest(m, x)
-    return scaled(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), word)
+    return scaled(m, m.polynomial(x - n, (1.0, *COEFFICIENTS[f"exp2.{m.name}"])), n, word)
 
 
 def tanh(m: Lanes, x: Number) -> Number:

@@ -49,7 +49,7 @@ def _power_by_f64(m: Lanes, a: Number, y: Number) -> Number:
     logarithm = wide.fused(s, wide.polynomial(s * s, COEFFICIENTS["log2.short"]), k)
     product = wide.clamped(m.widened(y) * logarithm, -200.0, 200.0)
     n, word = nearest(wide, product)
-    return m.narrowed(scaled(wide, wide.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), word))
+    return m.narrowed(scaled(wide, wide.polynomial(product - n, (1.0, *COEFFICIENTS["exp2.short"])), n, word))
 
 
 def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
@@ -63,7 +63,7 @@ def _power_by_pairs(m: Lanes, a: Number, y: Number) -> Number:
     n, word = nearest(m, product)
     r, rest = m.sum_of(product - n, lost)
     q = m.polynomial(r, COEFFICIENTS["exp2.f64"])
-    return scaled(m, m.fused(r, q, rest * float(LN_2)) + 1.0, word)
+    return scaled(m, m.fused(r, q, rest * float(LN_2)) + 1.0, n, word)
 
 
 def _pair(value: Fraction) -> tuple[float, float]:

@@ -42,11 +42,16 @@ class Fill:
     consumers: int = 0
     knows: list[Array] = field(default_factory=list)
     freed: list[Array] = field(default_factory=list)
+    begun: bool = False
+    expected: int = 0
+    """Parts that workgroups of the cluster bring in all; `brought`, those they have started to."""
+    brought: int = 0
 
     @property
     def full(self) -> bool:
         """Whether consumers may read it."""
-        return bool(self.producers) and len(self.committed) == self.producers and all(c.done for c in self.landing)
+        committed = bool(self.producers) and len(self.committed) == self.producers
+        return committed and self.brought == self.expected and all(c.done for c in self.landing)
 
     @property
     def free(self) -> bool:
@@ -109,8 +114,11 @@ class Channel:
         """The stage's tensors."""
         return tuple(t.stage(number % self.stages, hold) for t in self.tensors(agent))
 
-    def forget(self, number: int, agent: Agent) -> None:
-        """What fills before wrote into the stage counts as not written; what was written around them stays."""
+    def begin(self, fill: Fill, agent: Agent) -> None:
+        """A fill is written to from now on: what fills before wrote into its stage counts as not written."""
+        if fill.begun:
+            return
+        fill.begun, number = True, fill.number
         for tensor in self.tensors(agent):
             written = tensor.buffer.staged
             if written is not None:

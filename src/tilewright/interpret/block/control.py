@@ -16,6 +16,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault
 from tilewright.interpret.block.channels import Channel, Fill, Hold
 from tilewright.interpret.block.memory import at_line, grid
 from tilewright.interpret.block.moving import load
+from tilewright.interpret.block.multicast import channels_of
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps, Waiting
 from tilewright.interpret.evaluation import evaluated
@@ -257,13 +258,17 @@ def acquire(agent: Agent, op: Op) -> Steps:
     found: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, found, "producer")
     number = found.next_of(op, agent)
-    yield Waiting(lambda: found.may_acquire(number), lambda: _not_free(found, number), op)
+    yield Waiting(
+        lambda: all(each.may_acquire(number) for each in channels_of(agent, found)),
+        lambda: _not_free(found, number),
+        op,
+    )
     fill = found.fill(number)
     if number >= found.stages:
-        for known in found.fill(number - found.stages).freed:
-            agent.clock.meet(known)
-    if not fill.acquired:
-        found.forget(number, agent)
+        for each in channels_of(agent, found):
+            for known in each.fill(number - found.stages).freed:
+                agent.clock.meet(known)
+    found.begin(fill, agent)
     fill.acquired[agent.wave] = op, agent.clock.stamp
     fill.producers = agent.group.waves
     found.take(op, agent)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.check.cluster import cluster_of, shared_channels
 from tilewright.errors import ArgumentError, NotWrittenFault
-from tilewright.interpret.block import computing, control, moving
+from tilewright.interpret.block import computing, control, moving, multicast
 from tilewright.interpret.block.accesses import Sharing
 from tilewright.interpret.block.memory import Buffer, Tensor
-from tilewright.interpret.block.worker import Budget, Worker
+from tilewright.interpret.block.worker import Budget, Cluster, Worker
 from tilewright.ir.core import Program, Value
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.limits import BUFFER, STEPS, WORKERS, shown
@@ -26,7 +27,7 @@ HANDLERS: dict[str, Any] = {
     "bitcast": moving.bitcast,
     "let": moving.let,
     "fill": moving.fill,
-    "copy": moving.copy,
+    "copy": multicast.copy,
     "gather": moving.gather,
     "scatter": moving.scatter,
     "atomic": moving.atomic,
@@ -63,9 +64,10 @@ def interpret(
 ) -> list[tuple[str, Array]]:
     """Runs a program whose parameters are bound, on arrays by argument name; outputs are written in place.
 
-    `workers` share the tasks; they run one after another, in an order that the seed decides. A program without tasks
-    has nothing to share: one worker does it. After so many `steps`, operations and rounds of loops, a program that
-    still goes on is ended with an ExecutionError. Gives what `debug_log` kept.
+    `workers` share the tasks; they run one after another, in an order that the seed decides; those of a cluster run
+    together, and are rounded up to whole clusters. A program without tasks has nothing to share: one worker does it.
+    After so many `steps`, operations and rounds of loops, a program that still goes on is ended with an
+    ExecutionError. Gives what `debug_log` kept.
 
     Raises an `InterpreterFault` for a race, a deadlock, a read of what nothing wrote, an access out of bounds, a
     channel used against its order, an output that is not written completely.
@@ -80,13 +82,18 @@ def interpret(
         raise ArgumentError(f"workers={shown(workers)}: at least one is needed, and {WORKERS.rule}")
     budget = Budget(steps)
     classes: dict[Any, int] = {}
-    order = list(range(workers))
+    together = cluster_of(program)
+    workers = -(-workers // together) * together
+    order = list(range(workers // together))
     Random(seed).shuffle(order)
     logs: list[tuple[str, Array]] = []
     for number in order:
-        worker = Worker(program, machine, bound, number, workers, seed, handlers, classes, budget)
-        worker.run()
-        logs += worker.logs
+        cluster = Cluster(seed * 1000003 + number * together, shared_channels(program))
+        for rank in range(together):
+            place = number * together + rank
+            Worker(program, machine, bound, place, workers, seed, handlers, classes, budget, cluster)
+        cluster.run()
+        logs += [log for worker in cluster.workers for log in worker.logs]
     for arg in program.args:
         _hand_back(arg, bound[arg], arrays)
     return logs

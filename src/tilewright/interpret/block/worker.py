@@ -8,7 +8,7 @@ the program is stuck, and the report says who waits for what.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +78,10 @@ class Agent:
         self.steps: Steps | None = None
         self.waiting: Waiting | None = None
 
+    def peers(self) -> list[Worker]:
+        """The workgroups of the cluster, this one among them."""
+        return self.worker.cluster.workers
+
     @property
     def name(self) -> str:
         """What the agent is called in reports."""
@@ -143,8 +147,77 @@ class Budget:
             raise ExecutionError(f"{at_line(op)}: {shown(count)} {what}; {STEPS.rule}", op.loc)
 
 
+class Cluster:
+    """Workgroups that run at the same time: mostly one alone. Their actors have one set of clocks."""
+
+    def __init__(self, seed: int, shared: Iterable[Value] = ()):
+        self.workers: list[Worker] = []
+        self.clocks = Clocks()
+        self.random = random.Random(seed)
+        self.shared = frozenset(shared)
+        """Channels into whose stages they bring parts for one another."""
+        self.requests: dict[Any, tuple[int, Buffer, Array]] = {}
+        """What the first of them asked for, of each copy that they share: all ask for the same."""
+        self.counts: dict[Any, int] = {}
+
+    def run(self) -> None:
+        """Runs all waves to the end; raises what is wrong."""
+        for worker in self.workers:
+            worker.begin()
+        self._schedule()
+        for worker in self.workers:
+            worker.check_end()
+
+    def _schedule(self) -> None:
+        live = [a for worker in self.workers for a in worker.agents]
+        while live:
+            ready = [a for a in live if a.waiting is None or a.waiting.until()]
+            pending = [(w, c) for w in self.workers for c in w.copies if not c.done]
+            if pending and (not ready or self.random.random() < 0.2):
+                worker, copy = self.random.choice(pending)
+                worker.finish(copy)
+                continue
+            if not ready:
+                raise self._stuck(live)
+            agent = ready[0] if len(ready) == 1 else self.random.choice(ready)
+            live += self._advance(agent, live)
+        for worker in self.workers:
+            for copy in worker.copies:
+                if not copy.done:
+                    worker.finish(copy)
+
+    def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
+        """One agent runs on, until it waits; gives the agents that it started."""
+        assert agent.steps is not None
+        worker = agent.worker
+        before = len(worker.agents)
+        for _ in range(self.random.randint(1, 6)):
+            try:
+                agent.waiting = next(agent.steps)
+            except StopIteration:
+                live.remove(agent)
+                agent.clock.end()
+                break
+            if agent.waiting is not None:
+                if not agent.waiting.until():
+                    break
+                agent.waiting = None
+        return worker.agents[before:]
+
+    def _stuck(self, live: list[Agent]) -> DeadlockFault:
+        lines = []
+        for agent in live:
+            assert agent.waiting is not None
+            who = f"workgroup {agent.worker.rank} " if len(self.workers) > 1 else ""
+            line = f"{who}{agent.name}: {agent.waiting.why()} at {at_line(agent.waiting.op)}"
+            lines.append(line)
+        shown = "\n  ".join(dict.fromkeys(lines))
+        waiting = live[0].waiting
+        return DeadlockFault(f"deadlock: every wave waits\n  {shown}", None if waiting is None else waiting.op.loc)
+
+
 class Worker:
-    """One workgroup: its memory, its channels, its agents and their schedule."""
+    """One workgroup: its memory, its channels, its agents."""
 
     def __init__(
         self,
@@ -157,17 +230,19 @@ class Worker:
         handlers: Mapping[str, Callable[[Agent, Op], Steps | None]],
         classes: dict[Any, int],
         budget: Budget,
+        cluster: Cluster,
     ):
         self.budget = budget
+        self.cluster, self.rank = cluster, len(cluster.workers)
+        cluster.workers.append(self)
         self.program, self.machine, self.handlers = program, machine, handlers
         self.number, self.workers, self.classes = number, workers, classes
-        self.random = random.Random(seed * 1000003 + number)
         self.seed = seed
         self.arguments = arguments
         self.shared: dict[Any, Handle] = {}
         self.copies: list[Copying] = []
         self.agents: list[Agent] = []
-        self.clocks = Clocks()
+        self.clocks = cluster.clocks
         self.visits: dict[Any, int] = {}
         self.task_memory: dict[int, tuple[bool, ...]] = {}
         self.turns: dict[Any, Any] = {}
@@ -176,8 +251,8 @@ class Worker:
 
     # -- running ------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Runs all waves to the end; raises what is wrong."""
+    def begin(self) -> None:
+        """All waves are made, and have done nothing yet."""
         roles = [op for op in self.program.body.ops if op.name == "role"]
         record = self.program.record("waves")
         if roles:
@@ -201,9 +276,8 @@ class Worker:
                 place += 1
         for argument, tensor in self.arguments.items():
             watched = self.watching and argument.type.role != "in"  # nobody races for what is only read
-            tensor.buffer.watch = Watch(tensor.buffer.data.size) if watched else None
-        self._schedule()
-        self._check_end()
+            if self.rank == 0 or not watched:
+                tensor.buffer.watch = Watch(tensor.buffer.data.size) if watched else None
 
     def _wave(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
         """A wave runs what stands outside roles, and its own role."""
@@ -219,7 +293,8 @@ class Worker:
                 everyone, place = agent.group, agent.wave
                 agent.group = self.group((id(op),), count)
                 agent.wave, agent.role = wave, op.attrs["name"]
-                agent.values |= {s.name: wave for s in op.attrs.get("over", ())}
+                numbers_ = (wave, self.rank)
+                agent.values |= {s.name: n for s, n in zip(op.attrs.get("over", ()), numbers_, strict=False)}
                 yield from agent.run(op.blocks[0])
                 agent.group, agent.wave, agent.role = everyone, place, ""
 
@@ -230,39 +305,6 @@ class Worker:
             found = self.shared["group", key] = Group(key, waves)
         made: Group = found
         return made
-
-    def _schedule(self) -> None:
-        live = list(self.agents)
-        while live:
-            ready = [a for a in live if a.waiting is None or a.waiting.until()]
-            pending = [c for c in self.copies if not c.done]
-            if pending and (not ready or self.random.random() < 0.2):
-                self.finish(self.random.choice(pending))
-                continue
-            if not ready:
-                raise self._stuck(live)
-            agent = ready[0] if len(ready) == 1 else self.random.choice(ready)
-            live += self._advance(agent, live)
-        for copy in self.copies:
-            if not copy.done:
-                self.finish(copy)
-
-    def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
-        """One agent runs on, until it waits; gives the agents that it started."""
-        assert agent.steps is not None
-        before = len(self.agents)
-        for _ in range(self.random.randint(1, 6)):
-            try:
-                agent.waiting = next(agent.steps)
-            except StopIteration:
-                live.remove(agent)
-                agent.clock.end()
-                break
-            if agent.waiting is not None:
-                if not agent.waiting.until():
-                    break
-                agent.waiting = None
-        return self.agents[before:]
 
     def finish(self, copy: Copying) -> None:
         """A copy that is under way is done."""
@@ -275,17 +317,8 @@ class Worker:
         """A further agent, which the scheduler takes up."""
         self.agents.append(agent)
 
-    def _stuck(self, live: list[Agent]) -> DeadlockFault:
-        lines = []
-        for agent in live:
-            assert agent.waiting is not None
-            line = f"{agent.name}: {agent.waiting.why()} at {at_line(agent.waiting.op)}"
-            lines.append(line)
-        shown = "\n  ".join(dict.fromkeys(lines))
-        waiting = live[0].waiting
-        return DeadlockFault(f"deadlock: every wave waits\n  {shown}", None if waiting is None else waiting.op.loc)
-
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """That nothing was left half done."""
         for copy in self.copies:
             if not copy.covered:
                 raise ProtocolFault(

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
 _STEPS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
-LANES = 32
-"""Neighbours that are combined side by side before they are combined with each other."""
 BLOCK = 128
 """Neighbours whose vectors are written out one after another."""
 AT_ONCE = 4
@@ -100,12 +98,12 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    length = most(source.parts[dim][1])
-    lanes = LANES if length >= 8 * LANES else LANES // 2
     total = low.w.alloc(wide, sizes, "total")
     name = next(n for n, s in _STEPS.items() if s == step)
-    if length >= 2 * lanes and _side_by_side(low, there, dim):
-        _by_lanes(low, source, there, dim, lanes, name, low.w.part(total, sizes))
+    if _side_by_side(low, there, dim):
+        over = low.w.axes(source.sizes)
+        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
@@ -141,34 +139,6 @@ def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
     """Whether neighbours along the dimension are neighbours in memory."""
     c = low.coordinate(dim)
     return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
-
-
-def _by_lanes(low: Lowering, tile: Tile, there: Load, dim: Expr, lanes: int, name: str, total: Value) -> None:
-    """Lines are cut into pieces; the pieces are combined side by side, then what they gave."""
-    outer = tuple(d for d in tile.dims if d is not dim)
-    sizes = [tile.parts[d][1] for d in outer]
-    first, length = tile.parts[dim]
-    pieces, rest = divided(length, lanes)
-    partial = low.w.part(low.w.alloc(tile.dtype, [*sizes, lanes], "lanes"), [*sizes, lanes])
-
-    def view(tensor: Load, *ends: Size) -> Value:
-        over = low.w.axes([*sizes, *ends])
-        images = {low.coordinate(d): tile.parts[d][0] + i for d, i in zip(outer, over, strict=False)}
-        place = over[-2] * lanes + over[-1] if len(ends) == 2 else over[-1] + pieces * lanes
-        return low.w.viewed(tensor, over, Substitution({**images, low.coordinate(dim): first + place}))
-
-    if isinstance(pieces, Expr):  # there may be none
-        low.w.emit("fill", (partial,), value=moving.identity(name, tile.dtype))
-        with low.branch(pieces >= 1):
-            low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name, accumulate=True)
-    else:
-        low.w.combine("reduce", view(there, pieces, lanes), partial, len(outer), name)
-    if rest != 0:
-        with low.branch(as_expr(rest) >= 1):
-            begin = low.w.part(partial, [*sizes, rest])
-            formula = Formula(_STEPS[name], (Formula.operand(1), Formula.operand(2)))
-            low.w.emit("map", (begin, begin, view(there, rest)), formula=formula)
-    low.w.combine("reduce", partial, total, len(outer), name)
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -310,7 +280,15 @@ def room_for_sums(
         else:
             low.put(held, c, parts, start)
         return held, False
-    held = low.w.alloc(wide, [parts[d][1] for d in c], "acc")
+    m, n, _ = how.atom.shape
+    units = {axes.m: m, axes.n: n} if how.whole and how.slab is None and known else {}
+    sizes = [parts[d][1] for d in c]
+    room = [-(-size // units[d]) * units[d] if d in units else size for size, d in zip(sizes, c, strict=True)]
+    held = low.w.alloc(wide, room, "acc")
+    if room != sizes:  # atoms read and write all of their rows and columns
+        low.padded[held] = tuple(map(low.w.room, sizes))
+        if not zero:
+            low.w.emit("fill", (held,), value=0)
     if not zero:
         low.put(held, c, parts, start)
     return held, zero
@@ -367,7 +345,7 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
     if found.tensor in low.sums:
         return found if found == same else None
     sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
-    return found if found == same and found.tensor.type.shape == sizes else None
+    return found if found == same and low.room_of(found.tensor) == sizes else None
 
 
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:

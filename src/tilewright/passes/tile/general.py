@@ -36,7 +36,7 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_A
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import accesses, combining, forming, grid, inplace, loops, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import (
@@ -57,7 +57,7 @@ from tilewright.passes.tile.values import (
 from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, microkernel, waves_of
+from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -105,6 +105,8 @@ class Lowered:
     """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
+    before: tuple[Lowered, ...] = ()
+    """What runs before it, and writes arguments of it that no caller has."""
 
 
 def to_block(
@@ -176,6 +178,8 @@ class Lowering:
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, Expr]] = {}
         """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.padded: dict[Value, tuple[Expr, ...]] = {}
+        """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
         """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
         self.edge = True
@@ -318,19 +322,19 @@ class Lowering:
             del ranges[m]
             ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
             t = ranges[n].symbol
-            first = self._named("first", t // (group * wide) * group, tall - 1)
+            first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width, (count - 1) * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
-    def _named(self, name: str, e: Expr, limit: int) -> Symbol:
-        """A name for a number from 0 on."""
-        found = symbol(self.w.fresh(name), 0, limit, definition=e)
+    def _named(self, name: str, e: Expr) -> Symbol:
+        """A name for a number."""
+        found = symbol(self.w.fresh(name), definition=e)
         self.w.emit("let", symbol=found)
         return found
 
@@ -411,25 +415,31 @@ class Lowering:
 
     def block(self, block: Block) -> tuple[Tile, ...]:
         """The operations of a block; gives what it yields."""
-        for op in block.ops:
+        for step in fusing.steps(self, block.ops):
             self.w.loc = None
-            if op.name == "yield":
-                return tuple(self.env[v] for v in op.operands)
-            rule = RULES.get(op.name)
-            if rule is None:
-                raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
-            try:
-                moving.refuse(self, op)
-                found = rule(self, op)
-            except ProgramError as fault:
-                raise type(fault)(fault.what, fault.location or op.loc) from None
-            except ExpressionError as fault:
-                raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
-            for value, tile in zip(op.results, found, strict=op.name != "allocate"):  # memory is no tile
-                self.env[value] = self._kept(op, value, tile)
+            if isinstance(step, fusing.Group):
+                fusing.write(self, step)
+                continue
+            if step.name == "yield":
+                return tuple(self.env[v] for v in step.operands)
+            for value, tile in zip(step.results, self.done(step), strict=step.name != "allocate"):  # memory is no tile
+                self.env[value] = self.kept(step, value, tile)
         return ()
 
-    def _kept(self, op: Op, value: Value, tile: Tile) -> Tile:
+    def done(self, op: Op) -> tuple[Tile, ...]:
+        """One operation; gives what it makes."""
+        rule = RULES.get(op.name)
+        if rule is None:
+            raise ProgramError(f"{op.name} has no native form yet: {op_text(op)}", op.loc)
+        try:
+            moving.refuse(self, op)
+            return rule(self, op)
+        except ProgramError as fault:
+            raise type(fault)(fault.what, fault.location or op.loc) from None
+        except ExpressionError as fault:
+            raise ProgramError(f"{op_text(op)}: {fault}", op.loc) from None
+
+    def kept(self, op: Op, value: Value, tile: Tile) -> Tile:
         """The tile, in memory if it is used often and dear, or has grown long."""
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
@@ -585,7 +595,7 @@ class Lowering:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
         if op in self.cuts.products:
             return self.cuts.products[op]
-        return None if self.machine is None else microkernel(self.machine, types, sizes)
+        return None if self.machine is None else microkernel(self.machine, types, sizes, None, precision_of(op))
 
     # -- memory -------------------------------------------------------------------------------------------
 
@@ -682,7 +692,12 @@ class Lowering:
         axes = self.sums.get(tensor, dims)
         over = self.w.axes([parts[d][1] for d in axes])
         single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
+        tensor = self.w.view(tensor, over, [(i, False) for i in over])  # it may be longer: atoms are whole
         self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
+
+    def room_of(self, tensor: Value) -> tuple[Expr, ...]:
+        """How wide what a tensor holds may be along each dimension."""
+        return self.padded.get(tensor) or tensor.type.shape
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
         """What a tensor over these parts holds."""

@@ -14,7 +14,8 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
 from tilewright.passes.places import Size
-from tilewright.plan.microkernel import axes_of, types_of
+from tilewright.passes.tile.values import Parts
+from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -38,19 +39,38 @@ def is_right(low: Lowering, op: Op) -> bool:
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
-    if user.name != "mma" or user.operands[2] is read.results[0]:
+    found = _as_left(low, user, read)
+    if found is None or found[0].whole:
         return False
+    how, axes = found
+    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return how.group == 1 or (whole and not _may_leave(low, read, axes.k))
+
+
+def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
+    """The microkernel of a product, and its axes, where a read is its factor A, of the type that the atom takes."""
+    if user.name != "mma" or user.operands[2] is read.results[0]:
+        return None
     a, b, c = (v.type.dims for v in user.operands)
     axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
-        return False
+        return None
     types = types_of(user, axes.swapped)
     sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
     how = low.microkernel(user, types, sizes)
-    if how is None or how.whole or types[0] is not how.atom.a.dtype:
-        return False
-    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return how.group == 1 or (whole and not _may_leave(low, read, axes.k))
+    return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None
+
+
+def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
+    """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
+    found: dict[Expr, int] = {}
+    for user in low.program.walk() if low.machine is not None else ():
+        left = _as_left(low, user, op) if op.results[0] in user.operands else None
+        if left is not None and left[1].m is not None and left[0].whole:
+            width = parts[left[1].m][1]
+            past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]
+            found[left[1].m] = max(found.get(left[1].m, 0), past)
+    return found
 
 
 def _is_staged(low: Lowering, user: Op, read: Op) -> bool:

@@ -157,7 +157,9 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     how = combining.microkernel_of(low, product) if product is not None and product.name == "mma" else None
     if how is not None and how[2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
         held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
-        if empty:
+        if empty and held in low.padded:
+            low.w.emit("fill", (held,), value=0)
+        elif empty:
             low.put(held, dims, start.parts, formulas.number(0, to))
         return held, low.held(held, dims, start.parts)
     made = low.stored(start, dims, (to, converted(formula, kind, to)), arg.name or "carried")

@@ -18,7 +18,7 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile import inplace, moving
+from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
@@ -130,6 +130,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
         low.loose[Load(access.tensor, access.at)] = marks
+    elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
+        tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]

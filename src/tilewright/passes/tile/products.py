@@ -118,7 +118,7 @@ class Product:
         how, axes = self.how, self.axes
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
-        whole = self.width(axes.k) % k in (0, ZERO) and self.width(axes.m) % m in (0, ZERO)
+        whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
         if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
@@ -127,6 +127,19 @@ class Product:
         rows = rows * (m if isinstance(tall, int) else how.rows)
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return Panel(self, panel, outer)
+
+    def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
+        """Whether a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
+        rows = self.width(self.axes.m)
+        if rows % unit in (0, ZERO) or not isinstance(rows, int):
+            return rows % unit in (0, ZERO)
+        past = {self.axes.m: -(-rows // unit) * unit}
+        over = self.w.axes([past.get(d) or self.width(d) for d in dims])
+        images = self.low.images(dims, self.parts, over)
+        return found.tensor.type.space == "shared" and all(
+            (images(e) >= 0) is ONE and (images(e) < n) is ONE
+            for e, n in zip(found.at, found.tensor.type.shape, strict=True)
+        )
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
@@ -186,13 +199,14 @@ class Product:
             return
         sums = w.registers(c, (down.size, across.size), f"{kind}.c", "sums")
         i, j = w.axes((down.size, across.size))
+        room = self.total in self.low.padded
         at: dict[Expr, tuple[Expr, bool]] = {d: (e, False) for d, e in self.at.items()}
         if self.axes.m is not None:
-            at[self.axes.m] = (row + i, down.ragged)
-        at[self.axes.n] = (column + j, across.ragged)
-        whole = w.part(self.total, [self.width(d) for d in self.c])
+            at[self.axes.m] = (row + i, down.ragged and not room)
+        at[self.axes.n] = (column + j, across.ragged and not room)
+        whole = self.total if room else w.part(self.total, [self.width(d) for d in self.c])
         goal = w.view(whole, (i, j), [at[d] for d in self.c])
-        ragged = down.ragged or across.ragged
+        ragged = any(mark for _, mark in at.values())
         if self.zero:
             w.emit("fill", (sums,), value=0)
         else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from tilewright.algebra import Layout, Swizzle
@@ -18,10 +18,12 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.ir.tensors import Distribution, RegisterType, TensorType
+from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
 from tilewright.passes.places import Size
 from tilewright.passes.tile.values import Load, loads, number_or, rewritten
 
+APART, LINE = 1024, 64
+"""Bytes of a row from which on, if it is a multiple of them, rows of memory of its own are a line longer."""
 _AXIS = re.compile(r"i\d+")
 """The coordinates of an operation are called so: `axes`."""
 
@@ -123,10 +125,25 @@ class Writer:
 
     def alloc(self, dtype: DType, sizes: Sequence[Size], name: str, swizzle: Swizzle | None = None) -> Value:
         """Memory of the worker's own; where sizes are open, there may be more of it than they say: `part`."""
-        kind = TensorType("shared", dtype, tuple(map(self.room, sizes)), swizzle=swizzle)
+        room = tuple(map(self.room, sizes))
+        strides = self._strides(dtype, room) if swizzle is None else None
+        kind = TensorType("shared", dtype, room, strides, swizzle)
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value
+
+    def _strides(self, dtype: DType, sizes: Sequence[Expr]) -> tuple[Expr, ...] | None:
+        """Strides that keep rows apart which would meet in a cache; None where packed rows do not.
+
+        A cache finds a line by the low bits of its address: of rows that lie a multiple of a page apart, it holds only
+        as many as it has ways, and a block of sums reads more.
+        """
+        *outer, last = [e.value for e in sizes if isinstance(e, Const)] or [1]
+        if self.lanes is not None or len(outer) + 1 < len(sizes) or prod(outer) < 2:
+            return None
+        if last * dtype.bits % (8 * APART):
+            return None
+        return packed(tuple(map(as_expr, (*outer, last + 8 * LINE // dtype.bits))))
 
     def register(self, dtype: DType, name: str) -> Value:
         """A single number in a register, the same for all threads."""

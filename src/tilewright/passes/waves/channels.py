@@ -35,6 +35,8 @@ class Ring:
     """Whether one role is producer and consumer."""
     leaves: bool = False
     """Whether copies leave from the stage that is held."""
+    everywhere: bool = False
+    """Whether workgroups of the cluster bring parts for one another: a stage is empty when it is so in all of them."""
     late: bool = False
     """Whether the first wave's releases are put off to where the stage is wanted again."""
 
@@ -64,14 +66,17 @@ def channel(low: Waves, op: Op) -> None:
     name = op.results[0].name or "channel"
     key = (op, halves)
     full = low.barriers((*key, "full"), stages * halves, _arrivals(low, producer), f"{name}_full")
-    empty = low.barriers((*key, "empty"), stages * halves, _arrivals(low, consumer), f"{name}_empty")
+    everywhere = op.results[0] in low.shared_channels
+    releases = _arrivals(low, consumer) * (low.cluster if everywhere else 1)
+    empty = low.barriers((*key, "empty"), stages * halves, releases, f"{name}_empty")
     counters = low.counters_of(op)
     if not counters:
         for side, role in (("acquire", producer), ("commit", producer), ("wait", consumer), ("release", consumer)):
             if low.role in (role, "all"):
                 counters[side] = low.counter(f"{name}_{side}")
     late = producer == consumer and _one_leaves(low, op)
-    ring = Ring(op, stages, full, empty, low.group.side * stages, counters, producer == consumer, late=late)
+    base, own = low.group.side * stages, producer == consumer
+    ring = Ring(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late)
     low.handles[op.results[0]] = ring
     low.rings[op] = ring
 
@@ -149,7 +154,7 @@ def release(low: Waves, op: Op) -> None:
                 with low.one_wave():
                     low.emit("seal")
                     low.emit("drain", pending=0)
-            low.emit("arrive", (ring.empty,), at=(ring.barrier(number),))
+            low.emit("arrive", (ring.empty,), at=(ring.barrier(number),), everywhere=ring.everywhere or None)
         ring.leaves = False
 
     low.flying.release(ring, give_back, ring.stages > 1 and not ring.leaves)

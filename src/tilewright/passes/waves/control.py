@@ -36,7 +36,7 @@ def for_(low: Waves, op: Op) -> None:
             raise ProgramError(f"unroll: {len(points)} rounds are more than {MOST}")
         for point in points:
             with low.means({r.symbol: as_expr(n) for r, n in zip(ranges, point, strict=True)}):
-                _body(low, op)
+                _body(low, op, once=True)
         return
     low.flying.settle_all()
     loops = tuple(
@@ -80,10 +80,10 @@ def _all(conditions: list[Expr]) -> Expr:
     return found
 
 
-def _body(low: Waves, op: Op) -> None:
+def _body(low: Waves, op: Op, once: bool = False) -> None:
     before = low.meaning
     for block in op.blocks:
-        low.block(block)
+        low.block(block, once)
     low.meaning = before
 
 

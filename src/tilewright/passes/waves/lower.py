@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.check.cluster import cluster_of, shared_channels
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
@@ -66,6 +67,9 @@ class Waves(Lowering):
         self._counters: dict[tuple[str, Op], dict[str, Value]] = {}
         self.leaving = False
         self.asynchronous = _read_by_itself(program, self.chain, machine)
+        self.cluster = cluster_of(program)
+        self.rank: Expr = as_expr(0)
+        self.shared_channels = shared_channels(program)
         self.role = EVERYONE
         self.group = Group(1, as_expr(0), as_expr(0), as_expr(0))
 
@@ -86,13 +90,17 @@ class Waves(Lowering):
         for place, size in enumerate(sizes):
             role = self.roles[place] if self.roles else None
             written.append(self._role(role, place, size, sum(sizes[:place]), sum(sizes)))
-        records = [r for r in self.program.records if r.name in ("machine", "param")]
+        records = [r for r in self.program.records if r.name in ("machine", "param", "cluster", "launch")]
         return Program(LOOP, self.program.name, args, Block((), [*self.top.ops, *written]), records)
 
     def _role(self, role: Op | None, place: int, waves: int, before: int, total: int) -> Op:
         """A role with what stands outside of roles, which all waves do together."""
         self.head, body = Block(()), Block(())
         symbol = index(self.fresh("w"), waves)
+        over: tuple[Symbol, ...] = (symbol,)
+        if self.cluster > 1:
+            rank = index(self.fresh("rank"), self.cluster)
+            self.rank, over = rank, (symbol, rank)
         own = Group(waves, symbol, as_expr(place + 1), as_expr(0))
         self.role = EVERYONE if role is None else role.attrs["name"]
         handles, meaning = dict(self.handles), self.meaning
@@ -104,12 +112,12 @@ class Waves(Lowering):
                 elif op is role:
                     self.flying.settle_all()
                     self.group = own
-                    self.block(op.blocks[0])
+                    self.block(op.blocks[0], once=True)
             self.flying.settle_all()
             channels.at_the_end(self)
         self.handles, self.meaning = handles, meaning
         inner = Block((), [*self.head.ops, *body.ops])
-        attrs = {"name": self.role, "waves": as_expr(waves), "over": (symbol,)}
+        attrs = {"name": self.role, "waves": as_expr(waves), "over": over}
         if role is not None and role.attrs.get("registers") is not None:
             attrs["registers"] = role.attrs["registers"]
         return Op(LOOP.ops["role"], (), {k: attrs[k] for k in LOOP.ops["role"].attrs if k in attrs}, (), (inner,))
@@ -125,15 +133,21 @@ class Waves(Lowering):
 
     # -- the walk ---------------------------------------------------------------------------------------------
 
-    def block(self, block: Block) -> None:
-        """Every operation of a block."""
-        self.between_lanes.block(block)
+    def block(self, block: Block, once: bool = False) -> None:
+        """Every operation of a block; with `once`, one that is done where it stands, and not again."""
+        self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
         """One operation."""
         around, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
         self.between_lanes.current = around
+
+    @contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """What is written within happens only under a condition, which all lanes of a wave see alike."""
+        with self.between_lanes.perhaps(), super().when(condition):
+            yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """A loop operation at the end of the open block; lanes meet before it where they must."""
@@ -197,7 +211,7 @@ class Waves(Lowering):
         self.make_visible()
         if self.group.waves > 1:
             self.emit("barrier", id=self.group.barrier, waves=as_expr(self.group.waves))
-            self.between_lanes.touched.clear()
+            self.between_lanes.touched.clear()  # the barrier is theirs too
         else:
             self.between_lanes.meet()
 

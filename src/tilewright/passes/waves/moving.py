@@ -303,8 +303,14 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     stage = near.root
     if not isinstance(stage, channels.Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
-    axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(near.shape))
-    at, there = near.at(axes), _coordinates(far, axes)
+    shared = low.cluster if op.attrs.get("multicast") else 1
+    extents = (near.extents[0] // shared, *near.extents[1:]) if shared > 1 else near.shape
+    axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(extents))
+    # each workgroup of the cluster brings its part, for all of them
+    places = (low.rank * extents[0] + axes[0], *axes[1:]) if shared > 1 else axes
+    at, there = near.at(places), _coordinates(far, places)
+    if comes:
+        low.between_lanes.pass_on()
     with low.one_wave():
         if comes:
             count = prod(near.extents) * near.dtype.numpy.itemsize
@@ -318,6 +324,7 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
                 at=(at.offset,),
                 by=op.attrs["by"],
                 signal=(stage.stage,),
+                multicast=shared > 1 or None,
             )
         else:
             low.emit(

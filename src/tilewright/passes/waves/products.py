@@ -47,6 +47,7 @@ def mma(low: Waves, op: Op) -> None:
     for values, attrs in written:
         low.emit("atom", values, atom=atom.name, **attrs)
     if atom.asynchronous:
+        low.between_lanes.waited = False  # an instruction of all lanes at once
         groups = [((values[0],), tuple(v for v in values[1:] if v in factors)) for values, _ in written]
         low.flying.start(groups, rings)
 

@@ -63,7 +63,8 @@ class Emitter:
         self.program = program
         self.machine, self.family = machine, family_of(machine)
         self.open = open_parameters(program)
-        self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16)
+        scale = self.family.scale if machine.scales else None
+        self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16, scale=scale)
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
         self.tiles: dict[Value, int] = {}
@@ -313,6 +314,25 @@ class Emitter:
             f"shufflevector {form} {self.register(source)}, {form} poison, <{lanes} x i32> <{mask}>"
         )
 
+    def _transpose(self, op: Op) -> None:
+        """Each of so many steps puts the first half of all units between those of the second."""
+        lanes, unit = self.lanes(op.operands[0]), int(op.attrs["unit"])
+        assert lanes is not None
+        kind, count = self.kind(op.operands[0]), lanes // unit
+        form = f"<{count} x i{unit * op.operands[0].type.dtype.numpy.itemsize * 8}>"
+        rows = [self.w.value(f"bitcast {kind} {self.register(v)} to {form}") for v in op.operands]
+        half = len(rows) // 2
+        for _ in range(half.bit_length()):
+            woven = []
+            for a, b in zip(rows[:half], rows[half:], strict=True):
+                for first in (0, count // 2):
+                    places = [n for i in range(first, first + count // 2) for n in (i, i + count)]
+                    mask = ", ".join(f"i32 {n}" for n in places)
+                    woven.append(self.w.value(f"shufflevector {form} {a}, {form} {b}, <{count} x i32> <{mask}>"))
+            rows = woven
+        for value, row in zip(op.operands, rows, strict=True):
+            self.registers[value] = self.w.value(f"bitcast {form} {row} to {kind}")
+
     def _reduce(self, op: Op) -> None:
         source, target = op.operands
         lanes = self.lanes(source)
@@ -359,6 +379,8 @@ class Emitter:
                     found[op.operands[0]] = None
                 elif op.name == "reduce":
                     found[op.operands[1]] = None
+                elif op.name == "transpose":
+                    found.update(dict.fromkeys(op.operands))
                 for inner in op.blocks:
                     walk(inner)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tilewright.codegen.text import Scale
 from tilewright.ir.core import Op
 from tilewright.machine import Machine
 
@@ -56,6 +57,8 @@ class Family:
     pause: str = ""
     declares: str = ""
     register: str = "r"
+    scale: Scale | None = None
+    """Writes the instruction that multiplies by a power of two, for machines that have it."""
     futex: int | None = None
     """The number of Linux's system call for waiting on a word of memory."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import mmap
 import os
 import threading
 import weakref
@@ -31,6 +32,8 @@ from tilewright.targets.cpu.waiting import text_of_waiting
 
 SPINS = 20000
 """Looks before a worker falls asleep: some hundred microseconds."""
+LARGE_PAGE = 2 << 20
+"""Bytes of a large page."""
 
 # control block: 0 launches, 128 workers still at work, 256 function, 264 arguments, 272 workers asked for,
 # 384 sleepers, 512 lock, 640 threads (0 in a forked process, and after the end: then worker 0 does everything); lines
@@ -210,8 +213,19 @@ out:
 
 
 def aligned(count: int, alignment: int = 4096) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """So many bytes of zeroed memory that start at a multiple of the alignment."""
-    raw = np.zeros(count + alignment, np.uint8)
+    """So many bytes of zeroed memory that start at a multiple of the alignment.
+
+    Much of it lies in large pages where the system has them: rows that lie apart are then found without looking each
+    of their pages up.
+    """
+    if count >= LARGE_PAGE // 8 and hasattr(mmap, "MADV_HUGEPAGE") and hasattr(mmap.mmap, "madvise"):
+        alignment = LARGE_PAGE
+        pages = mmap.mmap(-1, -(-count // LARGE_PAGE) * LARGE_PAGE + LARGE_PAGE)
+        with suppress(OSError):  # a system may have none
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        raw = np.frombuffer(pages, np.uint8)
+    else:
+        raw = np.zeros(count + alignment, np.uint8)
     start = (-raw.ctypes.data) % alignment
     return raw[start : start + count]
 

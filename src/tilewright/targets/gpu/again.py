@@ -8,79 +8,74 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-KINDS = 64
+KINDS = 16
 """The kinds of calls, at most, that are remembered."""
 ALIGNMENT = 16
 
 
-@dataclass(frozen=True)
 class _Known:
-    """One kind of call: its launch, the sizes of the arguments in bytes, which are written, and what makes outputs."""
+    """One kind of call: what its tensors have in common, its launch, what is written, what makes outputs."""
 
-    launch: Callable[[Sequence[int]], None]
-    sizes: tuple[int, ...]
-    written: tuple[int, ...]
-    made: tuple[tuple[tuple[int, ...], Any, Any], ...]
+    __slots__ = ("launch", "likeness", "made", "sizes", "written")
+
+    def __init__(self, args: tuple[Any, ...], made: Sequence[Any], written: Sequence[bool], launch: Any):
+        self.likeness = [(t.shape, t.dtype, t.device) for t in args]
+        self.launch: Callable[[list[int]], None] = launch
+        self.sizes = [t.nbytes for t in args]
+        self.written = [i for i, (_, w) in enumerate(zip(args, written, strict=False)) if w]
+        self.made = [(tuple(t.shape), t.dtype, t.device) for t in made]
+
+    def pointers(self, args: tuple[Any, ...], plain: Any) -> list[int] | None:
+        """Where the arguments of a call lie; None: they are not like those of this kind, or not to be taken so."""
+        likeness = self.likeness
+        if len(args) != len(likeness):
+            return None
+        found = []
+        for t, (shape, dtype, device) in zip(args, likeness, strict=True):
+            if t.__class__ is not plain or t.dtype is not dtype or t.shape != shape or t.device != device:
+                return None
+            pointer = t.data_ptr()
+            if pointer % ALIGNMENT or t.requires_grad or not t.is_contiguous():
+                return None
+            found.append(pointer)
+        sizes = self.sizes
+        for i in self.written:
+            first, last = found[i], found[i] + sizes[i]
+            for j, pointer in enumerate(found):
+                if pointer < last and i != j and first < pointer + sizes[j]:
+                    return None
+        return found
 
 
 class Again:
     """What was learnt of the calls of one executable."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, _Known] = {}
+        self._known: list[_Known] = []
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
-        key = _key(args)
-        known = None if key is None else self._known.get(key)
-        if known is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
             return None
-        pointers = [t.data_ptr() for t in args]
-        for tensor, pointer in zip(args, pointers, strict=True):
-            if pointer % ALIGNMENT or tensor.requires_grad or not tensor.is_contiguous():
-                return None
-        for i in known.written:
-            first, last = pointers[i], pointers[i] + known.sizes[i]
-            for j, pointer in enumerate(pointers):
-                if i != j and pointer < last and first < pointer + known.sizes[j]:
-                    return None
-        made: tuple[Any, ...] = ()
-        if known.made:
-            empty = sys.modules["torch"].empty
-            made = tuple(empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
-            pointers += [t.data_ptr() for t in made]
-        known.launch(pointers)
-        return made
+        for known in self._known:
+            pointers = known.pointers(args, torch.Tensor)
+            if pointers is None:
+                continue
+            if not known.made:
+                known.launch(pointers)
+                return ()
+            made = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
+            known.launch(pointers + [t.data_ptr() for t in made])
+            return made
+        return None
 
     def learn(self, args: tuple[Any, ...], made: Sequence[Any], written: Sequence[bool], launch: Any) -> None:
         """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
-        at, key = getattr(launch, "at", None), _key((*args, *made))
-        if at is None or key is None:
+        at, plain = getattr(launch, "at", None), getattr(sys.modules.get("torch"), "Tensor", None)
+        if at is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
             return
-        if len(self._known) >= KINDS:
-            self._known.clear()
-        every = (*args, *made)
         launch.forget()
-        self._known[_key(args)] = _Known(
-            at,
-            tuple(t.nbytes for t in every),
-            tuple(i for i, w in enumerate(written[: len(args)]) if w),
-            tuple((tuple(t.shape), t.dtype, t.device) for t in made),
-        )
-
-
-def _key(args: tuple[Any, ...]) -> Any:
-    """What calls of one kind have in common; None: not all arguments are plain tensors on a device."""
-    torch = sys.modules.get("torch")
-    plain = getattr(torch, "Tensor", None)
-    if plain is None:
-        return None
-    found: list[Any] = []
-    for t in args:
-        if type(t) is not plain or not t.is_cuda:
-            return None
-        found += (t.shape, t.dtype, t.device)
-    return tuple(found)
+        self._known = [_Known(args, made, written, at), *self._known[: KINDS - 1]]

@@ -29,11 +29,23 @@ class Dialect(Protocol):
     def workers(self, e: Emitter) -> str:
         """How many workgroups there are."""
 
+    def rank(self, e: Emitter) -> str:
+        """The workgroup's number in its cluster."""
+
+    def together_at_the_end(self, e: Emitter) -> None:
+        """All threads of the cluster meet: none ends while another may still reach into its memory."""
+
     def uniform(self, e: Emitter, value: str) -> str:
         """A number that is the same in all lanes of the wave, so that the machine knows it is."""
 
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
-        """The first thread prepares barriers, (offset, arrivals); then the workgroup meets."""
+        """The first thread prepares barriers, (offset, arrivals); then the workgroup, or its cluster, meets."""
+
+    def after_the_launch_before(self, e: Emitter) -> None:
+        """Waits for the launch before, which may still go on; the next one may begin as far as this."""
+
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """Raises where roles, (threads, registers of each or None), ask for more registers than there are."""
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """The role has so many registers from here on; `threads` are those of the workgroup."""
@@ -44,8 +56,8 @@ class Dialect(Protocol):
     def together(self, e: Emitter) -> None:
         """The lanes of the wave meet: what each did before, all see."""
 
-    def arrive(self, e: Emitter, address: str) -> None:
-        """One arrival at a counting barrier."""
+    def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
+        """One arrival at a counting barrier, or at the same one of each workgroup of the cluster."""
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
         """The barrier waits for so many bytes too."""

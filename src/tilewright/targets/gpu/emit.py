@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
+from tilewright.check.cluster import cluster_of
 from tilewright.codegen.text import element, literal
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
@@ -52,6 +53,10 @@ class Emitted:
     parameters: tuple[Parameter, ...]
     written: tuple[bool, ...]
     """Of each tensor, whether the kernel writes to it."""
+    cluster: int = 1
+    """How many workgroups run together."""
+    programmatic: bool = False
+    """Whether a launch may begin while the one before it ends."""
 
 
 class Emitter:
@@ -72,7 +77,9 @@ class Emitter:
         self.tasks = 1
         self.pending: list[Op] = []
         self.threads = 0
-        self.lane = self.first_lane = self.shared = ""
+        self.cluster = cluster_of(program)
+        self.programmatic = program.record("launch") is not None
+        self.lane = self.first_lane = self.shared = self.rank = ""
 
     # -- the kernel -------------------------------------------------------------------------------------------
 
@@ -92,13 +99,24 @@ class Emitter:
             starts.append(total)
             total += -(-size // apart) * apart
         self.threads = total * self.lanes
+        if any("registers" in op.attrs for op in roles):
+            counts = [
+                numbers((op.attrs["registers"],), "registers")[0] if "registers" in op.attrs else None for op in roles
+            ]
+            rooms = [-(-size // apart) * apart * self.lanes for size in sizes]
+            d.check_registers(list(zip(rooms, counts, strict=True)))
         thread = d.thread(self)
         self.lane = w.value(f"and i32 {thread}, {self.lanes - 1}")
         self.first_lane = w.value(f"icmp eq i32 {self.lane}, 0")
         wave = d.uniform(self, w.value(f"udiv i32 {thread}, {self.lanes}"))
         self.shared = w.value("ptrtoint ptr addrspace(3) @shared to i32")
         d.begin(self, self.arrivals)
+        if self.programmatic:
+            d.after_the_launch_before(self)
+        self.rank = d.rank(self) if self.cluster > 1 else "0"
         self._branch(list(zip(roles, starts, sizes, strict=True)), wave, apart)
+        if self.cluster > 1:
+            d.together_at_the_end(self)
         return Emitted(
             d.module(self),
             self.program.name,
@@ -107,6 +125,8 @@ class Emitter:
             self.tasks,
             tuple(self.parameters),
             tuple(arg.type.role != "in" for arg in self.program.args),
+            self.cluster,
+            self.programmatic,
         )
 
     def _is_aligned(self, role: Op) -> bool:
@@ -137,8 +157,8 @@ class Emitter:
         self.w.either(here, role, lambda: self._branch(others, wave, apart))
 
     def _role(self, op: Op, wave: str) -> None:
-        for symbol in op.attrs.get("over", ()):
-            self.w.names[symbol] = wave
+        own = (wave, self.rank)
+        self.w.names |= dict(zip(op.attrs.get("over", ()), own, strict=False))
         self._within(op.blocks)
 
     # -- blocks -----------------------------------------------------------------------------------------------
@@ -392,7 +412,7 @@ class Emitter:
         return self.address(op.operands[place], op.attrs[at][0], 8)
 
     def _arrive(self, op: Op) -> None:
-        self.dialect.arrive(self, self.barrier_address(op))
+        self.dialect.arrive(self, self.barrier_address(op), bool(op.attrs.get("everywhere")))
 
     def _expect(self, op: Op) -> None:
         self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])

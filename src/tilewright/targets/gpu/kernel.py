@@ -21,6 +21,7 @@ from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
+from tilewright.runtime.host import Memories
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.gpu.emit import Emitted
 
@@ -39,6 +40,9 @@ class Backend(Protocol):
 
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
+
+    def memory(self, machine: Machine, number: int) -> Memories:
+        """The memory of the device of that number."""
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
@@ -68,7 +72,14 @@ class GpuKernel:
         if open_parameters(program):
             names = ", ".join(s.name for s in open_parameters(program))
             raise ProgramError(f"{program.name}: {names}: open parameters have no form on GPUs yet; give params=")
+        for arg in program.args:
+            if arg.type.strides is not None or arg.type.swizzle is not None:
+                raise ProgramError(
+                    f"{program.name}: %{arg.name} is {arg.type}: arguments with strides or a swizzle of their own have "
+                    "no form on GPUs yet; leave them out, and pass a contiguous array"
+                )
         self.program, self.target = program, target
+        _ = self.emitted  # what the machine refuses is refused now, also where it is not at hand
         dump.write("lower", "loop", lambda: str(self.loop))
         dump.write("emit", "ll", lambda: self.llvm)
         dump.write("generate", "s", lambda: self.assembly)
@@ -134,8 +145,6 @@ class GpuKernel:
             raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")
         if array.dtype != kind.dtype.numpy:
             raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
-        if kind.strides is not None or kind.swizzle is not None:
-            raise ArgumentError(f"{name}: arguments with strides of their own have no form on GPUs yet")
         packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
         if not packed:
             raise ArgumentError(f"{name} is not contiguous; pass a contiguous copy of it")

@@ -10,6 +10,7 @@ from tilewright.targets.gpu.emit import Emitted, emit
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.dialect import Ptx
 from tilewright.targets.nvidia.launch import Launch
+from tilewright.targets.nvidia.memory import DeviceMemory
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
@@ -49,6 +50,10 @@ class Nvidia:
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on a GPU."""
         return driver.Loaded(assembly, emitted, key, number)
+
+    def memory(self, machine: Machine, number: int) -> DeviceMemory:
+        """The memory of a GPU."""
+        return DeviceMemory(machine, number)
 
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
         """A launch on arrays."""

@@ -53,18 +53,9 @@ def boxes(op: Op, loads: bool) -> tuple[TensorMap | Im2colMap, list[Box]]:
     start = form[1]
     try:
         im2col = op.attrs["by"].endswith("im2col")
-        found = _column(request, start) if im2col else _tiles(request, start, loads)
-        _check_strides(far.name or "", found[0].strides, tensor.dtype.numpy.itemsize)
+        return _column(request, start) if im2col else _tiles(request, start, loads)
     except Refused as fault:
         raise ProgramError(f"{op.attrs['by']}: {fault}", op.loc) from None
-    return found
-
-
-def _check_strides(name: str, strides: tuple[int, ...], size: int) -> None:
-    """Arguments are packed, so that their strides are known here: multiples of 16 bytes, or no tensor map is made."""
-    wrong = next((s * size for s in strides[1:] if s * size % 16), None)
-    if wrong is not None:
-        raise Refused(f"%{name} has a stride of {wrong} bytes; a tensor map takes multiples of 16: pad its rows")
 
 
 def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[TensorMap, list[Box]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
@@ -21,6 +22,11 @@ REGISTERS = 65536
 # thread 0 brings a tensor map near before it is used
 _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
+
+
+def _at_entry(threads: int) -> int:
+    """The registers of a thread when a kernel begins."""
+    return min(255, REGISTERS // threads) // 8 * 8
 
 
 class Ptx:
@@ -68,6 +74,14 @@ class Ptx:
         """How many blocks there are."""
         return self._special(e, "nctaid.x")
 
+    def rank(self, e: Emitter) -> str:
+        """The block's number in its cluster."""
+        return self._special(e, "cluster.ctarank")
+
+    def together_at_the_end(self, e: Emitter) -> None:
+        """barrier.cluster, for threads that come from different branches."""
+        e.w.assembly("barrier.cluster.arrive;\nbarrier.cluster.wait;")
+
     def uniform(self, e: Emitter, value: str) -> str:
         """What lane 0 has."""
         return self.from_lane(e, value, "0")
@@ -86,10 +100,20 @@ class Ptx:
             return e.w.value(f'call i32 asm sideeffect "mov.b32 $0, {int(number)};", "=r"()')
         return None
 
+    def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
+        """setmaxnreg takes multiples of 8 from 24 to 256; who asks for more than are left waits for ever."""
+        entry = _at_entry(sum(threads for threads, _ in roles))
+        for _, count in roles:
+            if count is not None and not (24 <= count <= 256 and count % 8 == 0):
+                raise ProgramError(f"registers {count}: a role has a multiple of 8, from 24 to 256")
+        wanted = sum(threads * (entry if count is None else count) for threads, count in roles)
+        if wanted > REGISTERS:
+            each = ", ".join(f"{threads} threads with {entry if n is None else n}" for threads, n in roles)
+            raise ProgramError(f"registers: {each} are {wanted} in all; a multiprocessor has {REGISTERS}")
+
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """setmaxnreg: up or down from what a thread has at the entry."""
-        entry = min(255, REGISTERS // threads) // 8 * 8
-        word = "inc" if count > entry else "dec"
+        word = "inc" if count > _at_entry(threads) else "dec"
         name = f"llvm.nvvm.setmaxnreg.{word}.sync.aligned.u32"
         e.w.declare(f"void @{name}(i32)")
         e.w.line(f"call void @{name}(i32 {count})")
@@ -108,8 +132,15 @@ class Ptx:
                 w.assembly("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", (f"i32 {address}", f"i32 {arrivals}"))
             if "sm_90" in e.machine.features:
                 w.assembly("fence.mbarrier_init.release.cluster;")
+        if e.cluster > 1:
+            w.assembly("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
+            return
         w.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    def after_the_launch_before(self, e: Emitter) -> None:
+        """griddepcontrol: every thread waits before it touches memory, and the next grid may come up to here."""
+        e.w.assembly("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;")
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
         """bar.sync with a count; number 0 is also that of the beginning."""
@@ -120,8 +151,15 @@ class Ptx:
         e.w.declare("void @llvm.nvvm.bar.warp.sync(i32)")
         e.w.line("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
-    def arrive(self, e: Emitter, address: str) -> None:
-        """mbarrier.arrive."""
+    def arrive(self, e: Emitter, address: str, everywhere: bool) -> None:
+        """mbarrier.arrive; at other blocks the plain form, since `.release.cluster` waits for all memory each time."""
+        if everywhere:
+            lines = [
+                f"mapa.shared::cluster.u32 there, $0, {rank};\nmbarrier.arrive.shared::cluster.b64 _, [there];"
+                for rank in range(e.cluster)
+            ]
+            e.w.assembly("\n".join(["{", ".reg .b32 there;", *lines, "}"]), "r", (f"i32 {address}",))
+            return
         e.w.assembly("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", (f"i32 {address}",))
 
     def expect(self, e: Emitter, address: str, count: int) -> None:
@@ -156,13 +194,16 @@ class Ptx:
             places = ", ".join(f"${3 + i}" for i in range(rank))
             form = "im2col" if box.offsets else "tile"
             taps = ", {" + ", ".join(f"${3 + rank + i}" for i in range(len(box.offsets))) + "}" if box.offsets else ""
+            shared = bool(op.attrs.get("multicast"))
+            word, mask = (".multicast::cluster", f", ${3 + rank + len(box.offsets)}") if shared else ("", "")
             text = (
-                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{form}.mbarrier::complete_tx::bytes "
-                f"[$0], [$1, {{{places}}}], [$2]{taps};"
+                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{form}.mbarrier::complete_tx::bytes{word} "
+                f"[$0], [$1, {{{places}}}], [$2]{taps}{mask};"
             )
             operands = [f"i32 {to}", f"ptr {name}", f"i32 {signal}", *self._coordinates(e, box)]
             operands += [f"i16 {e.w.value(f'trunc i32 {e.w.number(o)} to i16')}" for o in box.offsets]
-            marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * len(box.offsets)])
+            operands += [f"i16 {(1 << e.cluster) - 1}"] if shared else []
+            marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * (len(box.offsets) + shared)])
             e.w.assembly(text, marks, tuple(operands))
 
     def copy_out(self, e: Emitter, op: Op) -> None:

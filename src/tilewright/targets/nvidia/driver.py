@@ -45,6 +45,7 @@ class Device:
         self.cores = self._attribute(what.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         library = ctypes.CDLL(LIBRARY)
         self.start: Any = library.cuLaunchKernelEx
+        self.room_for_clusters: Any = library.cuOccupancyMaxActiveClusters
         self.readdress: Any = library.cuTensorMapReplaceAddress
         self.readdress.argtypes, self.readdress.restype = [ctypes.c_void_p] * 2, ctypes.c_int
 

@@ -20,6 +20,8 @@ def _row(name: str, features: frozenset[str], shared: int, limits: Limits) -> Ma
         copies={name: atom for name, atom in COPY.items() if features.issuperset(atom.features)},
         features=features,
         limits=limits,
+        cluster=8 if "sm_90" in features else 1,
+        launches=frozenset({"programmatic"} if "sm_90" in features else ()),
     )
 
 

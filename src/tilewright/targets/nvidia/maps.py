@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from tilewright.targets.nvidia.driver import Device
 
 MAP_BYTES = 128
-_TYPES = {
-    "bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64", "int32": "INT32",
-    "uint8": "UINT8", "int8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8", "int64": "INT64",
-}  # fmt: skip
+_TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64"}
+_OF_SIZE = {1: "UINT8", 2: "UINT16", 4: "UINT32", 8: "UINT64"}
+"""Elements of all other types are moved by their size."""
 
 
 def tensor_map(found: Device, what: TensorMap | Im2colMap, pointer: int, dtype: np.dtype[Any]) -> bytes:
     """A tensor map for a tensor that lies at an address."""
     cu = found.cu
-    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[dtype.name]}")
+    name = _TYPES.get(dtype.name) or _OF_SIZE[dtype.itemsize]
+    kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")
     spans = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
     swizzle = getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spans[what.swizzle]}")
     plain = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE

@@ -18,6 +18,10 @@ def _name(dtype: DType) -> str:
     return NAMES.get(dtype.name, dtype.name)
 
 
+SYNC = 6.0
+"""Cycles of mma.sync by one wave, which has a quarter of the tensor cores."""
+
+
 def _mma_sync(dtype: DType) -> MultiplyAtom:
     """m16n8k16: A in eight values a lane, B in four, C in four."""
     return MultiplyAtom(
@@ -26,6 +30,7 @@ def _mma_sync(dtype: DType) -> MultiplyAtom:
         RegisterOperand(16, 8, dtype, Layout(((4, 8), (2, 2)), ((2, 16), (1, 8)))),
         RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
         ("sm_80",),
+        cycles=SYNC,
     )
 
 
@@ -38,6 +43,8 @@ def _mma_words() -> list[MultiplyAtom]:
             RegisterOperand(8, 8, f32, Layout(((4, 8), 2), ((1, 8), 4))),
             RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
             ("sm_80",),
+            cycles=SYNC,
+            rounds="tf32",
         ),
         MultiplyAtom(
             "mma.m16n8k32.s8",
@@ -45,6 +52,7 @@ def _mma_words() -> list[MultiplyAtom]:
             RegisterOperand(32, 8, i8, Layout(((4, 8), (4, 2)), ((4, 32), (1, 16)))),
             RegisterOperand(16, 8, i32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),
             ("sm_80",),
+            cycles=SYNC,
         ),
         MultiplyAtom(
             "mma.m8n8k4.f64",
@@ -52,6 +60,7 @@ def _mma_words() -> list[MultiplyAtom]:
             RegisterOperand(4, 8, f64, Layout(((4, 8), 1), ((1, 4), 0))),
             RegisterOperand(8, 8, f64, Layout(((4, 8), 2), ((16, 1), 8))),
             ("sm_80",),
+            cycles=16.0,
         ),
     ]
 
@@ -110,6 +119,7 @@ def _wgmma_bytes(columns: int, dtype: DType) -> MultiplyAtom:
         ("sm_90a",),
         completes="wgmma.wait_group",
         cycles=columns / 2,
+        rounds="tf32" if dtype is f32 else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 from tilewright.algebra import ComposedLayout, Layout, eq, linear_form, substitute
 from tilewright.algebra.expr import ZERO, Const, Expr
@@ -18,6 +19,8 @@ from tilewright.targets.nvidia.tma_tile import Tile, tile_of
 
 MOST_DIMENSIONS = 5
 MOST_BOX = 256
+MOST_EXTENT, MOST_PITCH = 1 << 32, 1 << 40
+"""What a tensor map says at most: elements of a dimension, bytes between two neighbours along one."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,23 @@ def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[i
         yield Condition(eq(fastest, 1), reason)
     if view.alignment % 16:
         raise Refused(f"{view.name} is aligned to {view.alignment} bytes, and a tensor map needs 16")
+    for place, _ in strides:
+        extent = view.shape[place]
+        if extent.hi > MOST_EXTENT:
+            reason = f"dimension {place} of {view.name} has {extent} elements; a tensor map takes at most 2^32"
+            yield Condition(extent <= MOST_EXTENT, reason)
     for place, stride in strides[1:]:
         apart = stride * request.size
         if stride.lo < 0:
             raise Refused(f"dimension {place} of {view.name} has stride {stride}: a tensor map runs forwards")
+        if apart.hi >= MOST_PITCH:
+            reason = (
+                f"dimension {place} of {view.name} has a stride of {apart} bytes; a tensor map takes less than 2^40"
+            )
+            yield Condition(apart < MOST_PITCH, reason)
         if not is_number(apart % 16, 0):
             reason = (
-                f"dimension {place} of {view.name} has a stride of {apart} bytes; a tensor map takes multiples of 16"
+                f"dimension {place} of {view.name} has a stride of {stride} elements, {apart} bytes; "
+                f"a tensor map takes multiples of 16 bytes, {16 // gcd(16, request.size)} elements"
             )
-            yield Condition(eq(apart % 16, 0), reason, of_array=True)
+            yield Condition(eq(apart % 16, 0), reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.targets.cpu.family import Family
 from tilewright.targets.x86.features import detect, host_features
-from tilewright.targets.x86.instructions import PRODUCTS
+from tilewright.targets.x86.instructions import PRODUCTS, scale
 from tilewright.targets.x86.machine import LEVELS, OPTIONAL, row
 from tilewright.targets.x86.tile_registers import AmxTiles
 
@@ -24,4 +24,5 @@ FAMILY = Family(
     declares="declare void @llvm.x86.sse2.pause()",
     register="v",
     futex=202,
+    scale=scale,
 )

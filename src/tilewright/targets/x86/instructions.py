@@ -1,15 +1,26 @@
-"""Multiplication atoms of x86 as LLVM IR."""
+"""Multiplication atoms of x86, and its multiplication by powers of two, as LLVM IR."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.codegen.text import Writer
 from tilewright.ir.core import Op
 from tilewright.targets.cpu.family import Multiply
 from tilewright.targets.cpu.products import apart, fused, group_in_all_lanes
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import Emitter
+
+
+def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
+    """p * 2^n in a whole register of 512 bits, rounded once; None for any other number of lanes."""
+    if lanes is None or lanes * bits != 512:
+        return None
+    form, mask = f"<{lanes} x {'float' if bits == 32 else 'double'}>", f"i{lanes}"
+    name = f"@llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.512"
+    w.declare(f"{form} {name}({form}, {form}, {form}, {mask}, i32 immarg)")
+    return w.value(f"call {form} {name}({form} {p}, {form} {n}, {form} zeroinitializer, {mask} -1, i32 4)")
 
 
 def _tiles(name: str) -> Multiply:

@@ -42,4 +42,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
         masked=frozenset({1, 2, 4, 8} if wide else {4, 8}),
         predicated=wide,
         rounds_bf16="avx512bf16" in features,
+        scales=wide,
     )

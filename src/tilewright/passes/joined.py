@@ -1,0 +1,247 @@
+"""Maps and reductions over the same elements as one loop: what one makes, the next takes from its register.
+
+map %w = exp(%s - %top)                    for each row, for each vector of it:
+reduce %w -> %sum along 1 with sum           load, compute, add to the total, convert, store
+map %p = bf16(%w)
+
+An operation joins earlier ones if it reads an element of theirs at the very place where they write it, and if it may
+pass all that stands between. Memory of the worker's own that nothing else looks at is not written at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.tensors import TensorType
+from tilewright.passes import along, elementwise
+from tilewright.passes.elementwise import Job
+from tilewright.passes.places import Memory, MemoryView, Where, linear_step
+
+if TYPE_CHECKING:
+    from tilewright.passes.lower import Lowering
+
+CHAINS = 4
+"""Totals of a reduction that do not wait for each other."""
+LONG = 24
+"""Steps of a formula from which on each vector has enough to do while another waits."""
+
+
+@dataclass(eq=False)
+class Member:
+    """An operation that may share its loop: what it touches, and where, over the axes of the group."""
+
+    op: Op
+    reads: frozenset[Value]
+    writes: frozenset[Value]
+    shape: tuple[int, ...] = ()
+    """The extents of its loops, those of one left out; none: it has loops of its own."""
+    dims: tuple[int | None, ...] = ()
+    """Its own dimensions as places in that shape."""
+    job: Job | None = None
+    places: dict[int, Where] = field(default_factory=dict)
+
+    def coordinates(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Its own coordinates."""
+        return tuple(as_expr(0) if n is None else axes[n] for n in self.dims)
+
+
+@dataclass(eq=False)
+class Group:
+    """Operations with one loop."""
+
+    axes: tuple[Symbol, ...]
+    members: list[Member]
+
+    @property
+    def reads(self) -> set[Value]:
+        """All that is read."""
+        return {v for m in self.members for v in m.reads}
+
+    @property
+    def writes(self) -> set[Value]:
+        """All that is written."""
+        return {v for m in self.members for v in m.writes}
+
+
+class Joiner:
+    """The operations of a block, kept back while others may still join them."""
+
+    def __init__(self, low: Lowering):
+        self.low = low
+        self.groups: list[Group] = []
+
+    def take(self, op: Op) -> bool:
+        """Keeps an operation back; False where it is none that can wait: then nothing is kept back any more."""
+        member = _member(self.low, op)
+        if member is None:
+            self.flush()
+            return False
+        for place in reversed(range(len(self.groups))):
+            group = self.groups[place]
+            if self._joins(member, group):
+                group.members.append(member)
+                return True
+            if not _apart(member, group):
+                break
+        axes = tuple(self.low.axis(f"j{n}", size) for n, size in enumerate(member.shape))
+        self._place(member, axes)
+        self.groups.append(Group(axes, [member]))
+        return True
+
+    def flush(self) -> None:
+        """Writes all that is kept back."""
+        groups, self.groups = self.groups, []
+        for group in groups:
+            if len(group.members) == 1:
+                self.low.op(group.members[0].op)
+            else:
+                write(self.low, group)
+
+    def _place(self, member: Member, axes: tuple[Symbol, ...]) -> None:
+        """Works out where a member's elements lie, over the axes of a group; one that has none has its own loops."""
+        member.places = {}
+        if not member.shape:
+            return
+        own = member.coordinates(axes)
+        sides: dict[int, Any] = {}
+        if member.job is not None:
+            sides = {0: member.job.target, **member.job.sources}
+        else:
+            sides = {1: self.low.memory(member.op.operands[0]).at}
+        found = {n: side(own) for n, side in sides.items()}
+        straight = all(not w.conditions and linear_step(w.offset, axes[-1]) in (0, 1) for w in found.values())
+        along_target = linear_step(found[0].offset, axes[-1]) == 1 if 0 in found else True
+        if straight and along_target:
+            member.places = found
+
+    def _joins(self, member: Member, group: Group) -> bool:
+        """Whether a member reads what the group makes, where that is made, and nothing else that it changes."""
+        first = group.members[0]
+        if not member.shape or member.shape != first.shape or not first.places:
+            return False
+        self._place(member, group.axes)
+        if not member.places or member.writes & (group.reads | group.writes):
+            return False
+        made = {m.places[0].buffer: m.places[0] for m in group.members if m.job is not None}
+        read = [w for n, w in member.places.items() if n]
+        shared = [w for w in read if w.buffer in made]
+        same = all(w.offset is made[w.buffer].offset for w in shared)
+        others = {v for m in group.members if m.job is None for v in m.writes}
+        return bool(shared) and same and not member.reads & others
+
+
+def _apart(member: Member, group: Group) -> bool:
+    """Whether an operation may be done before others."""
+    return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
+
+
+def _member(low: Lowering, op: Op) -> Member | None:
+    """An operation that can wait; None if it cannot."""
+    if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
+        return None
+    handles = [low.handles[v] for v in op.operands]
+    if not all(isinstance(h, Memory | MemoryView) for h in handles):
+        return None
+    roots = [low.chain.root(v) for v in op.operands]
+    targets = {"map": 1, "fill": 1, "reduce": len(roots) // 2, "copy": 1}[op.name]
+    ends = roots[:targets] if op.name in ("map", "fill") else roots[-targets:]
+    starts = roots[targets:] if op.name in ("map", "fill") else roots[:-targets]
+    member = Member(op, frozenset(starts), frozenset(ends))
+    if any(v.type.space == "global" for v in ends if isinstance(v.type, TensorType)):
+        return None  # arguments may be one array
+    shape = handles[0].shape
+    if low.straight or not all(isinstance(n, int) for n in shape):
+        return member
+    kept = [n for n, size in enumerate(shape) if size != 1]
+    if not kept or 0 in shape or low.vector_bytes < 8:
+        return member
+    if op.name == "map":
+        job = elementwise.job_of_map(low, op)
+        if job.stream or any(shape[kept[-1]] % low.vector_lanes(t) for t in job.types.values()):
+            return member
+        member.job = job
+    elif op.name != "reduce" or not along.is_whole(low, op, kept[-1]):
+        return member
+    member.shape = tuple(int(shape[n]) for n in kept)
+    member.dims = tuple(kept.index(n) if n in kept else None for n in range(len(shape)))
+    return member
+
+
+def write(low: Lowering, group: Group) -> None:
+    """The loop of a group: its rows, and along them vectors."""
+    members, axes = group.members, group.axes
+    *rows, inner = members[0].shape
+    lanes = min(low.vector_lanes(t) for m in members for t in _types(m))
+    count = inner // lanes
+    reductions = [m for m in members if m.job is None]
+    steps = sum(sum(1 for _ in m.job.formula.walk()) for m in members if m.job is not None)
+    chains = max(n for n in range(1, (1 if steps >= LONG else CHAINS) + 1) if count % n == 0) if reductions else 1
+    ops = {m.op for m in members}
+    dead = {m for m in members if m.job is not None and all(low.touching[v] <= ops for v in m.writes)}
+
+    def nest(place: int, known: dict[Symbol, Expr]) -> None:
+        if place < len(rows):
+            with low.loop(f"i{place}", 0, rows[place]) as i:
+                nest(place + 1, {**known, axes[place]: i})
+            return
+        totals = {m: [low.register(_types(m)[0], lanes) for _ in range(chains)] for m in reductions}
+        for m, mine in totals.items():
+            for total in mine:
+                low.emit("fill", (total,), value=along.identity(m.op.attrs["with"], total.type.dtype))
+        with low.loop("v", 0, count // chains) as v:
+            for chain in range(chains):
+                lane = low.axis("l", lanes)
+                at = {**known, axes[-1]: lanes * (chains * v + chain) + lane}
+                _step(low, group, at, lane, lanes, dead, {m: mine[chain] for m, mine in totals.items()})
+        for m, mine in totals.items():
+            found = along.halved(low, m.op, mine)
+            target = low.memory(m.op.operands[1])
+            outer = [e for n, e in enumerate(m.coordinates(axes)) if n != m.op.attrs["along"]]
+            where = target.at(tuple(Substitution(known)(e) for e in outer))
+            low.emit("store", (found, where.buffer), over=(low.axis("l", 1),), at=(where.offset,))
+
+    nest(0, {})
+
+
+def _types(member: Member) -> list[DType]:
+    """The element types that a member moves."""
+    return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
+
+
+def _step(
+    low: Lowering,
+    group: Group,
+    known: dict[Symbol, Expr],
+    lane: Symbol,
+    lanes: int,
+    dead: set[Member],
+    totals: dict[Member, Value],
+) -> None:
+    """One vector, through all members."""
+    images = Substitution(known)
+    held: dict[tuple[Value, Expr], Value] = {}
+
+    def taken(where: Where, dtype: DType) -> Value:
+        key = (where.buffer, images(where.offset))
+        if key not in held:
+            held[key] = low.register(dtype, lanes)
+            elementwise.load(low, held[key], (lane,), Where(*key, ()), None)
+        return held[key]
+
+    for m in group.members:
+        if m.job is None:
+            along.combined(low, m.op, [totals[m]], [taken(m.places[1], m.op.operands[0].type.dtype)])
+            continue
+        used = sorted({f.value for f in m.job.formula.walk() if f.name == "operand"})
+        registers = {n: taken(m.places[n], m.job.types[n]) for n in used}
+        own = tuple(map(images, m.coordinates(group.axes)))
+        result = elementwise.computed(low, m.job, own, registers, None, (lane,), (lanes,))
+        goal = (m.places[0].buffer, images(m.places[0].offset))
+        held[goal] = result
+        if m not in dead:
+            elementwise.store(low, result, (lane,), Where(*goal, ()), False)

@@ -1,0 +1,196 @@
+"""Rows that go through maps and reductions together, and copies that are turned in registers."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tile_checks import own_cache  # noqa: F401
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.ir import dtypes
+from tilewright.ir.formula import Formula
+from tilewright.ir.tile_formulas import call, number
+
+M, N, K, D = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.D
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+
+
+def rowwise(dtype, tile):
+    """Numbers that stay exact through a product, a maximum, a difference, a sum and a product."""
+
+    @tkw.wave([tkw.TilingConstraint(N, tile)])
+    def rowwise(
+        q: tkl.Memory[M, K, GLOBAL, dtype],
+        k: tkl.Memory[N, K, GLOBAL, dtype],
+        v: tkl.Memory[N, D, GLOBAL, dtype],
+        out: tkl.Memory[M, D, GLOBAL, tkl.f32],
+        sums: tkl.Memory[M, GLOBAL, tkl.f32],
+    ):
+        start = tkl.Register[M, tkl.f32](-100.0)
+
+        @tkw.iterate(N, init_args=[start, tkl.Register[M, tkl.f32](0.0), tkl.Register[M, D, tkl.f32](0.0)])
+        def walk(highest, total, mean):
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[M, N, tkl.f32](0.0)) * 2.0
+            higher = tkw.max(scores, highest, dim=N)
+            less = tkw.select(scores - higher < -6.0, 1.0, scores - higher)
+            total = tkw.sum(less, total * 2.0, dim=N)
+            return higher, total, tkw.mma(tkw.cast(less, dtype), tkw.read(v), mean * 2.0)
+
+        tkw.write(walk[2], out)
+        tkw.write(walk[1] + walk[0], sums)
+
+    return rowwise
+
+
+def arguments(sizes, kind):
+    rng = np.random.default_rng(3)
+    m, n, k, d = sizes
+    inputs = [rng.integers(-1, 2, shape).astype(kind) for shape in ((m, k), (n, k), (n, d))]
+    return inputs, [np.full((m, d), np.nan, np.float32), np.full(m, np.nan, np.float32)]
+
+
+@pytest.mark.parametrize("sizes", [(70, 1040, 5, 7), (64, 1024, 3, 16)])
+def test_rows_that_do_not_fit_the_first_cache_go_a_few_at_a_time(sizes):
+    inputs, results = arguments(sizes, np.float32)
+    run = tilewright.compile(rowwise(tkl.f32, 512))
+    run(*inputs, *results)
+    text = run.text("block")
+    assert re.search(r"for r in 0\.\.\d+ \{", text)
+    rows = re.search(r"alloc shared f32 \((\d+), 512\):\(528, 1\)", text[text.index("for r in") :])
+    assert int(rows[1]) <= 8  # what is made among these operations is a few rows
+    wanted = tilewright.compile(rowwise(tkl.f32, 512), target="executor")(*inputs)
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_rows_go_together_on_machines_with_tiles():
+    sizes = (70, 600, 40, 20)
+    inputs, results = arguments(sizes, ml_dtypes.bfloat16)
+    made = tilewright.compile(rowwise(tkl.bf16, 512), target="cpu:x86.amx")
+    text = made.text("host", dict(zip("MNKD", sizes, strict=True)))
+    assert re.search(r"for r in 0\.\.\d+ \{", text)
+    tilewright.compile_text(text, "interpreter")(*inputs, *results)
+    wanted = tilewright.compile(rowwise(tkl.bf16, 512), target="executor")(*inputs)
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_few_rows_go_as_they_did():
+    inputs, results = arguments((6, 40, 5, 7), np.float32)
+    run = tilewright.compile(rowwise(tkl.f32, 32))
+    run(*inputs, *results)
+    assert "for r in" not in run.text("block")
+
+
+def test_numbers_are_folded_as_machines_round_them():
+    third = call("div", number(1, dtypes.f32), number(3, dtypes.f32))
+    assert third == number(float(np.float32(1) / np.float32(3)), dtypes.f32)
+    assert call("rsqrt", number(3, dtypes.f64)) == number(1 / np.sqrt(np.float64(3)), dtypes.f64)
+    assert call("exp", number(1, dtypes.f32)).name == "exp"  # two machines may differ in the last bit
+    assert call("add", number(1, dtypes.bf16), number(3, dtypes.bf16)).name == "add"
+    assert call("mul", Formula.argument("x"), number(3, dtypes.f32)).name == "mul"
+
+
+# -- copies that are turned -----------------------------------------------------------------------------------
+
+TURNED = {
+    # (program, what it does in numpy)
+    "transposed": (
+        "block turn(%x: in global KIND (48, 80), %y: out global KIND (80, 48))\n{\n  tasks t in 0..1 {\n"
+        "    %v = view %x (i0 80, i1 48) -> [i1, i0]\n    copy %v -> %y\n  }\n}\n",
+        lambda x: x.T,
+    ),
+    "pairs": (
+        "block turn(%x: in global KIND (64, 96), %y: out global KIND (48, 64, 2))\n{\n  tasks t in 0..1 {\n"
+        "    %v = view %x (i0 48, i1 64, i2 2) -> [i1, 2*i0 + i2]\n    copy %v -> %y\n  }\n}\n",
+        lambda x: x.reshape(64, 48, 2).transpose(1, 0, 2),
+    ),
+    "interleaved": (
+        "block turn(%x: in global KIND (6, 2, 64), %y: out global KIND (6, 64, 2))\n{\n  tasks t in 0..6 {\n"
+        "    %v = view %x (i0 64, i1 2) -> [t, i1, i0]\n    %w = view %y (i0 64, i1 2) -> [t, i0, i1]\n"
+        "    copy %v -> %w\n  }\n}\n",
+        lambda x: x.transpose(0, 2, 1),
+    ),
+    "narrow": (
+        "block turn(%x: in global KIND (16, 4), %y: out global KIND (4, 16))\n{\n  tasks t in 0..1 {\n"
+        "    %v = view %x (i0 4, i1 16) -> [i1, i0]\n    copy %v -> %y\n  }\n}\n",
+        lambda x: x.T,
+    ),
+    "ragged": (
+        "block turn(%x: in global KIND (19, 80), %y: out global KIND (80, 19))\n{\n  tasks t in 0..1 {\n"
+        "    %v = view %x (i0 80, i1 19) -> [i1, i0]\n    copy %v -> %y\n  }\n}\n",
+        lambda x: x.T,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "i8", "f64"])
+@pytest.mark.parametrize("name", TURNED)
+def test_copies_across_are_turned_in_registers(name, kind):
+    text, meaning = TURNED[name]
+    text = text.replace("KIND", kind)
+    dtype = dtypes.dtype(kind).numpy
+    shape = tuple(map(int, re.search(r"in global \w+ \(([^)]*)\)", text)[1].split(",")))
+    x = np.random.default_rng(4).integers(-100, 100, shape).astype(dtype)
+    wanted = np.ascontiguousarray(meaning(x))
+    for target in ("cpu", "cpu:x86.avx2"):
+        y = np.zeros_like(wanted)
+        run = tilewright.compile_text(text, target)
+        run(x, y)
+        np.testing.assert_array_equal(y, wanted)
+        assert ("transpose" in run.text("loop")) == (name != "ragged")
+        again = np.zeros_like(wanted).reshape(-1)
+        tilewright.compile_text(run.text("loop"), "interpreter")(x.reshape(-1), again)
+        np.testing.assert_array_equal(again.reshape(y.shape), wanted)
+
+
+# -- halo tiles -----------------------------------------------------------------------------------------------
+
+
+def two_convolutions(size, channels, stride):
+    """relu(3x3 convolution) . w2: the rows of its first product are those of a line, padded by one."""
+    H, W, C, F, G, R = (getattr(tkl.sym, name) for name in ("H", "W", "C", "F", "G", "R"))
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    out = (size + stride - 1) // stride
+    image = tkw.IndexMapping(
+        num_iterators=2,
+        inputs={H: i // out * stride + j // C // 3 - 1, W: i % out * stride + j // C % 3 - 1, C: j % C},
+        outputs={M: i, R: j},
+    )
+
+    @tkw.wave([])
+    def two_convolutions(
+        x: tkl.Memory[H, W, C, GLOBAL, tkl.bf16],
+        w1: tkl.Memory[F, R, GLOBAL, tkl.bf16],
+        w2: tkl.Memory[G, F, GLOBAL, tkl.bf16],
+        y: tkl.Memory[M, G, GLOBAL, tkl.f32],
+    ):
+        rows = tkw.read(x, mapping=image, otherwise=0)
+        between = tkw.mma(rows, tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        between = tkw.cast(tkw.maximum(between, tkl.Register[M, F, tkl.f32](0.0)), tkl.bf16)
+        tkw.write(tkw.mma(between, tkw.read(w2), tkl.Register[M, G, tkl.f32](0.0)), y)
+
+    return two_convolutions.bound({H: size, W: size, C: channels}), out * out
+
+
+@pytest.mark.parametrize(("size", "stride"), [(9, 1), (18, 1), (11, 2)])
+def test_tiles_read_taps_from_a_halo_tile(size, stride):
+    channels, f, g = 32, 20, 18
+    kernel, rows = two_convolutions(size, channels, stride)
+    rng = np.random.default_rng(5)
+    shapes = ((size, size, channels), (f, 9 * channels), (g, f))
+    inputs = [rng.integers(-1, 2, shape).astype(ml_dtypes.bfloat16) for shape in shapes]
+    result = np.full((rows, g), np.nan, np.float32)
+    text = tilewright.compile(kernel, target="cpu:x86.amx").text("host", {"M": rows, "F": f, "R": 9 * channels, "G": g})
+    staged = re.search(r"%x_part = alloc shared bf16 \((\d+), (\d+), 32\)", text)
+    assert (staged is not None) == (stride == 1)  # elsewhere, nine taps for every pixel are less than whole lines
+    assert staged is None or int(staged[2]) >= size + 2
+    tilewright.compile_text(text, "interpreter")(*inputs, result)
+    wanted = np.full_like(result, np.nan)
+    tilewright.compile(kernel, target="executor")(*inputs, wanted)
+    np.testing.assert_array_equal(result, wanted)

@@ -1,0 +1,136 @@
+"""Host programs on a device whose memory is the host's, and whose kernels only tell where their arguments lie."""
+
+# ruff: noqa: N802  (the driver's own names)
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import compile_text
+from tilewright.errors import ArgumentError
+from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.targets.nvidia import driver, memory
+from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.registry import machine
+
+TEXT = """
+host twice(%x: in global f32 (4, 32), %y: out global f32 (4, 32))
+{
+  %t = workspace global f32 (4, 32)
+  fill %t 7
+  launch moved(%x, %t) workers 2
+  launch moved(%t, %y) workers 2
+}
+
+block moved(%from: in global f32 (4, 32), %to: out global f32 (4, 32))
+  machine hopper
+  waves 1
+{
+  tasks m in 0..4 {
+    %row = view %from (j 32) -> [m, j]
+    %goal = view %to (j 32) -> [m, j]
+    copy %row -> %goal
+  }
+}
+"""
+
+
+class Driver:
+    """A driver whose device is the host."""
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.kept: dict[int, Any] = {}
+
+    def cuMemAlloc(self, size: int) -> Any:
+        room = np.zeros(size + 256, np.uint8)
+        start = room.ctypes.data + -room.ctypes.data % 256
+        self.kept[start] = room
+        return 0, start
+
+    def cuMemFree(self, pointer: int) -> Any:
+        self.calls.append(("free", pointer))
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: int) -> Any:
+        self.calls.append(("to", to, stream))
+        ctypes.memmove(to, source, size)
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, stream: int) -> Any:
+        self.calls.append(("from", source, stream))
+        ctypes.memmove(to, source, size)
+        return (0,)
+
+    def cuMemsetD32Async(self, to: int, bits: int, count: int, stream: int) -> Any:
+        self.calls.append(("set", to, count))
+        np.frombuffer((ctypes.c_uint32 * count).from_address(to), np.uint32)[...] = bits
+        return (0,)
+
+    def cuCtxGetCurrent(self) -> Any:
+        return 0, 1
+
+    def cuStreamSynchronize(self, stream: int) -> Any:
+        return (0,)
+
+    def start(self, config: Any, function: Any, table: Any, extra: Any) -> int:
+        """A kernel: it does what `moved` does."""
+        places = [ctypes.c_uint64.from_address(table.value + 8 * i).value for i in range(2)]
+        source, goal = (ctypes.c_uint64.from_address(p).value for p in places)
+        self.calls.append(("launch", source, goal))
+        ctypes.memmove(goal, source, 4 * 32 * 4)
+        return 0
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    device = driver.Device.__new__(driver.Device)
+    device.cu, device.context, device.cores, device.number = found, 1, 132, 0
+    device.start, device.readdress = found.start, None
+    loaded = driver.Loaded.__new__(driver.Loaded)
+    loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "moved", 33, 1
+    monkeypatch.setattr(memory, "device", lambda number: device)
+    for place in (driver, memory):
+        monkeypatch.setattr(place, "why_not", lambda machine: None)
+    monkeypatch.setattr(type(BACKEND), "loaded", lambda *_: loaded)
+    return found
+
+
+def test_a_host_program_runs_with_workspaces_on_the_device(told: Driver) -> None:
+    x = np.arange(128, dtype=np.float32).reshape(4, 32)
+    run = compile_text(TEXT, "gpu")
+    np.testing.assert_array_equal(run(x), x)
+    names = [name for name, *_ in told.calls]
+    assert [n for n in names if n != "free"][-5:] == ["to", "set", "launch", "launch", "from"]
+    (_, first, work), (_, again, last) = [call for call in told.calls if call[0] == "launch"]
+    assert work == again
+    assert len({first, work, last}) == 3
+
+
+def test_workspaces_go_back_when_nobody_has_them(told: Driver) -> None:
+    x, y = np.ones((4, 32), np.float32), np.zeros((4, 32), np.float32)
+    run = compile_text(TEXT, "gpu").bind(x, y)
+    run()
+    before = sum(name == "free" for name, *_ in told.calls)
+    del run
+    assert sum(name == "free" for name, *_ in told.calls) == before + 3  # the workspace, and what x and y became
+
+
+def test_memory_is_filled_and_read(told: Driver) -> None:
+    where = BACKEND.memory(machine("hopper"), 0)
+    for dtype, value in ((np.dtype(np.float32), 2.5), (np.dtype(np.float64), 2.5)):
+        made = where.empty((3, 5), dtype)
+        where.fill(made, value)
+        np.testing.assert_array_equal(where.numpy(made.reshape((5, 3))), np.full((5, 3), value))
+    apart = DeviceArray(made.pointer, (3, 2), (5, 1), dtype, None)
+    assert not where.takes(apart)
+    with pytest.raises(ArgumentError, match="not contiguous"):
+        where.copy(apart, made)
