@@ -299,6 +299,20 @@ def test_workgroups_that_do_not_lie_side_by_side_are_refused_by_name() -> None:
         run(np.ones(8, np.float32))
 
 
+def test_what_numbers_elements_along_a_dynamic_size_is_refused_by_name() -> None:
+    text = """tile flat(%x: global f32[M, N], %y: global f32[M*N])
+  symbols M, N
+{
+  %0 = read %x : f32[M, N]
+  %1 = reshape %0 to=[M*N] : f32[M*N]
+  write %1, %y
+}"""
+    run = tilewright.compile(text, target="cpu", dynamic=["M"])
+    with pytest.raises(ProgramError, match="it numbers elements along M, which is dynamic"):
+        run(np.ones((3, 4), np.float32))
+    assert np.array_equal(tilewright.compile(text, target="cpu")(np.ones((3, 4), np.float32)), np.ones(12))
+
+
 # -- calls ----------------------------------------------------------------------------------------------------
 
 
