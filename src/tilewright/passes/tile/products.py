@@ -126,8 +126,8 @@ class Product:
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
-        deep, rows = pieces(self.width(axes.k), k) * k, pieces(tall, m if isinstance(tall, int) else how.rows)
-        rows = rows * (m if isinstance(tall, int) else how.rows)
+        unit = m if isinstance(tall, int) else how.rows  # where only a call tells, the last block is as large as others
+        deep, rows = pieces(self.width(axes.k), k) * k, pieces(tall, unit) * unit
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
         return Panel(self, panel, outer)
 
