@@ -31,7 +31,8 @@ EXACT: list[tuple[str, dict[str, int]]] = [
     ("conv_hopper_patches", {"N": 3, "H": 21, "W": 40, "STAGES": 1}),
     ("attention_hopper", {"B": 3, "T": 192, "U": 64}),
     ("flash_hopper", {"CAUSAL": 1, "BK": 128}),
-    ("flash_hopper", {"D": 64}),
+    ("flash_hopper", {"D": 64, "WG": 3, "T": 200, "BK": 128}),
+    ("flash_hopper", {"B": 4, "T": 320, "U": 320, "CAUSAL": 1, "GROUP": 2}),
 ]
 SQUARE = {n: {"M": n, "N": n, "K": n} for n in (2048, 4096, 8192)}
 ATTENTION = {"B": 64, "T": 4096, "U": 4096, "BK": 128}
@@ -45,8 +46,8 @@ TIMED: list[tuple[str, dict[str, int]]] = [
     ("conv_hopper_patches", {"N": 32, "H": 56, "W": 56}),
     ("conv_hopper_halo", {"N": 32, "C": 512, "F": 512}),
     ("flash_hopper", ATTENTION),
-    ("flash_hopper", {**ATTENTION, "CAUSAL": 1}),
-    ("flash_hopper", {**ATTENTION, "D": 64}),
+    ("flash_hopper", {**ATTENTION, "CAUSAL": 1, "GROUP": 16}),
+    ("flash_hopper", {**ATTENTION, "D": 64, "WG": 3}),
 ]
 
 
@@ -119,7 +120,7 @@ def one(path: Path) -> None:
         else:
             tensors.append(torch.full(shape, float("nan"), device="cuda", dtype=kinds[kind]))
     before = time.perf_counter()
-    loaded = driver.Loaded(entry["ptx"], entry["emitted"], "prepared")
+    loaded = driver.Loaded(entry["ptx"], entry["emitted"])
     took = time.perf_counter() - before
     launch = Launch(loaded, entry["emitted"], [array_of(t, "argument") for t in tensors], None)
     if "arrays" in entry:

@@ -50,6 +50,7 @@ def everything(x: tb.In("f32", 8), w: tb.In("i32", 8), y: tb.InOut("f32", 8), n:
                 tb.copy(x, free)
             with tb.if_(m < 1):
                 tb.barrier()
+                tb.edge()
             with tb.else_():
                 tb.debug_log("never", x)
     with tb.role("two", waves=1):
@@ -91,6 +92,7 @@ def test_every_attribute_can_be_said():
         for t in tb.tasks(2, schedule="dynamic", overlap="none"):
             tb.copy(x.view((8,), lambda i: tb.maybe(i + t)), s, otherwise=0, stream=1)
             tb.map(s, lambda i: tb.cast(i, "f32") + s, stream=1)
+            tb.map(s, tb.select(s > 0, s + s, s), rare=True)
             for k in tb.steps((1, 8, 2), lambda k: k, unroll=True, peel=(1, 1), overlap="defer"):
                 tb.scan(s, s, 0, "max", exclusive=True)
                 with tb.finally_():
@@ -99,7 +101,14 @@ def test_every_attribute_can_be_said():
     said = {f"{op.name}.{key}" for op in (*attributes.trace().walk(), *everything.trace().walk()) for key in op.attrs}
     wanted = {f"{spec.name}.{key}" for spec in BLOCK.ops.values() for key in spec.attrs}
     # those of copies and products are said by the seven programs of examples/block, roles' registers too
-    assert wanted - said == {"copy.by", "mma.skip", "role.registers", "gather.otherwise", "scatter.where"}
+    assert wanted - said == {
+        "copy.by",
+        "copy.multicast",
+        "mma.skip",
+        "role.registers",
+        "gather.otherwise",
+        "scatter.where",
+    }
 
 
 # -- the text a call makes ------------------------------------------------------------------------------------------

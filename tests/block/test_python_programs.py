@@ -35,7 +35,11 @@ PARAMETERS = {
         {"N": 1, "H": 1, "W": 9, "F": 256, "BN": 128, "WSTAGES": 3},
     ],
     "conv_hopper_patches": [{}, {"N": 1, "H": 7, "W": 40, "PATCHES": 2}, {"STAGES": 1, "PATCHES": 1}],
-    "flash_hopper": [{}, {"D": 64, "BK": 128, "STAGES": 1}, {"B": 1, "T": 128, "U": 128, "CAUSAL": 1}],
+    "flash_hopper": [
+        {},
+        {"D": 64, "BK": 128, "STAGES": 1, "WG": 3, "GROUP": 2},
+        {"B": 1, "T": 128, "U": 128, "CAUSAL": 1},
+    ],
     "gemm_hopper": [
         {"BM": 192, "WG": 3, "BN": 64},
         {},

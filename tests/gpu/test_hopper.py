@@ -76,6 +76,10 @@ def test_exact_on_small_integers(name: str, params: dict[str, int]) -> None:
         ("flash_hopper", {"BK": 128, "U": 384}),
         ("flash_hopper", {"CAUSAL": 1, "BK": 128}),
         ("flash_hopper", {"D": 64, "CAUSAL": 1}),
+        ("flash_hopper", {"B": 1, "T": 200, "U": 192}),
+        ("flash_hopper", {"B": 4, "T": 320, "U": 320, "CAUSAL": 1, "GROUP": 2}),
+        ("flash_hopper", {"D": 64, "WG": 3, "BK": 128, "T": 200}),
+        ("flash_hopper", {"B": 4, "T": 512, "U": 512, "D": 64, "WG": 3, "BK": 128, "CAUSAL": 1, "GROUP": 4}),
     ],
 )
 def test_attention_is_close(name: str, params: dict[str, int]) -> None:

@@ -198,3 +198,14 @@ def test_a_sum_is_added_to_what_the_output_holds():
     run(a, b, c)
     np.testing.assert_array_equal(c, wanted)
     assert "it reads c, which it writes" in run.explain()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed"), [((512, 512, 1024), True), ((4, 512, 1024), False), ((64, 32, 48), False)]
+)
+def test_a_factor_whose_rows_lie_far_apart_is_packed(sizes, packed):
+    """Blocks read 32 of 512 columns: rows of them 2 KB apart took four times as long as packed ones."""
+    m, n, k = sizes
+    run = tilewright.compile(kernels.gemm("nn", "f32"), target="cpu:x86.avx512")
+    run.path = "general"
+    assert ("packed_b" in run.text("block", {"M": m, "N": n, "K": k})) is packed

@@ -141,7 +141,7 @@ def test_a_kernel_and_its_host_text_pack_filters_in_the_type_of_the_sums(dt):
     sums = "i32" if dt == "s8" else "f32"
     assert f"atom lanes.{sums}" in made.text("plan")
     host = made.text("host")
-    assert f"%packed_ = workspace global {sums} (" in host
+    assert f"%packed_w = workspace global {sums} (" in host
     y[...] = 0
     tilewright.compile_text(host, "cpu")(x, w, y)
     assert np.array_equal(y, wanted)
@@ -154,7 +154,7 @@ def test_sums_stay_in_registers_over_all_taps(dt, size):
     kernel = workload(f"g64mb1ic64ih{size}iw{size}oc64kh3kw3ph1pw1", dt).compiled()
     text = kernel.text("loop")
     assert "alloc shared" not in text
-    loops = re.findall(r"for k_1\S* in[^\n]*\{\n(.*?)\n\s*\}", text, re.DOTALL)
+    loops = re.findall(r"for k_k_1\S* in[^\n]*\{\n(.*?)\n\s*\}", text, re.DOTALL)
     assert loops
     assert all("store" not in loop for loop in loops)
     if dt != "bf16" or host.host_machine().rounds_bf16:  # rounding by integers takes registers, after the sums
@@ -338,7 +338,7 @@ def test_narrow_factors_are_converted_first_only_for_another_strategy():
     by_lanes, by_columns = (workload(p, "f16").compiled() for p in (SMALL, "g2mb1ic2ih28oc256kh3ph1"))
     assert isinstance(by_lanes.form, LaneForm)
     assert isinstance(by_columns.form, VectorForm)
-    assert list(by_lanes.module.programs) == ["pack", "conv"]
+    assert list(by_lanes.module.programs) == ["pack_w", "conv"]
     assert list(by_columns.module.programs) == ["widen_w", "pack_w", "widen_x", "conv"]
 
 

@@ -24,6 +24,7 @@ from tilewright.algebra import Layout, Swizzle
 from tilewright.block.computing import map, reduce, scan
 from tilewright.block.control import (
     barrier,
+    edge,
     else_,
     finally_,
     if_,
@@ -110,6 +111,7 @@ __all__ = [
     "cos",
     "cosh",
     "debug_log",
+    "edge",
     "else_",
     "erf",
     "exp",

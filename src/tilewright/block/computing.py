@@ -15,11 +15,13 @@ from tilewright.ir.core import Value
 from tilewright.ir.location import author_location
 
 
-def map(target: Tensor, x: Any, *, stream: Any = None) -> None:
+def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> None:
     """The target becomes x, element by element: one `map`; `target[...] = x` is the same.
 
     x is a tensor, a number, or what operators and functions make of them. Or it is a function of the coordinates, in
-    whose result they are integers: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`.
+    whose result they are integers: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`. `rare` says that a
+    condition seldom holds: of `tb.map(acc, tb.select(scale < 1, acc * scale, acc), rare=True)` waves in which it holds
+    nowhere do nothing. It changes no result.
     """
     here = trace("map")
     operands = [tensor_of(target, "map")]
@@ -29,7 +31,7 @@ def map(target: Tensor, x: Any, *, stream: Any = None) -> None:
         x = x(*over)
     formula = element_of(x, "map").formula(lambda value: _operand(operands, value))
     hint = None if stream is None else number(stream, "map: stream")
-    here.emit("map", operands, {"over": over, "formula": formula, "stream": hint})
+    here.emit("map", operands, {"over": over, "formula": formula, "stream": hint, "rare": rare or None})
 
 
 def _operand(operands: list[Value], value: Value) -> int:

@@ -152,6 +152,14 @@ def barrier() -> None:
     trace("barrier").emit("barrier")
 
 
+def edge() -> None:
+    """Arithmetic that stands before it is not done after it, nor the other way round: one `edge`. No result changes.
+
+    Assemblers like to move a wait for a product before arithmetic that could go on meanwhile; an edge keeps it behind.
+    """
+    trace("edge").emit("edge")
+
+
 def let(value: Any) -> Symbol:
     """A name for a number, that of the variable it is assigned to: `m = tb.let(t // 4)`; one `let`."""
     here = trace("let")

@@ -53,6 +53,10 @@ class FormulaWriter:
             return self.number(float(value) if to.is_float else _whole(value), to)
         return value if kind is to else self.cast(value, kind, to)
 
+    def test(self, f: Formula) -> str:
+        """Whether the formula's value is not zero, as i1."""
+        return self.truth(*self._write(f, None))
+
     def _write(self, f: Formula, want: DType | None) -> Typed:
         if f.name in ("operand", "argument"):
             return self.leaf(f)

@@ -110,8 +110,12 @@ def _range_text(parameter: Symbol) -> str:
 
 def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """The program with symbols replaced everywhere; records that only bound them go."""
-    lets = [r.attrs["symbol"] for r in program.records if r.name == "let"]
-    images = _Binding({**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound})
+    lets = {r.attrs["symbol"]: r for r in program.records if r.name == "let"}
+    numbers = {**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound}
+    images = _Binding(numbers)
+    named = {symbol(s.name, 0): _image(let, images) for s, let in lets.items()}
+    # as they stand in the names of atoms, and in layouts
+    images = _Binding({**numbers, **{name: found for name, found in named.items() if isinstance(found, Const)}})
     opened = tuple((s, None) for s in open_parameters(program) if s not in bound)
     records = []
     for record in program.records:
@@ -119,10 +123,10 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
             that = _mapped(record, images)["that"]
             if isinstance(that, Const):
                 if not that.value:
-                    lets = [s for s in record.attrs["that"].symbols if s.definition is not None]
+                    inside = [s for s in record.attrs["that"].symbols if s.definition is not None]
                     told = [
                         *((s, e) for s, e in bound.items() if _mentions(record, s)),
-                        *((s, images(s)) for s in lets),
+                        *((s, images(s)) for s in inside),
                     ]
                     given = ", ".join(f"{s.name} = {e}" for s, e in told)
                     here = f"; here {given}" if given else ", which never holds"

@@ -17,6 +17,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `copy %a -> %b by ATOM multicast` | all workgroups of a cluster copy the same: each brings a part, for all of them |
 | `mma %c += %a * %b using ATOM` | the product of matrices is added; `skip` leaves out factors that lie outside |
 | `map %d = FORMULA` | element by element; `over (i 8)` names coordinates for the formula |
+| `map %d = select(C, FORMULA, %d) rare` | where C holds, which is seldom: waves in which it holds nowhere pass it by |
 | `reduce %a -> %r along 1 with max` | combines a dimension; tuples with formulas of a0, a1, ..., b0, b1, ... |
 | `scan %a -> %r along 1 with sum` | running combination |
 | `broadcast %r -> %a along 1` | repeats along a dimension |
@@ -27,6 +28,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `role NAME waves N` | who does what |
 | `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
 | `barrier` | all waves of the role meet |
+| `edge` | changes nothing; arithmetic that stands before it is not done after it, nor the other way round |
 | `debug_log "label" %t` | shows a tensor |
 """
 
@@ -187,7 +189,19 @@ def _map(op: Op) -> tuple[Any, ...]:
             f"map: the formula gives {found}, the target holds {target.dtype}; convert: {target.dtype}(...)"
         )
     _writable(op, 0)
+    rarely(op, formula)
     return ()
+
+
+def rarely(op: Op, formula: Formula) -> None:
+    """That a formula which is marked `rare` leaves elements as they are where its condition does not hold."""
+    if not op.attrs.get("rare"):
+        return
+    kept = formula.parts[2] if formula.name == "select" else None
+    if kept is None or kept.name != "operand" or op.operands[kept.value] is not op.operands[0]:
+        raise ProgramError(
+            f"{op.name} rare: the formula is {formula.name}; write select(condition, new, old), where old is the target"
+        )
 
 
 def _halves(op: Op) -> tuple[list[Tensor], list[Tensor]]:
@@ -399,9 +413,9 @@ _SPECS = (
     ),
     OpSpec(
         "map",
-        {"over": "axes?", "formula": "formula", "stream": "count?"},
+        {"over": "axes?", "formula": "formula", "stream": "count?", "rare": "bool?"},
         result_types=_map,
-        notation="map[ over {over}] $0 = {formula}[ stream {stream}]",
+        notation="map[ over {over}] $0 = {formula}[ stream {stream}][ ?rare]",
     ),
     OpSpec(
         "reduce",
@@ -466,6 +480,7 @@ _SPECS = (
     OpSpec("wait", result_types=_stage, notation="wait $0"),
     OpSpec("release", result_types=_handed, notation="release $0"),
     OpSpec("barrier", result_types=_nothing, notation="barrier"),
+    OpSpec("edge", result_types=_nothing, notation="edge"),
     OpSpec("debug_log", {"label": "str"}, result_types=_nothing, notation="debug_log {label} $0"),
 )
 

@@ -10,6 +10,7 @@ rows, or a single number. An address, and a predicate, are expressions of the lo
 | `store %v (l 16) -> %x[64*i + l]` | each lane stores its element; `stream` past the caches |
 | `prefetch %x[64*i]` | a hint: the element will be read, or written |
 | `compute %v = %a*2 + %b` | element by element |
+| `compute %v = select(%c, %a, %v) rare` | the condition seldom holds: waves in which it holds nowhere pass it by |
 | `shuffle %v (l 16) = %u[l ^ 1]` | each lane takes another lane's element |
 | `transpose %a, %b, %c, %d unit 2` | registers are the rows of a matrix of units, which becomes its transpose |
 | `reduce %v -> %s with sum` | all lanes combined into one number |
@@ -126,6 +127,7 @@ def _compute(op: Op) -> tuple[Any, ...]:
             raise DimensionMismatch(f"compute: {_vector(op, place)} and {target} differ")
     block_level.no_arguments(op, op.attrs["formula"])
     found = op.attrs["formula"].gives(lambda leaf: _vector(op, leaf.value).dtype, target.dtype)
+    block_level.rarely(op, op.attrs["formula"])
     if found is not target.dtype:
         raise DtypeMismatch(f"compute: the formula gives {found}, the register holds {target.dtype}")
     return ()
@@ -243,9 +245,9 @@ _SPECS = (
     OpSpec("prefetch", {"at": "exprs", "write": "bool?"}, result_types=_prefetch, notation="prefetch $0{at}[ ?write]"),
     OpSpec(
         "compute",
-        {"over": "axes?", "formula": "formula"},
+        {"over": "axes?", "formula": "formula", "rare": "bool?"},
         result_types=_compute,
-        notation="compute[ over {over}] $0 = {formula}",
+        notation="compute[ over {over}] $0 = {formula}[ ?rare]",
     ),
     OpSpec("shuffle", {"over": "axes", "at": "exprs"}, result_types=_shuffle, notation="shuffle $0 {over} = $1{at}"),
     OpSpec("transpose", {"unit": "count"}, result_types=_transpose, notation="transpose $* unit {unit}"),

@@ -18,6 +18,7 @@ steps (arrive, expect, a copy that goes on by itself) are done once by the wave,
 | `seal`, `drain 1` | closes a group of copies out; waits until at most one still reads |
 | `fence` | what the wave stored to shared memory is there for copies and products that go on by themselves |
 | `atom NAME %c += %a (i 64, k 64)[64*i + k] * %b ...` | operands that the instruction reads from memory |
+| `atom NAME %c += %a * %b fresh` | the sum begins at 0, whatever the register held |
 | `settle 1 of %c` | waits until at most one group of products goes on; %c is there |
 | `together` | the lanes of the wave meet: what each stored before, the others may load after |
 | `barrier (1) of 4` | four waves that name the same number meet |
@@ -147,9 +148,9 @@ SPECS = (
     OpSpec("fence", result_types=_nothing, notation="fence"),
     OpSpec(
         "atom",
-        {"atom": "dotted", "a": "axes?", "a_at": "exprs?", "b": "axes?", "b_at": "exprs?"},
+        {"atom": "dotted", "a": "axes?", "a_at": "exprs?", "b": "axes?", "b_at": "exprs?", "fresh": "bool?"},
         result_types=_atom,
-        notation="atom {atom} $0 += $1[ {a}{a_at}] * $2[ {b}{b_at}]",
+        notation="atom {atom} $0 += $1[ {a}{a_at}] * $2[ {b}{b_at}][ ?fresh]",
     ),
     OpSpec("together", {}, result_types=_nothing, notation="together"),
     OpSpec("settle", {"pending": "int"}, result_types=_settle, notation="settle {pending}[ of $*]"),

@@ -153,10 +153,11 @@ class Distribution:
 
     Either a layout (thread, value) -> element, where element (i, j) of a shape (I, J) is i + I*j; or that of an
     operand of a multiplication atom (`matrix.m64n128k16.bf16.c`), repeated over the shape and over `waves` (rows,
-    columns) of threads.
+    columns) of threads. Names in braces stand for parameters, and lets of the header, in both; until these are numbers,
+    a layout is a text: `by ((4,8,{W}),2):((0,1,16),8)`.
     """
 
-    layout: Layout | None = None
+    layout: Layout | str | None = None
     operand: str | None = None
     waves: tuple[Expr, ...] | None = None
 
@@ -165,7 +166,11 @@ class Distribution:
         from tilewright.ir.attrs import KINDS
 
         operand = None if self.operand is None else KINDS["dotted"].mapped(self.operand, images)
-        return Distribution(self.layout, operand, None if self.waves is None else tuple(map(images, self.waves)))
+        layout: Any = self.layout
+        if isinstance(layout, str):
+            filled = KINDS["dotted"].mapped(layout, images)
+            layout = filled if "{" in filled else parse_layout(filled)
+        return Distribution(layout, operand, None if self.waves is None else tuple(map(images, self.waves)))
 
     def __str__(self) -> str:
         if self.layout is not None:
@@ -275,6 +280,9 @@ def _tuple(reader: Reader) -> tuple[Expr, ...]:
     return reader.exprs(reader.enclosed(")"), start)
 
 
+_LAYOUT = re.compile(r"(?:[\d(]|\{\w+\})(?:[\d,() ]|\{\w+\})*:(?:[\d(]|\{\w+\})(?:[\d,()]|\{\w+\})*")
+
+
 def _distribution(reader: Reader) -> Distribution | None:
     from tilewright.ir.attrs import KINDS
 
@@ -283,7 +291,9 @@ def _distribution(reader: Reader) -> Distribution | None:
         reader.word()
         reader.skip()
         start = reader.at
-        found = reader.match(re.compile(r"[\d(][\d,() ]*:[\d(][\d,()]*"), "a layout such as (4,8):(1,4)")
+        found = reader.match(_LAYOUT, "a layout such as (4,8):(1,4)")
+        if "{" in found.group():
+            return Distribution(layout=found.group())
         try:
             layout: Any = parse_layout(found.group())
         except ParseError as fault:

@@ -232,6 +232,10 @@ def barrier(low: Lowering, op: Op) -> None:
     """Operations are done for all threads one after another: nothing to wait for."""
 
 
+def edge(low: Lowering, op: Op) -> None:
+    """CPUs order arithmetic by themselves."""
+
+
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 

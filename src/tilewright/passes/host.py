@@ -70,7 +70,7 @@ class _Host:
 
     def shaped(self, value: Value, shape: Sequence[Any]) -> Value:
         """The tensor in a shape; itself, where it has it."""
-        extents = tuple(map(as_expr, shape))
+        extents = tuple(self.written_out(as_expr(e)) for e in shape)
         if value.type.shape == extents:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
@@ -82,7 +82,7 @@ class _Host:
             return self.shaped(given, kind.shape)
         count: Expr = as_expr(1)
         for extent in kind.shape:
-            count = count * extent
+            count = count * self.written_out(extent)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
         flat = [self.shaped(value, (count,)) for value in (given, wide)]
         self.launch(_widening(name, given.type.dtype, kind.dtype, count), flat, COUNT=count)

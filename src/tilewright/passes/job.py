@@ -11,8 +11,7 @@ from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.module import Module
 from tilewright.machine import Machine
-from tilewright.passes.contraction.draft import Draft
-from tilewright.passes.contraction.packing import Packing
+from tilewright.passes.contraction.draft import Draft, Packing
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes

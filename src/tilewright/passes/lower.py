@@ -421,6 +421,7 @@ RULES: dict[str, Callable[[Lowering, Op], None]] = {
     "while": control.while_,
     "if": control.if_,
     "barrier": control.barrier,
+    "edge": control.edge,
     "channel": control.channel,
     "acquire": control.acquire,
     "commit": control.handed,

@@ -4,12 +4,12 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | of strategies of their own (tiles, lanes, open sizes): the program that packs B       |
+| pack       | in tile registers, which have a strategy of their own: the program that packs B       |
 | place      | tasks and loops                                                                      |
 | stage      | rows where they are read                                                             |
 | multiply   | products by atoms                                                                    |
 | finish     | epilogue and store                                                                   |
-| general    | everything else, contractions by vectors too: operation by operation                  |
+| general    | everything else, contractions by vectors and lanes too: operation by operation        |
 | host       | the module: a host program that launches the block programs                           |
 """
 
@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import ModuleType
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.contraction import lanes, tiles
+from tilewright.passes.contraction import tiles
 from tilewright.passes.contraction.draft import Draft
+from tilewright.passes.contraction.tiles import packed_for_tiles
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
@@ -34,7 +34,7 @@ from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
-from tilewright.plan.cutting import cuts_of
+from tilewright.plan.cutting import cuts_of, digits_of
 from tilewright.plan.forms import LaneForm, TileForm, VectorForm
 from tilewright.plan.general import Cuts, GeneralChoice, plan_general
 
@@ -73,36 +73,26 @@ def normalise(job: Job) -> None:
 
 def _by_general(job: Job) -> bool:
     """Whether a contraction's plan is done by the lowering of all programs."""
-    c = job.contraction
-    return c is not None and job.program is not None and isinstance(job.form, VectorForm)
+    return job.contraction is not None and isinstance(job.form, VectorForm | LaneForm)
 
 
 def pack(job: Job) -> None:
     """The columns' factor in the order in which it is read."""
-    if job.contraction is None or job.form is None or _by_general(job):
-        return
-    if isinstance(job.form, TileForm):
-        job.packing = tiles.packed_for_tiles(job.contraction, job.form)
-    elif isinstance(job.form, LaneForm):
-        job.packing = lanes.packed_for_lanes(job.contraction, job.form.width)
-    job.draft = None
+    if job.contraction is not None and isinstance(job.form, TileForm):
+        job.packing, job.draft = packed_for_tiles(job.contraction, job.form), None
 
 
-STRATEGIES: dict[type, ModuleType] = {TileForm: tiles, LaneForm: lanes}
+def _part(fill: Callable[[Draft], None]) -> Callable[[Job], None]:
+    """The pass that fills in one part of the draft."""
 
-
-def _part(name: str) -> Callable[[Job], None]:
-    """The pass of a strategy that fills in one part of the draft."""
-
-    def fill(job: Job) -> None:
-        if job.contraction is None or job.form is None or job.packing is None:
+    def step(job: Job) -> None:
+        if job.contraction is None or not isinstance(job.form, TileForm) or job.packing is None:
             return
         if job.draft is None:
             job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing)
-        strategy = STRATEGIES[type(job.form)]
-        getattr(strategy, name)(job.draft)
+        fill(job.draft)
 
-    return fill
+    return step
 
 
 def general(job: Job) -> None:
@@ -128,13 +118,14 @@ def general(job: Job) -> None:
 
 def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
-    assert job.program is not None
-    assert job.contraction is not None
-    assert isinstance(job.form, VectorForm)
-    program, digits, shapes = over_digits(job.program, job.contraction)
-    (product,) = (op for op in program.walk() if op.name == "mma")
-    cuts = cuts_of(job.contraction, job.form, product)
-    lowered = to_block(program, {**job.sizes, **digits}, shapes, machine=job.machine, cuts=cuts)
+    c, form = job.contraction, job.form
+    assert c is not None
+    assert isinstance(form, VectorForm | LaneForm)
+    normal = over_digits(c, digits_of(c, form))
+    (product,) = (op for op in normal.program.walk() if op.name == "mma")
+    cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
+    opened = job.opened = normal.opened
+    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=opened)
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     return lowered
 
@@ -182,10 +173,10 @@ PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("normalise", normalise),
     ("choose", choose_plan),
     ("pack", pack),
-    ("place", _part("place")),
-    ("stage", _part("stage")),
-    ("multiply", _part("multiply")),
-    ("finish", _part("finish")),
+    ("place", _part(tiles.place)),
+    ("stage", _part(tiles.stage)),
+    ("multiply", _part(tiles.multiply)),
+    ("finish", _part(tiles.finish)),
     ("general", general),
     ("host", write_host),
 )

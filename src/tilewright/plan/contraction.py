@@ -100,6 +100,8 @@ class Contraction:
     """Whether digits stay as they are, rather than being joined."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
     """Dimensions of the program, and the digits that stand for them together; those of one number have none."""
+    program: Program | None = None
+    """What it was recognised in."""
     accesses: tuple[Op, ...] = ()
     """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
 
@@ -308,6 +310,7 @@ class _Recogniser:
             batch,
             (tuple(map(str, found.rows)), tuple(map(str, found.columns)), str(summed[-1])),
             over=tuple(((d,), tuple(s for s in digits[indices[d]][0] if single(s) is s)) for d in dims),
+            program=self.program,
             accesses=(found.left, found.right, write, *found.extras),
         )
 

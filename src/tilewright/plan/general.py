@@ -21,7 +21,7 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FL
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.microkernel import Microkernel, as_plan, axes_of, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
@@ -56,8 +56,13 @@ class Cuts:
     compute more than there is, and what is too much is not stored."""
     group: int = 1
     """How many tasks along the first of their dimensions are walked together."""
-    extended: frozenset[Expr] = frozenset()
-    """Dimensions whose last piece is as large as the others: what is past the end is computed, and never stored."""
+    extended: dict[Expr, int] = field(default_factory=dict)
+    """Dimensions whose last piece has whole units of such a size; what is past the end is computed, never stored."""
+    apart: dict[Expr, tuple[int, int]] = field(default_factory=dict)
+    """How many pieces at the ends of a dimension are written apart; by itself one at each where a factor slides out of
+    its tensor, and the last where only a call tells where the dimension ends."""
+    lanes: dict[Op, LaneKernel] = field(default_factory=dict)
+    """Products by vectors along a dimension that both factors and the sum keep."""
     depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
     """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
     none: as the lowering sees fit."""
@@ -267,9 +272,9 @@ def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
     return wanted.axes
 
 
-def _extended(blocks: Mapping[Expr, int], opened: Collection[Expr]) -> frozenset[Expr]:
+def _extended(blocks: Mapping[Expr, int], opened: Collection[Expr]) -> dict[Expr, int]:
     """Where sizes are open: the columns, whose last block is as large as the others, so that all are one code."""
-    return frozenset(list(blocks)[:1] if opened else ())
+    return {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}
 
 
 def _take(

@@ -68,6 +68,16 @@ class Microkernel:
 
 
 @dataclass(frozen=True)
+class LaneKernel:
+    """C's blocks in registers by vectors of so many lanes along a dimension that both factors keep: of neighbours
+    along `along`, for some of `rows`. The machine's arithmetic on vectors multiplies; no atom is needed."""
+
+    lanes: int
+    rows: Expr
+    along: Expr
+
+
+@dataclass(frozen=True)
 class Axes:
     """The dimensions of a product: one that blocks cut for each of M, N and K, and what is gone over beside them.
 

@@ -80,6 +80,7 @@ def opened(
         parameters=tuple(parameters.values()),
         typical=replace(usual, apart=True),
         apart=True,
+        over=tuple((dims, tuple(fresh.get(d, d) for d in digits)) for dims, digits in first.over),
     )
 
 

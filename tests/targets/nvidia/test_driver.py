@@ -17,6 +17,7 @@ from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
@@ -199,3 +200,21 @@ def test_arrays_of_the_host_are_moved() -> None:
     launch.Launch(loaded_on(told, "gemm_hopper"), emitted, arrays, None)()
     names = [name for name, _ in told.calls]
     assert (names.count("cuMemcpyHtoD"), names.count("cuMemcpyDtoH"), names.count("cuCtxSynchronize")) == (3, 1, 1)
+
+
+def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    found = loaded_on(told, "kernel").device
+    monkeypatch.setattr(driver, "device", lambda number: found)
+    emitted = Emitted("", "kernel", 384, 0, 1, (), (False,), counters=2)
+    loaded = driver.Loaded("its text", emitted, "a test")
+    assert ("cuModuleLoadData", (b"its text\0",)) in told.calls
+    assert ("cuMemsetD32", (4096, 0, 2 * driver.LAUNCHES)) in told.calls
+    start = launch.Launch(loaded, emitted, [DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)], None)
+    seen = []
+    for _ in range(3):
+        start()
+        table = told.calls[-1][1][-1]
+        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
+        seen.append([ctypes.c_uint64.from_address(p).value for p in places])
+    assert seen == [[1 << 20, 4096 + 8 * n] for n in (1, 2, 3)]

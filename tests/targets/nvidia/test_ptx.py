@@ -45,8 +45,8 @@ LIST = [
     ("conv_hopper_patches", {"N": 32, "H": 56, "W": 56}),
     ("attention_hopper", {"B": 64, "T": 4096, "U": 4096}),
     ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128}),
-    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "CAUSAL": 1}),
-    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "D": 64}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "CAUSAL": 1, "GROUP": 16}),
+    ("flash_hopper", {"B": 64, "T": 4096, "U": 4096, "BK": 128, "D": 64, "WG": 3}),
 ]
 """Every copy, role form and synchronisation of the Hopper examples."""
 

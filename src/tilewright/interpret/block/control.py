@@ -240,6 +240,11 @@ def barrier(agent: Agent, op: Op) -> Steps:
     yield from agent.meet(op)
 
 
+def edge(agent: Agent, op: Op) -> Steps | None:
+    """Says when arithmetic is done, not what comes of it."""
+    return None
+
+
 # -- channels -----------------------------------------------------------------------------------------------
 
 

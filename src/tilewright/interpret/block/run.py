@@ -44,6 +44,7 @@ HANDLERS: dict[str, Any] = {
     "tasks": control.tasks,
     "role": control.role,
     "barrier": control.barrier,
+    "edge": control.edge,
     "channel": control.channel,
     "acquire": control.acquire,
     "commit": control.commit,

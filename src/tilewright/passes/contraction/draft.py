@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tilewright.passes.contraction.packing import Packing
+from tilewright.ir.dtypes import DType
 from tilewright.passes.contraction.text import argument, batch_tasks, extent
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.forms import COLUMNS, ROWS, Form, LaneForm, TileForm, VectorForm, up
+from tilewright.plan.forms import COLUMNS, ROWS, TileForm, up
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A program that packs, the packed tensor's shape, and its element type."""
+
+    text: str
+    shape: tuple[int, ...]
+    dtype: DType
 
 
 @dataclass
@@ -28,10 +37,6 @@ class Round:
     deferred: bool = False
     body: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
-    edge: bool = False
-    """Whether rows may lie where some taps fall outside the tensor."""
-    inner: list[Round] = field(default_factory=list)
-    """Rounds within this one, which do what is done in it."""
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Draft:
     """The program of a contraction's form so far: tasks, what a task stages and holds, its rounds."""
 
     c: Contraction
-    form: Form
+    form: TileForm
     machine: str
     packing: Packing
     tasks: list[str] = field(default_factory=list)
@@ -52,27 +57,21 @@ class Draft:
     """The view of a block's rows for a chunk of the depth."""
 
     @property
-    def by_columns(self) -> TileForm | VectorForm:
-        """The form, where columns are what its vectors or tiles run along."""
-        assert not isinstance(self.form, LaneForm)
-        return self.form
-
-    @property
     def blocks(self) -> int:
         """Blocks of columns in all."""
-        return up(size(self.c.columns[0]), self.by_columns.columns) // self.by_columns.columns
+        return up(size(self.c.columns[0]), self.form.columns) // self.form.columns
 
     @property
     def columns_range(self) -> str:
         """The loop over a task's blocks of columns."""
-        per = self.by_columns.task_columns // self.by_columns.columns
+        per = self.form.task_columns // self.form.columns
         if per >= self.blocks:
             return f"f in 0..{self.blocks}"
         return f"f in {per}*part..min({per}*(part + 1), {self.blocks})"
 
     def task_ranges(self, rows: str | None) -> list[str]:
         """The loops of the tasks in the plan's order; `rows` is that over strips, if there is more than one."""
-        per = self.by_columns.task_columns // self.by_columns.columns
+        per = self.form.task_columns // self.form.columns
         parts = -(-self.blocks // per)
         ranges: dict[str, str | None] = dict(zip((d.name for d in self.c.batch), batch_tasks(self.c), strict=True))
         ranges |= {d.name: f"{d.name} in 0..{extent(self.c, d)}" for d in self.c.rows[:-2]}
@@ -98,10 +97,7 @@ class Draft:
         return "\n".join([*lines, "  }", "}"]) + "\n"
 
     def _round(self, r: Round, numbers: Iterator[int]) -> list[str]:
-        if r.inner:
-            lines = nested(r.loops, [line for x in r.inner for line in self._round(x, numbers)])
-        else:
-            lines = _own_names(self._done(r), next(numbers))
+        lines = _own_names(self._done(r), next(numbers))
         return lines if r.only is None else nested([f"if ({r.only})"], lines)
 
     def _done(self, r: Round) -> list[str]:

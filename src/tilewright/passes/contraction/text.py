@@ -1,12 +1,12 @@
-"""Block text from digits: coordinates with other meanings for digits, limits of loops, the end of a block of sums."""
+"""Block text from digits: coordinates with other meanings for digits, the end of a block of sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, index
-from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.algebra.expr import Const, Symbol, index
+from tilewright.algebra.expr_use import Substitution
 from tilewright.plan.contraction import Contraction, Operand, size
 
 
@@ -40,52 +40,21 @@ def batch_shape(c: Contraction) -> tuple[int, ...]:
     return tuple(size(d) for d in c.batch)
 
 
-def flat_index(digits: tuple[Symbol, ...], meanings: Mapping[Any, Any]) -> Expr:
-    """The digits as one number, the last fastest, with these meanings."""
-    total: Any = 0
-    for d in digits:
-        total = total * size(d) + meanings.get(d, d)
-    return total if isinstance(total, Expr) else named("zero", 1) * 0 + total
-
-
-def places(operand: Operand, meanings: Mapping[Any, Any], settled: frozenset[Expr] = frozenset()) -> str:
-    """The coordinates of a view with these meanings; those that may leave the tensor are marked, unless a loop saw to
-    it."""
+def places(operand: Operand, meanings: Mapping[Any, Any]) -> str:
+    """The coordinates of a view with these meanings; those that may leave the tensor are marked."""
     images = Substitution(meanings)
     shown = []
     for c, n in zip(operand.coordinates, operand.shape, strict=True):
         found = images(c)
         now = ((c >= 0, found >= 0), (c < n, found < n))
-        loose = any(
-            x not in settled and x not in operand.inside and not (isinstance(y, Const) and y.value) for x, y in now
-        )
+        loose = any(x not in operand.inside and not (isinstance(y, Const) and y.value) for x, y in now)
         shown.append(f"{found}{' ?' if loose else ''}")
     return "[" + ", ".join(shown) + "]"
 
 
-def may_leave(operand: Operand, meanings: Mapping[Any, Any], settled: frozenset[Expr] = frozenset()) -> bool:
+def may_leave(operand: Operand, meanings: Mapping[Any, Any]) -> bool:
     """Whether a coordinate of the view may leave its tensor."""
-    return "?" in places(operand, meanings, settled)
-
-
-def limits(operand: Operand, digit: Symbol, outer: set[Symbol]) -> tuple[str, str, frozenset[Expr]] | None:
-    """(from, to, the conditions that these limits see to) for a loop over a digit of the depth, given outer digits."""
-    lo, hi, seen = ["0"], [str(size(digit))], []
-    for _, condition in operand.conditions():
-        if digit not in condition.symbols or condition.symbols - {digit} - outer:
-            continue
-        form = linear_form(condition.parts[0], [digit])
-        factor = None if form is None else form[0].get(digit)
-        if form is None or not isinstance(factor, Const):
-            continue
-        seen.append(condition)
-        if factor.value > 0:
-            lo.append(str(-(form[1] // factor.value)))
-        else:
-            hi.append(str(form[1] // -factor.value + 1))
-    if not seen:
-        return None
-    return f"max({', '.join(lo)})", f"min({', '.join(hi)})", frozenset(seen)
+    return "?" in places(operand, meanings)
 
 
 def ending(c: Contraction, sums: str, rows: int, columns: int, meanings: Mapping[Any, Any], padded: bool) -> list[str]:

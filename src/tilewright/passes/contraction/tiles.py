@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.algebra.expr import Expr
-from tilewright.passes.contraction.draft import Draft, Round, nested
-from tilewright.passes.contraction.packing import Packing
+from tilewright.passes.contraction.draft import Draft, Packing, Round, nested
 from tilewright.passes.contraction.text import (
     argument,
     batch_at,

@@ -10,6 +10,7 @@
 | memory   | reads, writes, atomics, logs                                                               |
 | forming  | element by element; other dimensions, other types, choices                                 |
 | combining| products, reductions, running sums, the largest few                                        |
+| lanes    | products by vectors along a dimension that both factors keep                               |
 | loops    | `iterate`, while loops and `conditional`                                                   |
 | moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |

@@ -17,6 +17,7 @@ from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.lanes import LaneProduct
 from tilewright.passes.tile.products import Product
 from tilewright.passes.tile.values import (
     Load,
@@ -242,6 +243,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
         a, b = (_as_tf32(low, t) for t in (a, b))
+    if op in low.cuts.lanes:
+        sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
+        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
     found = _by_atom(low, op, a, b, acc.dims, wide)
     total = _place(low, op, acc, start, inner)
     empty = False

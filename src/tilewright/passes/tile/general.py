@@ -350,9 +350,10 @@ class Lowering:
         del self.parts[dim]
 
     def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
-        """Gives every task so many whole pieces of a dimension; the last has what is left, and the rest."""
-        full, _ = self._counted(dim, self.size(dim))
-        count = number_or(maximum(as_expr(pieces(full, per)), 1))
+        """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
+        full, tail = self._counted(dim, self.size(dim))
+        more = int(tail != 0 and dim in self.cuts.extended)
+        count = number_or(maximum(as_expr(pieces(full + more, per)), 1))
         if count != 1:
             ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
             self.shared.append(dim)
@@ -360,8 +361,8 @@ class Lowering:
 
     def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
         """(whole pieces, what is left) of so much of a dimension."""
-        width = self.cuts.blocks[dim]
-        return (pieces(length, width), 0) if dim in self.cuts.extended else divided(length, width)
+        width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
+        return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def pieces(self, dims: list[Expr]) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
@@ -387,20 +388,27 @@ class Lowering:
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
                 one(n, at_edge)
 
+        ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
+        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
         last: Expr = as_expr(1)
         if dim in self.dealt:
             task, per, count = self.dealt[dim]
-            last = task >= count - 1
-            loop(per * task, per * (task + 1) if full % per == 0 else minimum(per * (task + 1), full), True)
-        elif slides and full not in (0, 1):
-            with self.branch(as_expr(full) >= 1):
-                one(0, True)
-            if full != 2:
-                loop(1, full - 1, False)
-            with self.branch(as_expr(full) >= 2):
-                one(full - 1, True)
-        elif full != 0:
-            loop(0, full, True)
+            last, end = task >= count - 1, per * (task + 1)
+            behind = 0 if slides else behind
+            loop(per * task, end if full % per == 0 == behind else minimum(end, as_expr(full) - behind), True)
+            if behind:
+                with self.branch(last):
+                    loop(full - 1, full, True)
+        else:
+            for start, stop, at_edge in _rounds(full, ahead, behind):
+                if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
+                    with self.branch(full >= 1):
+                        one(0, True)
+                elif isinstance(full, Expr) and at_edge and behind == 1 and stop is full:
+                    with self.branch(full >= ahead + 1):
+                        one(full - 1, True)
+                else:
+                    loop(start, stop, at_edge)
         if tail != 0:
             self.parts[dim], self.edge = (first + width * full, tail), slides or edge
             with self.branch(last * (as_expr(tail) >= 1)):
@@ -460,7 +468,7 @@ class Lowering:
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
-        """Within it, all happens only where a condition on loops and workgroups holds."""
+        """Within it, all happens only where a condition on loops and workgroups holds; nothing is left of none."""
         if isinstance(condition, Const) and condition.value:
             yield
             return
@@ -469,7 +477,8 @@ class Lowering:
         with self.w.inside(inner):
             yield
         self.required, self.facts = required, facts
-        self.w.emit("if", when=condition, blocks=(inner,))
+        if inner.ops:
+            self.w.emit("if", when=condition, blocks=(inner,))
 
     # -- sizes and coordinates ----------------------------------------------------------------------------
 
@@ -589,7 +598,10 @@ class Lowering:
 
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
-        return dim in self.cuts.extended and self.size(dim) % self.cuts.blocks[dim] != 0
+        if dim not in self.cuts.extended:
+            return False
+        first, width = self.part(dim)
+        return not self.holds(as_expr(self.size(dim)) - first - width)
 
     def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
         """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
@@ -729,6 +741,21 @@ class Lowering:
         there = only_load(made.formula)
         assert there is not None
         return made, there
+
+
+def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
+    """Loops over so many pieces, (from, to, whether at an end): those at the ends, at most, are written apart.
+
+    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
+    ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
+    """
+    if isinstance(full, Expr):
+        first: list[tuple[Expr | int, Expr | int, bool]] = [(0, minimum(ahead, full), True)] if ahead else []
+        last = [(maximum(ahead, full - behind), full, True)] if behind else []
+        return [*first, (ahead, full - behind, not (ahead or behind)), *last]
+    between = [(ahead, full - behind, not (ahead or behind))] if full > ahead + behind else []
+    apart = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
+    return [*((n, n + 1, True) for n in apart[0]), *between, *((n, n + 1, True) for n in apart[1])]
 
 
 def _limit(limit: Any) -> int:

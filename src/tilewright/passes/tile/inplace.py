@@ -39,6 +39,8 @@ def is_right(low: Lowering, op: Op) -> bool:
 
 
 def _is_left(low: Lowering, user: Op, read: Op) -> bool:
+    if user in low.cuts.lanes:
+        return user.operands[0] is read.results[0]
     found = _as_left(low, user, read)
     if found is None or found[0].whole:
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from math import inf
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +61,12 @@ def _everywhere(op: Op) -> bool:
         if form is None or form[1] is not ZERO or not e.symbols <= left:
             return False
         left -= e.symbols
-        reached = 1
-        for s, factor in sorted(form[0].items(), key=lambda term: int(term[1].lo)):
-            if not isinstance(factor, Const) or factor.value != reached or s.hi == inf:
+        reached = as_expr(1)
+        for s, factor in sorted(form[0].items(), key=lambda term: term[1].lo):
+            if factor is not reached or s.upper is None:
                 return False
-            reached *= int(s.hi) + 1
-        if extent is not as_expr(reached):
+            reached = reached * (s.upper + 1)
+        if extent is not reached:
             return False
     return not op.attrs.get("lookups")
 

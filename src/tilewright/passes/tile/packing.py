@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Program, Value
+from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
@@ -27,8 +28,31 @@ if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
 
+class Order(Protocol):
+    """In which order B is packed: [around][block][...], a task of the program that packs for each block."""
+
+    @property
+    def around(self) -> tuple[Size, ...]:
+        """The extents of what B is repeated along: a batch."""
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """How far each of B's dimensions goes, and whether there are zeros past its end."""
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The place along each of B's dimensions of what lies at coordinates of the packed tensor."""
+
+
 @dataclass(frozen=True)
-class Order:
+class BlockOrder:
     """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
     ends.
 
@@ -37,12 +61,16 @@ class Order:
 
     how: Microkernel
     around: tuple[Size, ...]
-    """The extents of what B is repeated along: a batch."""
     deep: tuple[Size, ...]
-    """Those of what is summed beside K: taps."""
+    """The extents of what is summed beside K: taps."""
     wide: Size
     long: Size
     """How far N and K go."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the packed tensor."""
+        return self.how.atom.b.dtype
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -53,9 +81,10 @@ class Order:
         return (*self.around, blocks, *self.deep, *inner)
 
     @property
-    def padded(self) -> tuple[bool, bool]:
-        """Whether there are zeros past the end of K, and of N."""
-        return self.long % self.how.atom.shape[2] != 0, self.wide % self.how.columns != 0
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """How far dimensions around, deep, K and N go, and whether there are zeros past their ends."""
+        last = (self.long, self.long % self.how.atom.shape[2] != 0), (self.wide, self.wide % self.how.columns != 0)
+        return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
         """(places around and deep, along K, along N) of what lies at coordinates of the packed tensor."""
@@ -76,6 +105,32 @@ class Order:
 
 
 @dataclass(frozen=True)
+class LaneOrder:
+    """[group of neighbours][other dimensions][neighbours], with zeros past the last neighbour."""
+
+    dtype: DType
+    others: tuple[Size, ...]
+    wide: int
+    width: int
+    """How many neighbours there are, and how many a group has."""
+    around: tuple[Size, ...] = ()
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        """The extents of the packed tensor."""
+        return (-(-self.wide // self.width), *self.others, self.width)
+
+    @property
+    def ends(self) -> tuple[tuple[Size, bool], ...]:
+        """How far other dimensions and the neighbours go, and whether there are zeros past them."""
+        return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
+
+    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """(places along other dimensions, among the neighbours) of what lies at coordinates of the packed tensor."""
+        return (*at[1:-1], self.width * at[0] + at[-1])
+
+
+@dataclass(frozen=True)
 class Pack:
     """A program that packs an argument, the argument, and what the main program takes in its place."""
 
@@ -90,7 +145,7 @@ Images = Callable[[Sequence[Expr]], Substitution]
 
 def pack_here(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
-) -> tuple[Value, Order]:
+) -> tuple[Value, BlockOrder]:
     """The current part of B, packed in memory of the worker's own."""
     tile, there = low.load_of(b, how.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
@@ -106,9 +161,21 @@ def pack_here(
 
 def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
-) -> tuple[Value, Order] | None:
+) -> tuple[Value, BlockOrder] | None:
     """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
-    there, dims = only_load(b.formula), (*outer, axes.k, axes.n)
+    first, width = parts[axes.k]
+    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
+    ends = width % deep in (0, ZERO) or first + width is as_expr(size)
+    if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
+        return None
+    order = _order(how, axes, outer, low.size)
+    packed = packed_before(low, b, (*outer, axes.k, axes.n), order)
+    return None if packed is None else (packed, order)
+
+
+def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
+    """All of B over these dimensions in an order, packed before the program runs; None as above."""
+    there = only_load(b.formula)
     source = None if there is None else low.argument_of(there.tensor)
     if there is None or source is None or there.tensor.type.role != "in" or not _is_shared(low, b):
         return None
@@ -118,21 +185,15 @@ def pack_before(
     shape = low.shapes[source]
     if not all(low.is_inside(e, n) for e, n in zip(there.at, shape, strict=True)):
         return None
-    first, width = parts[axes.k]
-    deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
-    ends = width % deep in (0, ZERO) or first + width is as_expr(size)
-    if depth is not ZERO or parts[axes.n][0] % how.columns is not ZERO or not ends:
-        return None
-    order = _order(how, axes, outer, low.size)
     key = (there, order)
     if key not in low.packs:
         low.packs[key] = _program(low, there, source, coordinates, order)
-    return low.packs[key].packed, order
+    return low.packs[key].packed
 
 
-def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> Order:
+def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Expr], Size]) -> BlockOrder:
     around, deep = (tuple(width(d) for d in dims if d in outer) for dims in (axes.around, axes.deep))
-    return Order(how, around, deep, width(axes.n), width(axes.k))
+    return BlockOrder(how, around, deep, width(axes.n), width(axes.k))
 
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
@@ -147,9 +208,8 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     """The program that packs an argument: a task for each block of N."""
     name, kind = low.w.fresh(f"packed_{source.name}"), there.tensor.type
     extents = tuple(map(as_expr, order.shape))
-    dtype = order.how.atom.b.dtype
     given = Value(kind, source.name)
-    target = Value(TensorType("global", dtype, extents, role="out"), name)
+    target = Value(TensorType("global", order.dtype, extents, role="out"), name)
     w = Writer(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
@@ -167,7 +227,9 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
         _copy(w, Load(given, there.at), images, order, over, tasks, goal)
     with w.inside(body):
         w.emit("tasks", ranges=ranges, blocks=(inner,))
-    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, low.opened.records())
+    used = {s for e in (*extents, *kind.shape) for s in e.symbols}
+    records = low.opened.records() if used else []
+    made = Program(BLOCK, f"pack_{name.removeprefix('packed_')}", (given, target), body, records)
     verify(made)
     return Pack(made, source, Value(replace(target.type, role="in"), name))
 
@@ -176,17 +238,19 @@ def _copy(
     w: Writer, there: Load, images: Images, order: Order, over: tuple[Symbol, ...], fixed: tuple[Expr, ...], held: Value
 ) -> None:
     """Elements of a load in packed order; the first coordinates there are `fixed`, the others go over axes."""
-    *outer, k, n = order.source((*fixed, *over))
-    if not any(order.padded):
-        view = w.viewed(there, over, images((*outer, k, n)))
+    places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)
+    if not padded:
+        view = w.viewed(there, over, images(places))
     else:  # a view of the part alone comes first: what lies past its ends may be others' elements
-        ends = (order.long, order.wide)
-        exact = w.axes([*(extent(s) for s in over if s in outer), *ends])
+        walked = [bool(e.symbols & set(over)) or zeros for e, (_, zeros) in zip(places, order.ends, strict=True)]
+        exact = w.axes([n for (n, _), own in zip(order.ends, walked, strict=True) if own])
         numbers = iter(exact)
-        whole = w.viewed(there, exact, images([next(numbers) if e in over else e for e in (*outer, *over[-2:])]))
-        marks = [(e, False) for e in outer if e in over]
-        view = w.view(whole, over, [*marks, *zip((k, n), order.padded, strict=True)])
-    otherwise = 0 if any(order.padded) else None
+        whole = w.viewed(
+            there, exact, images([next(numbers) if own else e for e, own in zip(places, walked, strict=True)])
+        )
+        marked = [(e, zeros) for e, (_, zeros), own in zip(places, order.ends, walked, strict=True) if own]
+        view = w.view(whole, over, marked)
+    otherwise = 0 if padded else None
     if held.type.dtype is there.tensor.type.dtype:
         w.emit("copy", (view, held), otherwise=otherwise)
         return

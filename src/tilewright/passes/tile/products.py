@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import ONE, ZERO, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Value
@@ -29,13 +29,16 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.packing import Order, pack_before, pack_here
+from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.model import element_bytes, l2
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
+NEAR = 4
+"""B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
 STEPS = 4
 """Products of vectors along K that are written out, at most."""
 
@@ -165,12 +168,15 @@ class Product:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        if whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n):
+        there = whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n)
+        if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
         before = pack_before(self.low, b, self.parts, axes, outer, how)
         if before is not None:
             return Packed(self, *before, outer, {d: self.parts[d][0] for d in (*outer, axes.k, axes.n)})
+        if there and found is not None:
+            return InPlace(self, found)
         held, order = pack_here(self.low, b, self.parts, axes, outer, how)
         return Packed(self, held, order, outer, dict.fromkeys((*outer, axes.k, axes.n), as_expr(0)))
 
@@ -180,6 +186,21 @@ class Product:
         if isinstance(wide, Expr):
             return found.tensor.type.role == "in" and self.low.argument_of(found.tensor) is not None
         return wide % n == 0
+
+    def is_near(self, found: Load) -> bool:
+        """Whether what a block reads of B, row by row of K, lies close enough together for a part of the second cache,
+        or is read for one block of rows only: it is then not worth packing."""
+        low, m = self.low, self.axes.m
+        if low.machine is None or m is None or most(low.size(m)) <= self.how.rows:
+            return True
+        stride, between = 1, 0
+        for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):
+            between += stride * (linear_step(e, low.coordinate(self.axes.k)) or 0)
+            if not isinstance(n, Const):  # how far apart, only a call tells
+                return True
+            stride *= n.value
+        far = between * most(self.width(self.axes.k)) * element_bytes(found.tensor.type.dtype)
+        return far <= l2(low.machine.limits) / NEAR
 
     def step(self, found: Load, dim: Expr) -> int | None:
         """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
@@ -392,7 +413,7 @@ class Packed(Operand):
     """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
 
     tensor: Value
-    order: Order
+    order: BlockOrder
     outer: list[Expr]
     starts: dict[Expr, Expr]
 

@@ -165,6 +165,13 @@ class Writer:
         value.name = self.fresh(name)
         return value
 
+    def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
+        """Registers that lanes share by a layout (lane, value) -> element."""
+        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(layout=layout))
+        value = self.emit("alloc", type=kind).result
+        value.name = self.fresh(name)
+        return value
+
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
         """Within it, operations are appended to this block."""
@@ -235,7 +242,9 @@ class Writer:
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
         """Target = formula, element by element, over as much of it as axes say."""
         target = self.view(target, over, [(s, False) for s in over])
-        single = {s: as_expr(0) for s in over if s.hi == 0}
+        held = [each for each in loads(formula) if isinstance(each.tensor.type, RegisterType)]
+        whole = {s for each in held for e in each.at for s in images(e).symbols}  # registers are looked at whole
+        single = {s: as_expr(0) for s in over if s.hi == 0 and s not in whole}
         if single and len(single) < len(over) and isinstance(target.type, TensorType):
             kept = [s for s in over if s not in single]  # which may be all axes of a tensor in registers
             axes = self.axes([extent(s) for s in kept])

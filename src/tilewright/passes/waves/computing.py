@@ -37,18 +37,26 @@ def map_(low: Waves, op: Op) -> None:
             result = low.fragment(target.dtype, len(piece.columns))
         lane, v = low.axes(len(piece.columns))
         at = tuple(place(c, low.lanes, low.group.wave, lane, v) for c in piece.coordinates)
-        _compute(low, op, result, operands, lane, v, at)
+        _compute(low, op, result, operands, lane, v, at, rare=result in operands and bool(op.attrs.get("rare")))
         if not isinstance(target, Held):
             moving.store(low, result, piece, target)
 
 
 def _compute(
-    low: Waves, op: Op, result: Value, operands: list[Value], lane: Symbol, v: Symbol, at: tuple[Expr, ...]
+    low: Waves,
+    op: Op,
+    result: Value,
+    operands: list[Value],
+    lane: Symbol,
+    v: Symbol,
+    at: tuple[Expr, ...],
+    rare: bool = False,
 ) -> None:
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
         formula: Formula = op.attrs["formula"].mapped(low.expr)
-    low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
+    seldom: dict[str, Any] = {"rare": True} if rare else {}
+    low.emit("compute", (result, *operands), over=(lane, v), formula=formula, **seldom)
 
 
 def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
@@ -113,7 +121,7 @@ def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
             groups.append(mine)
             held += len(mine[0])
         bits = _lanes_between(low, source, along, wanted)
-        if bits is None or held == 0 or held << len(bits) != source.shape[along]:
+        if held == 0 or held << len(bits) != source.shape[along]:  # otherwise other waves have a part of it
             return None
         found.append((groups, bits))
     return found
@@ -136,17 +144,14 @@ def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: F
     return parts[0]
 
 
-def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int] | None:
-    """The bits of the lane in which those differ that hold parts of one row; None: waves, or other numbers, do."""
+def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int]:
+    """The bits of the lane in which those differ that hold parts of one row."""
     threads = np.arange(len(wanted))
-    bits = []
     column = source.pieces[0].coordinates[along]
-    bit = 1
-    while bit < len(threads):
+    bits, bit = [], 1
+    while bit < low.lanes:
         moved = threads ^ bit
         if (wanted[moved] == wanted).all() and (column[moved] != column).any():
-            if bit >= low.lanes:
-                return None
             bits.append(bit)
         bit *= 2
     return bits

@@ -50,6 +50,7 @@ def for_(low: Waves, op: Op) -> None:
         low.flying.groups = list(before)
         with low.writing(inner), low.means(meanings):
             _body(low, op)
+            low.flying.clear()
             if ends:
                 low.flying.settle_all()
         after, low.flying.groups = low.flying.groups, []
@@ -88,7 +89,7 @@ def _body(low: Waves, op: Op, once: bool = False) -> None:
 
 
 def if_(low: Waves, op: Op) -> None:
-    """A branch that all waves of the group take alike."""
+    """A branch that all waves of the group take alike; products that it does not concern go on meanwhile."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
     if isinstance(when, Const):
@@ -96,22 +97,49 @@ def if_(low: Waves, op: Op) -> None:
             low.block(block)
         low.meaning = before
         return
-    low.flying.settle_all()
-    blocks = []
-    for block in op.blocks:
-        inner = Block(())
-        with low.writing(inner):
-            low.block(block)
-            low.flying.settle_all()
-        low.meaning = before
-        blocks.append(inner)
-    low.emit("if", when=when, blocks=tuple(blocks))
+    low.flying.clear()
+    groups = low.flying.groups
+
+    def written(under_way: list[Products]) -> tuple[tuple[Block, ...], int]:
+        """The blocks, and how many of the groups under way one of them waits for; all, where it does more to them."""
+        blocks, most = [], 0
+        for block in op.blocks:
+            inner = Block(())
+            mine = [replace(g, releases=list(g.releases), released=list(g.released)) for g in under_way]
+            low.flying.groups = list(mine)
+            with low.writing(inner):
+                low.block(block)
+                low.flying.clear()
+            left = low.flying.groups
+            kept = mine[len(mine) - len(left) :]
+            same = len(left) <= len(mine) and all(x is y for x, y in zip(left, kept, strict=True))
+            if not same or any(len(x.releases) != len(y.releases) for x, y in zip(mine, under_way, strict=True)):
+                with low.writing(inner):
+                    low.flying.settle_all()
+                left = []
+            most = max(most, len(mine) - len(left))
+            low.meaning = before
+            blocks.append(inner)
+        low.flying.groups = list(under_way)
+        return tuple(blocks), most
+
+    blocks, most = written(groups)
+    if most:  # what a branch waits for, both wait for, before it: afterwards the same is under way on both ways
+        low.flying.settle(most)
+        blocks, _ = written(low.flying.groups)
+    low.emit("if", when=when, blocks=blocks)
 
 
 def barrier(low: Waves, op: Op) -> None:
     """The waves of the group meet; products that read shared memory are done before."""
     low.flying.settle_all()
     low.meet()
+
+
+def edge(low: Waves, op: Op) -> None:
+    """A wait that is over at once, at a barrier that nobody arrives at: assemblers move no arithmetic across waits."""
+    never = low.barriers("edge", 1, 1, "edge")
+    low.emit("await", (never,), at=(as_expr(0),), phase=as_expr(-1))
 
 
 def tasks(low: Waves, op: Op) -> None:
@@ -223,6 +251,7 @@ def _in_turn(low: Waves, op: Op) -> Skipped:
     own = next((i for i, inner in enumerate(body) if not _own(inner)), len(body))
     for inner in body[:own]:
         low.op(inner)
+    low.flying.clear()
     low.emit("await", (order,), at=(side,), phase=count + side - 1)
     for inner in body[own:]:
         low.op(inner)

@@ -44,24 +44,27 @@ class Flying:
         self.groups: list[Group] = []
         self.touched: set[Value] = set()
         """Sums that something else than a product has looked at, or changed."""
+        self.cleared: dict[Value, None] = {}
+        """Fragments that are zero by name only: a product begins them afresh, anything else makes them zero first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
         """Groups, each with sums and factors, were started; stages of the ones before are given back."""
         before = len(self.groups)
         self.groups += [Group(sums, factors, frozenset(rings)) for sums, factors in groups]
         if any(g.releases for g in self.groups[:before]):
-            self._settle(before)
+            self.settle(before)
 
     def touch(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
         """Registers are looked at, or changed: the products that concern them must be done."""
         read, written = set(read), set(written)
         self.touched |= read | written
+        self.clear(read | written)
         last = -1
         for i, g in enumerate(self.groups):
             if (read | written) & set(g.sums) or written & set(g.factors):
                 last = i
         if last >= 0:
-            self._settle(last + 1)
+            self.settle(last + 1)
 
     def release(self, ring: Any, give_back: Callable[[], None], late: bool) -> None:
         """A stage is given back, when the products that read it are done."""
@@ -74,15 +77,30 @@ class Flying:
             self.groups[last].releases.append(give_back)
             self.groups[last].released.append(ring)
             return
-        self._settle(last + 1)
+        self.settle(last + 1)
         give_back()
 
-    def settle_all(self) -> None:
-        """Nothing is under way any more."""
-        if self.groups:
-            self._settle(len(self.groups))
+    def clear(self, these: Iterable[Value] | None = None) -> None:
+        """Fragments that are zero by name only, of these or all, become zero."""
+        for value in list(self.cleared):
+            if these is None or value in these:
+                del self.cleared[value]
+                self.low.emit("fill", (value,), value=0)
 
-    def _settle(self, count: int) -> None:
+    def begins(self, sum_: Value) -> bool:
+        """Whether a product that is started now begins the sum, which is zero by name only."""
+        found = sum_ in self.cleared
+        self.cleared.pop(sum_, None)
+        return found
+
+    def settle_all(self) -> None:
+        """Nothing is under way any more, and zeros are there."""
+        self.clear()
+        if self.groups:
+            self.settle(len(self.groups))
+
+    def settle(self, count: int) -> None:
+        """The first groups are done, and stages that only they read go back."""
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.sums}
         sums = dict.fromkeys(v for g in done for v in g.sums)

@@ -291,6 +291,7 @@ RULES: dict[str, Callable[[Any, Op], None]] = {
     "tasks": control.tasks,
     "if": control.if_,
     "barrier": control.barrier,
+    "edge": control.edge,
     "channel": channels.channel,
     "acquire": channels.acquire,
     "commit": channels.commit,

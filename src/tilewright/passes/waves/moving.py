@@ -227,7 +227,10 @@ def fill(low: Waves, op: Op) -> None:
         for piece in target.pieces:
             _whole(piece)
             low.flying.touch(written=(piece.fragment,))
-            low.emit("fill", (piece.fragment,), value=value)
+            if value == 0:  # a product that follows begins the sum by itself
+                low.flying.cleared[piece.fragment] = None
+            else:
+                low.emit("fill", (piece.fragment,), value=value)
         return
 
     def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:

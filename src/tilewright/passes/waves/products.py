@@ -40,11 +40,14 @@ def mma(low: Waves, op: Op) -> None:
             operands.append(value)
             attrs |= more
         written.append((tuple(operands), attrs))
+    begun = [low.flying.begins(values[0]) for values, _ in written]
     factors = {v for values, _ in written for v in values[1:] if isinstance(v.type, FragmentType)}
     low.flying.touch(read=factors)
     if not atom.asynchronous:
         low.flying.touch(written=[values[0] for values, _ in written])
-    for values, attrs in written:
+    for (values, attrs), fresh in zip(written, begun, strict=True):
+        if fresh:
+            attrs["fresh"] = True
         low.emit("atom", values, atom=atom.name, **attrs)
     if atom.asynchronous:
         low.between_lanes.waited = False  # an instruction of all lanes at once

@@ -101,6 +101,9 @@ class Dialect(Protocol):
     def from_lane(self, e: Emitter, value: str, lane: str) -> str:
         """An i32 of another lane."""
 
+    def any(self, e: Emitter, test: str) -> str:
+        """Whether a test, an i1, holds in some lane of the wave: the same i1 in all of them."""
+
     def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
         """A function of f32 that the machine has an instruction for."""
 

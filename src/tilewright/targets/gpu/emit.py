@@ -23,7 +23,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
-from tilewright.targets.gpu import memory
+from tilewright.targets.gpu import dealing, memory
 from tilewright.targets.gpu.dialect import Dialect
 from tilewright.targets.gpu.formulas import LaneFormula
 from tilewright.targets.gpu.writer import LaneWriter
@@ -57,6 +57,8 @@ class Emitted:
     """How many workgroups run together."""
     programmatic: bool = False
     """Whether a launch may begin while the one before it ends."""
+    counters: int = 0
+    """Numbers of 32 bits in global memory that are 0 before a launch, and after it again: the last argument."""
 
 
 class Emitter:
@@ -79,7 +81,9 @@ class Emitter:
         self.threads = 0
         self.cluster = cluster_of(program)
         self.programmatic = program.record("launch") is not None
-        self.lane = self.first_lane = self.shared = self.rank = ""
+        self.lane = self.first_lane = self.shared = self.rank = self.wave = ""
+        self.counters = "%counters"
+        self.dealt: dict[Op, tuple[dealing.Deal, bool]] = {}
 
     # -- the kernel -------------------------------------------------------------------------------------------
 
@@ -92,6 +96,10 @@ class Emitter:
                 self.reserve(op)
             elif op.name != "role":
                 raise ProgramError(f"{op.name} stands outside of roles; a kernel's work is done by its roles", op.loc)
+        self.dealt = dealing.dealt(roles)
+        for deal, leads in self.dealt.values():
+            if leads:
+                dealing.reserve(self, deal)
         sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
         apart = d.waves_together if any(self._is_aligned(op) for op in roles) else 1
         starts, total = [], 0
@@ -127,7 +135,13 @@ class Emitter:
             tuple(arg.type.role != "in" for arg in self.program.args),
             self.cluster,
             self.programmatic,
+            self.counted,
         )
+
+    @property
+    def counted(self) -> int:
+        """How many counters the kernel has."""
+        return len({deal.counter for deal, _ in self.dealt.values()})
 
     def _is_aligned(self, role: Op) -> bool:
         """Whether a role says how many registers it has, or multiplies by several waves at once."""
@@ -157,6 +171,7 @@ class Emitter:
         self.w.either(here, role, lambda: self._branch(others, wave, apart))
 
     def _role(self, op: Op, wave: str) -> None:
+        self.wave = wave
         own = (wave, self.rank)
         self.w.names |= dict(zip(op.attrs.get("over", ()), own, strict=False))
         self._within(op.blocks)
@@ -203,10 +218,14 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
-        w, ranges = self.w, op.attrs["ranges"]
-        counts = [numbers((-(-(r.hi - r.lo) // r.step),), "tasks")[0] for r in ranges]
-        total = max(0, prod(counts))
+        total = dealing.count_of(op)
         self.tasks = max(self.tasks, total)
+        if op in self.dealt:
+            deal, leads = self.dealt[op]
+            with dealing.rounds(self, deal, leads, self.wave) as number:
+                self._task(op, number)
+            return
+        w = self.w
         worker, workers = self.dialect.worker(self), self.dialect.workers(self)
         first, step, last = worker, workers, str(total)
         if op.attrs.get("schedule") == "contiguous":
@@ -220,15 +239,21 @@ class Emitter:
             skipped = w.value(f"mul i32 {w.number(op.attrs['turn'])}, {step}")
             first, step = w.value(f"add i32 {first}, {skipped}"), w.value(f"mul i32 {step}, 2")
         with w.loop(first, last, step) as number:
-            rest = number
-            for r, count in reversed(list(zip(ranges, counts, strict=True))):
-                digit = w.value(f"urem i32 {rest}, {count}") if r is not ranges[0] else rest
-                rest = w.value(f"udiv i32 {rest}, {count}") if r is not ranges[0] else rest
-                if r.step != 1:
-                    digit = w.value(f"mul i32 {digit}, {r.step}")
-                low = w.number(r.lo)
-                w.names[r.symbol] = digit if low == "0" else w.value(f"add i32 {digit}, {low}")
-            self._within(op.blocks)
+            self._task(op, number)
+
+    def _task(self, op: Op, number: str) -> None:
+        """The task of a number: its coordinates, the last fastest, and its body."""
+        w, rest = self.w, number
+        for r in reversed(op.attrs["ranges"]):
+            (count,) = numbers((-(-(r.hi - r.lo) // r.step),), "tasks")
+            first = r is op.attrs["ranges"][0]
+            digit = rest if first else w.value(f"urem i32 {rest}, {count}")
+            rest = rest if first else w.value(f"udiv i32 {rest}, {count}")
+            if r.step != 1:
+                digit = w.value(f"mul i32 {digit}, {r.step}")
+            low = w.number(r.lo)
+            w.names[r.symbol] = digit if low == "0" else w.value(f"add i32 {digit}, {low}")
+        self._within(op.blocks)
 
     def _if(self, op: Op) -> None:
         condition = self.w.condition(op.attrs["when"])
@@ -248,14 +273,15 @@ class Emitter:
         kind, value = op.attrs["type"], op.results[0]
         if isinstance(kind, BarrierType):
             count, arrivals = numbers((kind.count, kind.arrivals), str(kind))
-            start = self.offsets[value] = self._room(8 * count, 8)
+            start = self.offsets[value] = self.room(8 * count, 8)
             self.arrivals += [(start + 8 * i, arrivals) for i in range(count)]
         elif isinstance(kind, TensorType):
-            self.offsets[value] = self._room(kind.cosize() * kind.dtype.numpy.itemsize, ALIGNMENT)
+            self.offsets[value] = self.room(kind.cosize() * kind.dtype.numpy.itemsize, ALIGNMENT)
         else:
             raise ProgramError("registers are allocated in roles", op.loc)
 
-    def _room(self, size: int, alignment: int) -> int:
+    def room(self, size: int, alignment: int) -> int:
+        """The offset of so many bytes of shared memory, kept from here on."""
         start = -(-self.shared_bytes // alignment) * alignment
         self.shared_bytes = start + size
         most = self.machine.spaces["shared"].bytes
@@ -347,6 +373,18 @@ class Emitter:
         target, formula = op.operands[0], op.attrs["formula"]
         axes, to = self.lane_axis(op), target.type.dtype
         count = self.values(target)
+        if op.attrs.get("rare"):
+            tests = [self._formula(op, axes, i).test(formula.parts[0]) for i in range(count)]
+            some = tests[0]
+            for test in tests[1:]:
+                some = self.w.value(f"or i1 {some}, {test}")
+            with self.w.when(self.dialect.any(self, some)):
+                self._each(op, axes, formula, to, count)
+            return
+        self._each(op, axes, formula, to, count)
+
+    def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
+        target = op.operands[0]
         pairs = formula.name == "cast" and formula.value is to and to.bits == 16 and count % 2 == 0
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return

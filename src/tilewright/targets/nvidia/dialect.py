@@ -37,6 +37,8 @@ class Ptx:
     def module(self, e: Emitter) -> str:
         """The kernel: pointers of the tensors, then tensor maps, which stay where the launch put them."""
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
+        if e.counted:
+            pointers.append("ptr addrspace(1) %counters")
         maps = [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %m{i}' for i in range(len(e.parameters))]
         looked_up = [f'  call void asm sideeffect "{_LOOK_UP}", "l"(ptr %m{i})' for i in range(len(e.parameters))]
         return "\n".join(
@@ -252,12 +254,20 @@ class Ptx:
         """wgmma.wait_group."""
         wgmma.settle(e, pending, sums)
 
+    def any(self, e: Emitter, test: str) -> str:
+        """vote.sync.any."""
+        e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
+        return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
+
     def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
-        """exp2 has an instruction, good to two units in the last place."""
+        """exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0.
+
+        Without `ftz` the assembler would scale small arguments up and results down: three more instructions each.
+        """
         if name != "exp2":
             return None
-        e.w.declare("float @llvm.nvvm.ex2.approx.f(float)")
-        return e.w.value(f"call float @llvm.nvvm.ex2.approx.f(float {values[0]})")
+        e.w.declare("float @llvm.nvvm.ex2.approx.ftz.f(float)")
+        return e.w.value(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {values[0]})")
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """cvt.rn.bf16x2.f32 and its like."""

@@ -105,6 +105,26 @@ def why_not(machine: Machine) -> str | None:
     return None
 
 
+LAUNCHES = 1024
+"""Launches of one kernel that may be under way at a time and each have counters of their own."""
+
+
+class Memory:
+    """Memory of a device, which goes with the object."""
+
+    def __init__(self, size: int, number: int = 0):
+        found = device(number)
+        if isinstance(found, str):
+            raise TargetError(f"{size} bytes on device {number}: {found}")
+        self.device = found
+        with found.entered():
+            self.pointer = int(found.check(found.cu.cuMemAlloc(max(16, size)), f"{size} bytes on the device"))
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self.device.cu.cuMemFree(self.pointer)
+
+
 class Loaded:
     """A kernel on a device."""
 
@@ -123,9 +143,19 @@ class Loaded:
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
+        self._counters, self._launches = emitted.counters, 0
+        if emitted.counters:
+            count = emitted.counters * LAUNCHES
+            self._memory = Memory(4 * count, self.device.number)
+            check(cu.cuMemsetD32(self._memory.pointer, 0, count), f"{self.name}: cuMemsetD32")
         self.workgroups = int(
             check(
                 cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, emitted.threads, emitted.shared_bytes),
                 f"{self.name}: its workgroups",
             )
         )
+
+    def counters(self) -> int:
+        """The address of counters for a launch: its own, unless very many are under way at a time."""
+        self._launches += 1
+        return self._memory.pointer + 4 * self._counters * (self._launches % LAUNCHES)

@@ -1,7 +1,8 @@
 """Launches: a kernel's arguments in memory, and starting it, as often as wanted.
 
-A kernel's arguments are the tensors' pointers, then tensor maps, each 128 bytes at a multiple of 64. They are written
-once; a launch on other tensors of the same shapes changes addresses only, in the maps too.
+A kernel's arguments are the tensors' pointers, that of its counters if it has any, and tensor maps, each 128 bytes at a
+multiple of 64. They are written once; a launch on other tensors of the same shapes changes addresses only, in the maps
+too, and every launch has counters of its own.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Launch:
 
     def _write(self, emitted: Emitted, arrays: list[Any]) -> None:
         """The arguments, and a table of where each lies."""
-        maps, count = emitted.parameters, len(arrays)
+        maps, count = emitted.parameters, len(arrays) + (1 if emitted.counters else 0)
         self._room = np.zeros(64 + MAP_BYTES * len(maps) + 8 * count, np.uint8)
         start = self._room.ctypes.data + (-self._room.ctypes.data) % 64
         after = start + MAP_BYTES * len(maps)
@@ -118,8 +119,9 @@ class Launch:
                 self._maps[parameter.tensor].append(place)
             else:
                 self._slots[parameter.tensor].append(word)
-        for slots, pointer in zip(self._slots, self._pointers, strict=True):
+        for slots, pointer in zip(self._slots, self._pointers, strict=False):
             slots[0].value = pointer
+        self._counters = self._slots[-1][0] if emitted.counters else None
         places = [ctypes.addressof(s) for s, *_ in self._slots] + [start + MAP_BYTES * i for i in range(len(maps))]
         self._table = np.array(places, np.uint64)
 
@@ -144,13 +146,8 @@ class Launch:
         if self._moved:
             self._there_and_back()
             return
-        with self._lock:  # what stands here is done at every launch: no more than it must
-            stream = self._stream()
-            if stream != self._streaming:
-                self._config.stream = self._streaming = stream
-            code = self._start()
-        if code:
-            self._once_more(code)
+        with self._lock:
+            self._begin()
 
     def at(self, pointers: Sequence[int]) -> None:
         """Starts the kernel on tensors that lie elsewhere, and are otherwise like those it was bound to."""
@@ -172,6 +169,8 @@ class Launch:
         self._kept = []
 
     def _begin(self) -> None:
+        if self._counters is not None:
+            self._counters.value = self.loaded.counters()
         stream = self._stream()
         if stream != self._streaming:
             self._config.stream = self._streaming = stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.text import element
+from tilewright.codegen.text import element, literal
 from tilewright.ir.core import Op, Value
 from tilewright.machine import MultiplyAtom, RegisterOperand
 
@@ -53,7 +53,9 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         text = f"{head} {{{sums}}}, {{{', '.join(places[:per_a])}}}, {{{', '.join(places[per_a:])}}}, {{{old}}};"
         mark = _MARKS[total]
         marks = [f"={mark}"] * count + [_MARKS.get(form, "r") for form, _ in taken] + [mark] * count
-        operands = [f"{form} {value}" for form, value in taken] + [f"{total} {e.get(c, i)}" for i in range(count)]
+        begins = bool(op.attrs.get("fresh")) and not step
+        sums_before = [literal(0, c.type.dtype) if begins else e.get(c, i) for i in range(count)]
+        operands = [f"{form} {value}" for form, value in taken] + [f"{total} {text}" for text in sums_before]
         form = "{" + ", ".join([total] * count) + "}"
         result = e.w.assembly(text, ",".join(marks), tuple(operands), form)
         for i in range(count):

@@ -101,7 +101,8 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         taken = words(e, a)
         factors, marks = [f"i32 {word}" for _, word in taken], ",".join(["r"] * len(taken))
     factors.append(f"i64 {second.text(e, b)}")
-    inputs = 2 * count
+    fresh = bool(op.attrs.get("fresh"))
+    inputs = count if fresh else 2 * count
     sums = ", ".join(f"${i}" for i in range(count))
     name = NAMES.get(atom.a.dtype.name, atom.a.dtype.name)
     total = element(c.type.dtype)
@@ -118,12 +119,14 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
             left = "{" + ", ".join(f"${inputs + per * step + i}" for i in range(per)) + "}"
             turns = f"{int(second.transposed)}"
         # whether to add; signs, of floats; orders, of 16 bits
-        more = "1" if total == "i32" else "1, 1, 1" if second.size != 2 else f"1, 1, 1, {turns}"
+        add = "0" if fresh and not step else "1"
+        more = add if total == "i32" else f"{add}, 1, 1" if second.size != 2 else f"{add}, 1, 1, {turns}"
         lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, {more};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     form = "{" + ", ".join([total] * count) + "}"
-    constraints = ",".join([f"={mark}"] * count + [str(i) for i in range(count)] + [marks, "l"])
-    operands = (*(f"{total} {e.get(c, i)}" for i in range(count)), *factors)
+    before = range(0 if fresh else count)
+    constraints = ",".join([f"={mark}"] * count + [str(i) for i in before] + [marks, "l"])
+    operands = (*(f"{total} {e.get(c, i)}" for i in before), *factors)
     result = w.assembly("\n".join(lines), constraints, operands, form)
     for i in range(count):
         e.put(c, i, w.value(f"extractvalue {form} {result}, {i}"))
