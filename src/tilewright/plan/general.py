@@ -145,7 +145,7 @@ def _ranked(
     (op,) = products
     a, b, c = (v.type.dims for v in op.operands)
     axes = axes_of(a, b, c, size)
-    if not blocks or isinstance(axes, str):
+    if not blocks or isinstance(axes, str) or any(size(d) == 0 for d in (*a, *b, *c)):
         return None
     found = ranked(program, op, axes, size, machine)
     return None if found is None or not set(found.blocks) <= {*blocks} else found

@@ -163,6 +163,8 @@ def pack_before(
     low: Lowering, b: Tile, parts: Parts, axes: Axes, outer: list[Expr], how: Microkernel
 ) -> tuple[Value, BlockOrder] | None:
     """All of B, packed before the program runs; None where that is not possible, or nothing is read twice."""
+    if any(d in low.bases or not d.symbols.isdisjoint(low.bound) for d in (*outer, axes.k, axes.n)):
+        return None  # only data tell how much there is of it
     first, width = parts[axes.k]
     deep, depth, size = how.atom.shape[2], first % how.atom.shape[2], low.size(axes.k)
     ends = width % deep in (0, ZERO) or first + width is as_expr(size)
