@@ -229,6 +229,12 @@ def test_an_image_is_open_in_tile_registers() -> None:
     assert [p.atom for p in run._last.plan.products] == ["amx.bf16"]
 
 
+def test_taps_of_an_odd_number_of_channels_are_copied_where_an_atom_takes_pairs() -> None:
+    kernel = kernels.conv((3, 2), "bf16", "f32", stride=(2, 1), padding=((0, 2), (1, 0)))
+    calls = [{"N": n, "H": h, "W": w, "C": 5, "F": 17} for n, h, w in ((1, 9, 7), (2, 4, 11))]
+    check(kernel, "N H W", calls, on="x86.amx")
+
+
 def test_im2col_is_open() -> None:
     kernel = kernels.im2col((3, 2), "f32", padding=(1, 1), stride=(2, 1))
     check(kernel, "N H W", [{"N": n, "H": h, "W": w, "C": 3} for n, _, h, w in IMAGES])
@@ -291,6 +297,20 @@ def test_workgroups_that_do_not_lie_side_by_side_are_refused_by_name() -> None:
     run = tilewright.compile(moved, target="cpu", dynamic=["M"])
     with pytest.raises(ProgramError, match="with M dynamic, its reordering constraint has no native form"):
         run(np.ones(8, np.float32))
+
+
+def test_what_numbers_elements_along_a_dynamic_size_is_refused_by_name() -> None:
+    text = """tile flat(%x: global f32[M, N], %y: global f32[M*N])
+  symbols M, N
+{
+  %0 = read %x : f32[M, N]
+  %1 = reshape %0 to=[M*N] : f32[M*N]
+  write %1, %y
+}"""
+    run = tilewright.compile(text, target="cpu", dynamic=["M"])
+    with pytest.raises(ProgramError, match="it numbers elements along M, which is dynamic"):
+        run(np.ones((3, 4), np.float32))
+    assert np.array_equal(tilewright.compile(text, target="cpu")(np.ones((3, 4), np.float32)), np.ones(12))
 
 
 # -- calls ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_symbols
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
+from tilewright.passes.choosing import open_in_tiles
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
@@ -166,11 +167,12 @@ class NativeExecutable(Executable):
         return found
 
     def _open_contraction(self, symbols: Mapping[Symbol, int], known: Mapping[Symbol, Expr]) -> Job | None:
-        """The job of a contraction with open rows; None where it is none."""
-        if self.path == "general" or self._grid:
+        """The job of a contraction with open batches in tile registers; None where it is none."""
+        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
+        if asked or self._grid or not self.machine.limits.tile_registers:
             return None
         contraction = opened(self.program, known, self.dynamic, {s: symbols[s] for s in self.dynamic})
-        if isinstance(contraction, str):
+        if isinstance(contraction, str) or not open_in_tiles(contraction, self.machine):
             return None
         renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))
         measures = Substitution(known)
@@ -181,7 +183,8 @@ class NativeExecutable(Executable):
     def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
         extents, names = opened_sizes(symbols, self.program.bindings, self.dynamic)
-        larger = {**symbols, **{s: max(symbols[s], TYPICAL) for s in self.dynamic}}
+        said = {} if self.plan is None else {d.name: d.extent for axis in self.plan.axes for d in axis.digits}
+        larger = {**symbols, **{s: said.get(s.name) or max(symbols[s], TYPICAL) for s in self.dynamic}}
         numbers = Substitution(larger)
         typical = {s: int(numbers(self.known.get(s, s))) for s in symbols}
         images = Substitution(extents)

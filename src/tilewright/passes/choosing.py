@@ -8,17 +8,18 @@ from math import prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
+from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.forms import LANES, LaneForm, VectorForm
+from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.model import converting, element_bytes
 from tilewright.plan.plan import Plan
-from tilewright.plan.planner import Candidate, Choice, Refusal, choose, variant
+from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
 
@@ -26,6 +27,8 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be taken apart."""
 CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
+ONE_WAVE = 12
+"""How much longer than by the cache's rate a program takes that has one wave a task: measured."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
 
@@ -42,6 +45,8 @@ def choose_plan(job: Job) -> None:
     given = None if job.logs else job.given
     opened = {s for s, n in job.extents.items() if isinstance(n, Expr)}
     names = {s.name for s in opened}
+    if given is not None and given.open and not opened:
+        raise ArgumentError(f"plan: {', '.join(sorted(given.open))}: no size is open here")
     if given is not None and opened:
         here = {digit.name for axis in given.axes for digit in axis.digits} & names
         if given.open != here:
@@ -99,7 +104,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    more = ONE_WAVE * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
@@ -144,17 +149,19 @@ def _notes(job: Job) -> tuple[str, ...]:
     return () if job.program is None else left_aside(job.program, job.machine)
 
 
+def open_in_tiles(c: Contraction, machine: Machine) -> bool:
+    """Whether a contraction with open rows is planned in tile registers: only batches are open, so images are whole."""
+    if c.typical is None or not machine.limits.tile_registers or any(digit in c.rows[-2:] for digit, _ in c.open):
+        return False
+    best = choose(c.typical, machine).best
+    return best is not None and isinstance(best.form, TileForm)
+
+
 def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
-    """The plan of a contraction with open rows: where the image is open, by vectors, line by line."""
-    whole = not any(digit in c.rows[-2:] for digit, _ in c.open)
-    found, fit = _of_lines(job, typical, whole)
-    if not fit and c.a.dtype.bits < c.sum_dtype.bits:
-        wide = c.sum_dtype
-        job.widened = {x.name: x.dtype for x in (c.a, c.b)}
-        c, typical = (replace(x, a=replace(x.a, dtype=wide), b=replace(x.b, dtype=wide)) for x in (c, typical))
-        found, fit = _of_lines(job, typical, whole)
-    how = "every plan of one image fits" if whole else "rows are read in place, line by line, by vectors"
-    note = f"{', '.join(s.name for s in c.parameters)} open: {how}"
+    """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
+    found = choose(typical, job.machine)
+    fit = [x for x in found.candidates if isinstance(x.form, TileForm)]
+    note = f"{', '.join(s.name for s in c.parameters)} open: every plan of one image in tile registers fits"
     job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
     names = {digit.name for digit, _ in c.open}
     if job.given is not None:
@@ -168,20 +175,9 @@ def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False
-    job.plan = job.given or fit[0].plan.opened(names)
-    job.contraction = c if isinstance(job.form, LaneForm) else variant(c, job.form.atom)
+    assert isinstance(job.form, TileForm)
+    job.plan, job.contraction = job.given or fit[0].plan.opened(names), variant(c, job.form.atom)
     return True
-
-
-def _of_lines(job: Job, c: Contraction, whole: bool) -> tuple[Choice, list[Candidate]]:
-    """The choice, and those of its plans that go line by line; all of them, where images are whole."""
-    found = choose(c, job.machine)
-    return found, [
-        x
-        for x in found.candidates
-        if (whole and not isinstance(x.form, LaneForm))
-        or (isinstance(x.form, VectorForm) and (len(c.rows) == 1 or x.form.strip == 1))
-    ]
 
 
 def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:

@@ -14,11 +14,12 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir import tile_functions as functions
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
+from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
 from tilewright.passes.tile import moving
-from tilewright.passes.tile.values import Tile, common_parts, load, loads, only_load, rewritten, weight
+from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -168,6 +169,7 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tile = low.env[op.operands[0]]
     kind: TileType = op.results[0].type
     parts = {d: low.part(d) for d in kind.dims}
+    _refuse_open(op, {**tile.parts, **parts})
     sizes = tuple(parts[d][1] for d in kind.dims)
     if prod(sizes) != prod(tile.sizes):
         raise ExecutionError(f"reshape of {tile.sizes} to {sizes}: the sizes differ", op.loc)
@@ -177,6 +179,17 @@ def reshape(low: Lowering, op: Op) -> tuple[Tile, ...]:
     for d in kind.dims:
         flat = flat * parts[d][1] + (low.coordinate(d) - parts[d][0])
     return (Tile(kind.dtype, kind.dims, parts, rewritten(tile.formula, Substitution(digits(low, tile, flat)))),)
+
+
+def _refuse_open(op: Op, parts: Parts) -> None:
+    """Raises where elements are numbered along dimensions of which only a call tells how long they are."""
+    for d, (_, width) in parts.items():
+        if isinstance(width, Expr):
+            raise ProgramError(
+                f"{op_text(op)}: it numbers elements along {d}, which is dynamic: natively its size must be known; "
+                f"leave {d} out of dynamic=",
+                op.loc,
+            )
 
 
 def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
@@ -194,6 +207,7 @@ def digits(low: Lowering, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """One element."""
     tile = low.env[op.operands[0]]
+    _refuse_open(op, tile.parts)
     offsets = [low.number(e) for e in op.attrs["offset"]]
     if len(offsets) == 1:
         size = prod(tile.sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
@@ -44,7 +44,9 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     found = _as_left(low, user, read)
     if found is None or found[0].whole:
         return False
-    return found[0].group == 1 or not _may_leave(low, read, found[1].k)
+    how, axes = found
+    whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
+    return how.group == 1 or (whole and not _may_leave(low, read, axes.k))
 
 
 def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
