@@ -1,4 +1,4 @@
-"""Every single deletion of a barrier, wait, commit or release in the twelve block programs written in Python.
+"""Every single deletion of a barrier, wait, commit or release in the block programs of examples/block and examples/ck.
 
 Each must be refused or reported, at a line of the author's. `python benchmarks/deletions.py [NAME ...]` prints a row
 for each, and fails where one has no effect under any schedule. `planted_faults.py` plants faults of other kinds.
@@ -72,7 +72,7 @@ def kernel(name: str) -> Kernel:
 
 
 def subjects() -> dict[str, Subject]:
-    """The twelve programs."""
+    """The programs of examples/block and examples/ck."""
     found = {}
     for case in (
         checks.attention(B=2, T=128, U=320),
@@ -82,6 +82,8 @@ def subjects() -> dict[str, Subject]:
         checks.conv_hopper(halo=True, N=4, H=7, W=7, XSTAGES=2, WSTAGES=4),
         checks.gemm(M=160, N=128, K=320, BN=64, STAGES=2),
         checks.gemm("gemm_hopper_pingpong", M=192, N=128, K=320, BN=64, STAGES=2),
+        checks.conv_patches(N=2, H=17, W=9, PATCHES=1, STAGES=2),
+        checks.attention(name="flash_hopper", B=1, T=256, U=384),
     ):
         found[case.name] = Subject(kernel(case.name), case.params, case.arguments)
     pair = integers("f16", 70, 100), integers("f16", 130, 100)
@@ -104,7 +106,7 @@ def places(program: Program) -> list[tuple[Block, int]]:
 
 def deletions(subject: Subject, schedules: tuple[tuple[int, int], ...] = SCHEDULES) -> Iterator[Outcome]:
     """What becomes of each deletion."""
-    whole = subject.kernel.trace(subject.params)
+    whole = rebuilt(subject.kernel.trace(subject.params), {})  # branches that are never taken are gone
     for place in range(len(places(whole))):
         program = rebuilt(whole, {})
         block, index = places(program)[place]

@@ -120,12 +120,12 @@ def main() -> None:
     if "gemm" in wanted:
         gemm(2048)
         gemm(4096, BN=256)
-        gemm(4096, BM=128, BN=128, pingpong=1)
+        gemm(4096, BM=128, BN=128, STAGES=5, pingpong=1)
         gemm(8192, BN=256)
     if "conv" in wanted:
         conv(32, 128, 28, 128, BM=192, BN=128, WG=3)
         conv(32, 128, 28, 128, BN=128)
-        conv(32, 256, 14, 256, BM=192, BN=64, WG=1, STAGES=5)
+        conv(32, 256, 14, 256, BM=192, BN=64, WG=1, STAGES=6)
         conv(32, 256, 14, 256)
         conv(32, 64, 56, 64)
         conv(32, 64, 56, 64, form="_patches")

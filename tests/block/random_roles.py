@@ -63,7 +63,7 @@ def random_role_program(seed: int) -> tuple[str, dict[str, Array], dict[str, Arr
     leaves = rng.choice(exits)
     lag = 0 if joined or pingpong else rng.randint(0, min(stages_x, depth) - 1)  # stages that a consumer holds on to
     split_copy = rng.random() < 0.3
-    schedule = rng.choice(("", " schedule contiguous", " schedule dynamic"))
+    schedule = rng.choice(("", " schedule contiguous", " schedule dynamic", " schedule table of %deal"))
     swizzle = " swizzle <2,2,2>" if columns >= 16 and rng.random() < 0.5 else ""
     if hopper and swizzle:  # TMA's own: rows of 64 or 128 bytes
         swizzle = " swizzle <2,2,3>" if columns == 16 else " swizzle <3,2,3>"
@@ -224,8 +224,15 @@ def random_role_program(seed: int) -> tuple[str, dict[str, Array], dict[str, Arr
         f"%c: in global f32 ({rows}, {width})",
         f"%y: out global f32 ({tasks}, {rows}, {width})",
     ]
+    deal = np.full((draw.integers(1, 4), tasks + 1), -1, np.int32)
+    for task in draw.permutation(tasks):
+        row = draw.integers(len(deal))
+        deal[row, (deal[row] >= 0).sum()] = task
+    if "table" in schedule:
+        arguments.insert(0, f"%deal: in global i32 {deal.shape}")
     text = f"block roles_{seed}({', '.join(arguments)})\n" + ("  machine hopper\n" if hopper else "") + "{\n"
     text += "\n".join(row for part in (first, *rest) for row in part) + "\n}\n"
     wanted = (x[:, :, None] * w).sum((1, 2)) + (c * depth * rate if resident else 0)
     arrays = {"x": x, "w": w, "c": c, "y": np.full(wanted.shape, 77)}
-    return text, {k: a.astype(np.float32) for k, a in arrays.items()}, {"y": wanted.astype(np.float32)}
+    arrays = {k: a.astype(np.float32) for k, a in arrays.items()} | ({"deal": deal} if "table" in schedule else {})
+    return text, arrays, {"y": wanted.astype(np.float32)}

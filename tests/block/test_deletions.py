@@ -1,4 +1,4 @@
-"""A sample of what benchmarks/deletions.py does for all twelve programs: what is deleted is missed, at a line."""
+"""A sample of what benchmarks/deletions.py does for all programs: what is deleted is missed, at a line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from tilewright.errors import InterpreterFault
 
-_SPEC = importlib.util.spec_from_file_location("deletions", Path(__file__).parents[2] / "benchmarks" / "deletions.py")
+ROOT = Path(__file__).parents[2]
+_SPEC = importlib.util.spec_from_file_location("deletions", ROOT / "benchmarks" / "deletions.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 deletions = importlib.util.module_from_spec(_SPEC)
@@ -19,11 +20,14 @@ _SPEC.loader.exec_module(deletions)
 SUBJECTS = deletions.subjects()
 
 
-def test_there_are_twelve_programs():
-    assert len(SUBJECTS) == 12
+def test_every_example_in_python_is_there():
+    files = [path for folder in ("block", "ck") for path in (ROOT / "examples" / folder).glob("*.py")]
+    assert set(SUBJECTS) == {path.stem for path in files} - {"references"}
 
 
-@pytest.mark.parametrize("name", ["basic_gemm", "gemm_hopper", "conv_hopper_halo"])
+@pytest.mark.parametrize(
+    "name", ["basic_gemm", "gemm_hopper", "conv_hopper_halo", "conv_hopper_patches", "flash_hopper"]
+)
 def test_every_deletion_is_refused_or_reported_at_the_authors_line(name):
     found = list(deletions.deletions(SUBJECTS[name], ((1, 0),)))
     assert found

@@ -1,4 +1,4 @@
-"""A share of what benchmarks/planted_faults.py does for all twelve programs, under one schedule."""
+"""A share of what benchmarks/planted_faults.py does for all programs, under one schedule."""
 
 from __future__ import annotations
 

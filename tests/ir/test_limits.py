@@ -241,6 +241,28 @@ def test_a_symbol_bound_to_itself_is_refused() -> None:
             tilewright.compile(text, bound, target="executor")
 
 
+def test_a_ring_that_is_filled_2_to_the_80_times_is_counted() -> None:
+    """Python's own length of such a loop was an OverflowError."""
+    text = "\n".join(
+        [
+            "block f(%x: in global f32 (4), %y: out global f32 (4))\n{",
+            "  %s = alloc shared f32 (2, 4)\n  %ring = channel %s stages 2 from bring to take",
+            "  role bring waves 1 {\n    for i in 0..1208925819614629174706176 {",
+            "      %room = acquire %ring\n      copy %x -> %room\n      commit %ring\n    }\n  }",
+            "  role take waves 1 {\n    for i in 0..1208925819614629174706176 {",
+            "      %there = wait %ring\n      copy %there -> %y\n    }\n  }\n}\n",
+        ]
+    )
+    refused(text, errors.ProgramError, "%ring has no release: it is filled 1208925819614629174706176 times")
+
+
+def test_an_array_without_elements_takes_no_memory_however_long_its_other_side_is() -> None:
+    body = "  for m in 0..4 {\n    %row = view %x (j 0) -> [m, j]\n    %to = view %y (j 0) -> [m, j]\n"
+    head = f"block f(%x: in global f32 ({1 << 32}, 0), %y: out global f32 ({1 << 32}, 0))\n{{\n"
+    run = compile_text(f"{head}{body}    map %to = %row\n  }}\n}}\n", "interpreter")
+    assert run(np.zeros((1 << 32, 0), np.float32)).shape == (1 << 32, 0)
+
+
 def _nested(depth: int) -> object:
     found: object = 2
     for _ in range(depth):

@@ -385,7 +385,7 @@ def test_errors_of_the_notation_point_at_their_place(body: str, says: str, under
 @pytest.mark.parametrize(
     ("body", "error", "says"),
     [
-        ("  fill %x 0", errors.ProgramError, "declared `in`"),
+        ("  fill %x 0", errors.ProgramError, "fill writes to %x, of an argument that is declared `in`"),
         ("  fill %y 0\n  copy %y -> %x", errors.ProgramError, "declared `in`"),
         ("  %v = view %y (i 4) -> [i]", errors.DimensionMismatch, "1 coordinates for 2 dimensions"),
         (

@@ -38,6 +38,11 @@ LANE_MAPS = {
         lambda lane, v: (lane % 8, lane // 8),
         lambda lane, v: (lane // 2, lane % 2),
     ),
+    "fma.m16n32k1.f32": (
+        lambda lane, v: (4 * (lane // 8) + v, 0),
+        lambda lane, v: (0, 4 * (lane % 8) + v),
+        lambda lane, v: (4 * (lane // 8) + v // 4, 4 * (lane % 8) + v % 4),
+    ),
     "mma.m16n8k16.f16": (
         lambda lane, v: (lane // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
         lambda lane, v: (2 * (lane % 4) + v % 2 + 8 * (v // 2), lane // 4),

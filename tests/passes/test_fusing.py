@@ -96,6 +96,62 @@ def test_numbers_are_folded_as_machines_round_them():
     assert call("mul", Formula.argument("x"), number(3, dtypes.f32)).name == "mul"
 
 
+# -- maps and reductions that share a loop --------------------------------------------------------------------
+
+JOINED = {
+    # what is done to %x (4, 64), and whether one loop does all of it
+    "forwarded": (
+        "map %v = %x + 1.0; reduce %v -> %t along 1 with sum; map %y = %v*2.0; map %s = %t",
+        True,
+    ),
+    "in another type": (
+        "map %v = %x + 1.0; %b = bitcast %v i32; map %y = f32(%b); map %s = 1.0",
+        False,
+    ),
+    "a neighbour": (
+        "map %v = %x + 1.0; %n = view %v (i0 4, i1 64) -> [i0, 63 - i1]; map %w = %n*2.0; map %y = %w; map %s = 1.0",
+        False,
+    ),
+    "changed between": (
+        "map %v = %x + 1.0; map %w = %v*2.0; map %v = %v + 5.0; reduce %v -> %t along 1 with max; map %y = %w - %v; "
+        "map %s = %t",
+        True,
+    ),
+    "what a reduction gave": (
+        "map %v = %x + 1.0; reduce %v -> %t along 1 with min; %n = view %t (i0 4, i1 64) -> [i0]; map %w = %v - %n; "
+        "reduce %w -> %u along 1 with sum; map %y = %w; map %s = %u",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_operations_that_share_a_loop_give_the_same(name):
+    body, shares = JOINED[name]
+    lines = [
+        *(f"%{n} = alloc shared f32 (4, 64)" for n in "vw"),
+        *(f"%{n} = alloc shared f32 (4)" for n in "tu"),
+        *body.split("; "),
+    ]
+    text = (
+        "block joined(%x: in global f32 (4, 64), %y: out global f32 (4, 64), %s: out global f32 (4))\n{\n"
+        "  tasks t in 0..1 {\n    " + "\n    ".join(lines) + "\n  }\n}\n"
+    ).replace("tasks t ", "tasks q ")
+    x = np.random.default_rng(6).integers(-9, 9, (4, 64)).astype(np.float32)
+    results = []
+    for target in ("cpu", "interpreter"):
+        run = tilewright.compile_text(text, target)
+        y, s = np.zeros((4, 64), np.float32), np.zeros(4, np.float32)
+        run(x, y, s)
+        results.append((y, s))
+        if target == "cpu":
+            loop = run.text("loop")
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    totals = re.search(r"fill %\d+ (0|-?inf)$", loop, re.M)  # those of a reduction that shares its loop
+    assert (totals is not None) == shares
+
+
 # -- copies that are turned -----------------------------------------------------------------------------------
 
 TURNED = {

@@ -15,6 +15,7 @@ from tilewright.kernels.gemm import gemm
 from tilewright.kernels.softmax import softmax
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import plan_general
+from tilewright.plan.plan import parse_plan
 from tilewright.targets.registry import machine
 
 M, N, K, BM, BK = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.BM, tkl.sym.BK
@@ -235,3 +236,18 @@ def test_a_constraint_on_a_loop_of_products_is_kept():
     assert np.array_equal(found, a @ b.T)
     assert np.array_equal(rows, (a @ b.T).max(1))
     assert "axis K = (K 40): loop 16" in run.text("plan")
+
+
+@pytest.mark.parametrize("sizes", [(1024, 1024, 1024), (300, 200, 100), (96, 1000, 64)])
+def test_tasks_and_blocks_of_one_product_are_ranked_as_a_contractions(sizes):
+    """Tasks had a rule of their own, which read B again and again: 1024 cubed took four times as long."""
+    named = dict(zip("MNK", sizes, strict=True))
+    plans = []
+    for path in ("best", "general"):
+        run = tilewright.compile(gemm("nn", "f32"), target="cpu:x86.avx512")
+        run.path = path
+        plans.append(parse_plan(run.text("plan", named)))
+    contraction, general = plans
+    for axis, dim, size in (("rows", "M", sizes[0]), ("columns", "N", sizes[1])):
+        task, loop, *_ = contraction.axis(axis).cuts
+        assert general.axis(dim).cuts == (replace(task, size=min(task.size, size)), loop)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import ComposedLayout
-from tilewright.algebra.expr import Const
 from tilewright.check.arrangement import misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
@@ -356,8 +355,7 @@ def _times(block: Block, channel: Value, rounds: int) -> int:
             continue
         inner = rounds
         for r in op.attrs.get("ranges", ()):
-            known = isinstance(r.lo, Const) and isinstance(r.hi, Const)
-            inner *= len(range(r.lo.value, r.hi.value, r.step)) if known else 0
+            inner *= r.rounds or 0
         for b in op.blocks:
             total += _times(b, channel, inner)
     return total

@@ -20,17 +20,19 @@ LEVELS = {
     "host": "what happens when arguments are bound and at every launch; it launches the block programs",
     "llvm": "the main program as LLVM takes it",
     "asm": "the main program as assembly of the target",
+    "ptx": "the same, of a GPU that calls it so",
+    "sass": "that GPU's instructions, where its disassembler is installed",
 }
 
 
-MACHINE_CODE = ("llvm", "asm")
+MACHINE_CODE = ("llvm", "asm", "ptx", "sass")
 
 
 def _targets() -> list[str]:
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
-    return ["cpu", *(f"cpu:{name}" if is_cpu(name) else name for name in MACHINES)]
+    return ["cpu", "gpu", *(f"cpu:{name}" if is_cpu(name) else f"gpu:{name}" for name in MACHINES)]
 
 
 def show(
@@ -48,20 +50,22 @@ def show(
         str,
         typer.Option(
             metavar="TARGET",
-            help="cpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon.",
+            help="cpu or gpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
             autocompletion=_targets,
         ),
     ] = "cpu",
 ) -> None:
     """Print what a problem becomes on one level; the texts of block, loop and host programs compile again.
 
-    Machine code is made for llvm and asm only. All other levels can be had of any machine that is described, on any.
+    Machine code is made for llvm, asm, ptx and sass only. All other levels can be had of any machine that is described,
+    on any.
 
     \b
     Examples:
       tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level plan
       tilewright show mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --level block --target cpu:x86.amx
       tilewright show 128x64:64x96 --level asm --target cpu:aarch64.neon
+      tilewright show 4096x4096:4096x4096 --dt bf16 --level ptx --target gpu:hopper
     """
     try:
         typer.echo(_text(problem, level, dt, target, plan).rstrip("\n"))
@@ -89,9 +93,9 @@ def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> s
 
 def _machine(target: str, level: str) -> Machine:
     """The machine of a target; one that is only described has no machine code, but all levels above."""
-    from tilewright.targets.registry import MACHINES, check_target, machine, native
+    from tilewright.targets.registry import GPU, MACHINES, check_target, gpu_machine, is_gpu, machine, native
 
     if target in MACHINES and level not in MACHINE_CODE:
         return machine(target)
-    check_target(target, ())
-    return native(target).machine
+    check_target(target, (GPU,))
+    return gpu_machine(target) if is_gpu(target) else native(target).machine

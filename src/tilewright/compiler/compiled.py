@@ -28,6 +28,13 @@ from tilewright.targets.registry import is_gpu, is_native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
+"""Levels of machine code, and what a kernel calls them; kernels of some machines have further `levels`."""
+
+
+def machine_code(kernel: Any, level: str) -> str | None:
+    """A kernel's machine code on a level; None where it has none there."""
+    found = MACHINE_CODE.get(level) or getattr(kernel, "levels", {}).get(level)
+    return None if kernel is None or found is None else str(getattr(kernel, found))
 
 
 class Compiled:
@@ -80,9 +87,10 @@ class Compiled:
         kernel = self._main.kernel
         if level == "loop":
             return str(lower(self.main, self.machine, self.machine).program if kernel is None else kernel.loop)
-        if kernel is None or level not in MACHINE_CODE:
+        found = machine_code(kernel, level)
+        if found is None:
             raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
-        return str(getattr(kernel, MACHINE_CODE[level]))
+        return found
 
     @property
     def object_code(self) -> bytes:

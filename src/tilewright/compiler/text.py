@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.compiler.compiled import machine_code
 from tilewright.compiler.device import INTERPRETER, GpuDevice, InterpretingDevice, device_of, ready
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.binding import allowed, open_sizes, parameters
@@ -134,7 +135,8 @@ class TextExecutable:
     def text(self, level: str | None = None) -> str:
         """The program on a level, its parameters bound; None: all programs as they came.
 
-        On a CPU also the levels it became: "loop", "llvm" and "asm".
+        On a CPU or GPU also the levels it became: "loop", "llvm" and "asm"; on GPUs by their makers' names too, "ptx"
+        and, where a disassembler is installed, "sass".
         """
         programs = [self.main, *(p for p in self.programs.values() if p.name != self.main.name)]
         if level is None:
@@ -142,9 +144,11 @@ class TextExecutable:
         mine = [str(p) for p in programs if p.level.name == level]
         if mine:
             return "\n".join(mine)
-        if self._kernel is not None and level in ("loop", "llvm", "asm"):
-            found = {"loop": "loop", "llvm": "llvm", "asm": "assembly"}[level]
-            return str(getattr(self._kernel, found))
+        if self._kernel is not None and level == "loop":
+            return str(self._kernel.loop)
+        found = machine_code(self._kernel, level)
+        if found is not None:
+            return found
         raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
 
     @property

@@ -72,6 +72,17 @@ class Range:
         empty = hi.hi <= lo.lo
         return cls(symbol(name, lo, None if empty else hi - 1), lo, hi, step)
 
+    @property
+    def rounds(self) -> int | None:
+        """How many numbers it takes; None where its limits are not numbers.
+
+        >>> Range.of("i", 0, 8, 3).rounds, Range.of("i", 5, 2).rounds, Range.of("i", 0, 10**30).rounds == 10**30
+        (3, 0, True)
+        """
+        if not (isinstance(self.lo, Const) and isinstance(self.hi, Const)):
+            return None
+        return max(0, -(-(self.hi.value - self.lo.value) // self.step))
+
     def __str__(self) -> str:
         return f"{self.symbol.name} in {self.lo}..{self.hi}" + (f" step {self.step}" if self.step != 1 else "")
 

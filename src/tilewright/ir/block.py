@@ -85,7 +85,8 @@ def _same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
 def _writable(op: Op, place: int) -> None:
     found = tensor(op, place)
     if isinstance(found, TensorType) and found.role == "in":
-        raise ProgramError(f"{op.name} writes to an argument that is declared `in`: {found}")
+        name = op.operands[place].name
+        raise ProgramError(f"{op.name} writes to %{name}, of an argument that is declared `in`: {found}")
 
 
 def holds(op: Op, kind: DType, name: str) -> None:

@@ -98,7 +98,7 @@ def _moves(op: Op) -> tuple[Any, ...]:
     if vector.dtype is not memory.dtype:
         raise DtypeMismatch(f"{op.name}: {vector.dtype} and {memory.dtype} differ")
     if op.name == "store" and memory.role == "in":
-        raise ProgramError(f"store to an argument that is declared `in`: {memory}")
+        raise ProgramError(f"store to %{op.operands[1].name}, an argument that is declared `in`: {memory}")
     if op.name == "load" and ("when" in op.attrs) != ("otherwise" in op.attrs):
         raise ProgramError("load: `if` and `else` come together")
     block_level.holds(op, vector.dtype, "otherwise")

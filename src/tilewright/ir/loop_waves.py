@@ -91,7 +91,7 @@ def _copy_in(op: Op) -> tuple[Any, ...]:
 def _copy_out(op: Op) -> tuple[Any, ...]:
     _copied(op, 1, 0)
     if op.operands[1].type.role == "in":
-        raise ProgramError("copy_out to an argument that is declared `in`")
+        raise ProgramError(f"copy_out to %{op.operands[1].name}, an argument that is declared `in`")
     return ()
 
 

@@ -45,6 +45,17 @@ class Member:
     job: Job | None = None
     places: dict[int, Where] = field(default_factory=dict)
 
+    @property
+    def sources(self) -> tuple[Value, ...]:
+        """What it reads."""
+        return self.op.operands[1:] if self.job is not None else self.op.operands[:1]
+
+    @property
+    def kind(self) -> DType:
+        """The element type that it writes."""
+        found: DType = self.op.operands[0 if self.job is not None else 1].type.dtype
+        return found
+
     def coordinates(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Its own coordinates."""
         return tuple(as_expr(0) if n is None else axes[n] for n in self.dims)
@@ -100,7 +111,9 @@ class Joiner:
             if len(group.members) == 1:
                 self.low.op(group.members[0].op)
             else:
+                around, self.low.loc = self.low.loc, group.members[0].op.loc
                 write(self.low, group)
+                self.low.loc = around
 
     def _place(self, member: Member, axes: tuple[Symbol, ...]) -> None:
         """Works out where a member's elements lie, over the axes of a group; one that has none has its own loops."""
@@ -127,12 +140,14 @@ class Joiner:
         self._place(member, group.axes)
         if not member.places or member.writes & (group.reads | group.writes):
             return False
-        made = {m.places[0].buffer: m.places[0] for m in group.members if m.job is not None}
-        read = [w for n, w in member.places.items() if n]
-        shared = [w for w in read if w.buffer in made]
-        same = all(w.offset is made[w.buffer].offset for w in shared)
-        others = {v for m in group.members if m.job is None for v in m.writes}
-        return bool(shared) and same and not member.reads & others
+        made = {root: m for m in group.members if m.job is not None for root in m.writes}
+        shared = [
+            (made.get(root), member.places[n], value.type.dtype)
+            for n, value in enumerate(member.sources, 1)
+            if (root := self.low.chain.root(value)) in group.writes
+        ]
+        same = all(m is not None and m.places[0] == place and m.kind is kind for m, place, kind in shared)
+        return bool(shared) and same
 
 
 def _apart(member: Member, group: Group) -> bool:
@@ -182,7 +197,7 @@ def write(low: Lowering, group: Group) -> None:
     steps = sum(sum(1 for _ in m.job.formula.walk()) for m in members if m.job is not None)
     chains = max(n for n in range(1, (1 if steps >= LONG else CHAINS) + 1) if count % n == 0) if reductions else 1
     ops = {m.op for m in members}
-    dead = {m for m in members if m.job is not None and all(low.touching[v] <= ops for v in m.writes)}
+    dead = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
 
     def nest(place: int, known: dict[Symbol, Expr]) -> None:
         if place < len(rows):

@@ -125,6 +125,11 @@ class Lowering:
                 found.setdefault(self.chain.root(value), set()).add(op)
         return found
 
+    def is_own(self, value: Value, ops: set[Op]) -> bool:
+        """Whether memory is the program's own, and no others than these operations look at it."""
+        made = self.made.get(value)
+        return made is not None and made.name == "alloc" and self.touching[value] <= ops
+
     @cached_property
     def _idle(self) -> set[Op]:
         """The operations that never run, whatever the sizes."""

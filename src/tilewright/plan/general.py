@@ -25,6 +25,7 @@ from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_o
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.ranked import Ranked, ranked
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -133,6 +134,23 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
+def _ranked(
+    program: Program,
+    products: Mapping[Op, Microkernel | None],
+    blocks: Mapping[Expr, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+) -> Ranked | None:
+    """The tasks and blocks of a program whose one product is done in blocks, where vectors do it."""
+    (op,) = products
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, size)
+    if not blocks or isinstance(axes, str):
+        return None
+    found = ranked(program, op, axes, size, machine)
+    return None if found is None or not set(found.blocks) <= {*blocks} else found
+
+
 def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
     products of what is read.
@@ -182,6 +200,10 @@ def plan_general(
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d))
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
+        best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
+        if best is not None:
+            widths |= {d: n for d, n in best.widths.items() if d in dims}
+            blocks, products = best.blocks, dict.fromkeys(products, best.how)
     for d, n in blocks.items():
         most = widths[d] + n if d in opened else size(d)
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]

@@ -214,7 +214,7 @@ def test_a_line_that_is_left_out_is_reported(line: str, fault: type[Exception]) 
 
 def test_a_wrong_phase_is_reported() -> None:
     text = _small()
-    wrong = text.replace("phase (fill_", "phase (1 + fill_", 1)
+    wrong = text.replace("phase (turn_", "phase (1 + turn_", 1)
     assert wrong != text
     with pytest.raises(InterpreterFault):
         loops(parse_loop(wrong), workers=1)

@@ -11,6 +11,7 @@ import tilewright
 import tilewright.lang as tkl
 from tilewright import compile_text, kernels
 from tilewright.errors import ArgumentError, ProgramError, TargetError
+from tilewright.targets.nvidia import disassembly
 from tilewright.targets.nvidia.driver import device
 
 TEXT = (Path(__file__).parents[3] / "examples" / "block" / "gemm_hopper.block").read_text()
@@ -115,3 +116,24 @@ def test_without_a_gpu_one_line_says_so():
         tilewright.compile(kernel, target="gpu")(a, b)
     with pytest.raises(TargetError, match="code for hopper does not run here"):
         tilewright.compile(kernel, target="gpu:hopper")(a, b)
+
+
+def test_ptx_is_the_assembly_and_sass_needs_a_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = compile_text(TEXT, "gpu:hopper")
+    assert product.text("ptx") == product.text("asm")
+    monkeypatch.setattr(disassembly, "tool", lambda name: None)
+    with pytest.raises(TargetError, match="sass: ptxas and nvdisasm of NVIDIA's toolkit is not on the path"):
+        product.text("sass")
+    with pytest.raises(ArgumentError, match="'ptx': copy has no such level on cpu"):
+        compile_text("block copy(%x: in global f32 (1), %y: out global f32 (1)) { copy %x -> %y }").text("ptx")
+
+
+def test_what_the_tools_say_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, does in (("ptxas", 'touch "$5"'), ("nvdisasm", 'echo "HGMMA of $2"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setattr(disassembly, "tool", lambda name: tmp_path / name)
+    assert compile_text(TEXT, "gpu:hopper").text("sass").startswith("HGMMA of /")
+    (tmp_path / "ptxas").write_text("#!/bin/sh\necho no such thing >&2; exit 1\n")
+    with pytest.raises(TargetError, match="sass: ptxas says: no such thing"):
+        compile_text(TEXT, "gpu:hopper").text("sass")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from assembler import assembled, ptxas
+from random_mma import Product
 
 from tilewright.check.block import check
 from tilewright.interpret.block.run import interpret
@@ -68,6 +69,7 @@ block product(%a: in global {kind} ({m}, {k}), %b: in global {kind} ({n}, {k}), 
 """
 
 ATOMS = [
+    ("ampere", "fma.m16n32k1.f32"),
     ("ampere", "mma.m16n8k16.f16"),
     ("hopper", "mma.m16n8k16.bf16"),
     ("ampere", "mma.m16n8k8.tf32"),
@@ -101,6 +103,39 @@ def program_of(name: str, atom_name: str) -> Any:
     return program
 
 
+FORMS = [
+    ("wgmma.m64n64k16.bf16.ra", 1),
+    ("wgmma.m64n64k16.f16.ta", 2),
+    ("wgmma.m64n64k16.bf16.ra.tb", 3),
+    ("wgmma.m64n64k16.f16.ta.tb", 4),
+    ("wgmma.m64n160k16.bf16", 5),
+    ("wgmma.m64n8k16.f16", 6),
+]
+"""Where else the factors of an atom may lie, and other widths, with seeds of which some have roles."""
+
+
+@pytest.mark.parametrize(("atom", "seed"), FORMS)
+def test_factors_that_lie_otherwise_are_exact_and_assembled(atom: str, seed: int) -> None:
+    here = machine("hopper")
+    text, arrays, expected = Product(seed, "hopper", [here.multiply_atom(atom)]).whole()
+    program = bind(parse_block(text), {})
+    check(program, here)
+    lowered = lower_waves(program, here)
+    interpret(lowered, arrays, here, handlers=HANDLERS, seed=seed)
+    np.testing.assert_array_equal(arrays["d"], expected["d"])
+    assert_assembled(lowered, here, "wgmma.")
+
+
+def assert_assembled(lowered: Any, here: Any, word: str) -> None:
+    text = HELPER.ask(BACKEND.request(here), BACKEND.emitted(lowered, here).text).decode()
+    assert word in text
+    if ptxas() is None:
+        pytest.skip("ptxas is not installed: the extra `ptxas` brings it")
+    said = assembled(text, architecture(here)[0])
+    assert "0 bytes spill stores" in said
+    assert not re.search(r"\(C7\d+\)|warning", said), said
+
+
 @pytest.mark.parametrize(("name", "atom"), ATOMS)
 def test_products_are_exact_and_assembled(name: str, atom: str) -> None:
     here = machine(name)
@@ -116,13 +151,7 @@ def test_products_are_exact_and_assembled(name: str, atom: str) -> None:
     interpret(lowered, arrays, here, handlers=HANDLERS, seed=1)
     wanted = arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64).T
     np.testing.assert_array_equal(arrays["d"].astype(np.float64), wanted)
-    text = HELPER.ask(BACKEND.request(here), BACKEND.emitted(lowered, here).text).decode()
-    assert atom.split(".")[0] + "." in text
-    if ptxas() is None:
-        pytest.skip("ptxas is not installed: the extra `ptxas` brings it")
-    said = assembled(text, architecture(here)[0])
-    assert "0 bytes spill stores" in said
-    assert not re.search(r"\(C7\d+\)|warning", said), said
+    assert_assembled(lowered, here, atom.split(".")[0] + ".")
 
 
 def moves(name: str, atom: str) -> Any:

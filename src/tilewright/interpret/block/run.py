@@ -123,6 +123,8 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
 def _places(kind: TensorType) -> Any:
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     places: Any = np.zeros(shape, np.int64)
+    if not places.size:  # of any extents beside the one that is 0
+        return places
     for coordinate, step in zip(np.ogrid[tuple(slice(0, n) for n in shape)], steps, strict=True):
         places = places + coordinate * step
     return kind.swizzle(places) if kind.swizzle is not None else places

@@ -191,7 +191,9 @@ class Product:
         """Whether what a block reads of B, row by row of K, lies close enough together for a part of the second cache,
         or is read for one block of rows only: it is then not worth packing."""
         low, m = self.low, self.axes.m
-        if low.machine is None or m is None or most(low.size(m)) <= self.how.rows:
+        if low.machine is None or m is None or not m.symbols.isdisjoint(low.bound):
+            return True
+        if most(low.size(m)) <= self.how.rows:
             return True
         stride, between = 1, 0
         for e, n in reversed(list(zip(found.at, found.tensor.type.shape, strict=True))):

@@ -1,4 +1,4 @@
-"""Channels as two rows of barriers: a stage is full, a stage is empty; fill f is phase f // stages of its stage's.
+"""Channels as two rows of barriers: a stage is full, a stage is empty; in turn t of the ring phase t is awaited.
 
 A producer's wave arrives at `full` when it commits, and copies that go on by themselves land there; a consumer's wave
 arrives at `empty` when it releases. Whoever reads a stage by itself is waited for first: products before the release,
@@ -20,6 +20,57 @@ if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
 
+@dataclass(frozen=True)
+class Count:
+    """How far a wave has come in a ring of stages: which stage is next, and how often the ring has turned.
+
+    Both are kept, and counted on by comparing: a quotient of the fill's number is no address that all lanes are known
+    to share, and products would wait for it in every step.
+    """
+
+    stages: int
+    stage: Value | None
+    """None: there is one."""
+    turn: Value | None
+    """None: nobody asks."""
+
+    @classmethod
+    def begun(cls, low: Waves, name: str, stages: int, turns: bool) -> Count:
+        """At the first stage, in turn 0."""
+        stage = low.counter(f"{name}_stage") if stages > 1 else None
+        return cls(stages, stage, low.counter(f"{name}_turn") if turns else None)
+
+    def now(self, low: Waves) -> Place:
+        """Where the wave is."""
+        turn = as_expr(0) if self.turn is None else low.value_of(self.turn, "turn")
+        stage = as_expr(0) if self.stage is None else low.value_of(self.stage, "stage", self.stages - 1)
+        return Place(stage, turn)
+
+    def on(self, low: Waves, place: Place) -> None:
+        """The next stage, from a place where it is."""
+        last = as_expr(1) if self.stage is None else place.stage >= self.stages - 1
+        if self.stage is not None:
+            low.count_on(self.stage, place.stage + 1 - self.stages * last, fresh=True)
+        if self.turn is not None:
+            low.count_on(self.turn, last)
+
+    def skip(self, low: Waves, fills: Expr) -> None:
+        """So many fills further on."""
+        found = fills if self.stage is None else self.now(low).stage + fills
+        if self.stage is not None:
+            low.count_on(self.stage, found % self.stages, fresh=True)
+        if self.turn is not None:
+            low.count_on(self.turn, found // self.stages)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A fill: its stage, and which turn of the ring it is."""
+
+    stage: Expr
+    turn: Expr
+
+
 @dataclass(eq=False)
 class Ring:
     """A channel in the role that is written: its barriers, and the wave's counters."""
@@ -30,7 +81,7 @@ class Ring:
     empty: Value
     base: Expr
     """The number of its first barrier: each half of a role has its own, where the channel is the half's."""
-    counters: dict[str, Value]
+    counters: dict[str, Count]
     own: bool
     """Whether one role is producer and consumer."""
     leaves: bool = False
@@ -40,9 +91,9 @@ class Ring:
     late: bool = False
     """Whether the first wave's releases are put off to where the stage is wanted again."""
 
-    def barrier(self, number: Expr) -> Expr:
+    def barrier(self, place: Place) -> Expr:
         """The barrier of a fill's stage."""
-        return self.base + number % self.stages
+        return self.base + place.stage
 
     def leaving(self, low: Waves) -> None:
         """A copy leaves from the stage."""
@@ -73,7 +124,7 @@ def channel(low: Waves, op: Op) -> None:
     if not counters:
         for side, role in (("acquire", producer), ("commit", producer), ("wait", consumer), ("release", consumer)):
             if low.role in (role, "all"):
-                counters[side] = low.counter(f"{name}_{side}")
+                counters[side] = Count.begun(low, f"{name}_{side}", stages, side in ("acquire", "wait"))
     late = producer == consumer and _one_leaves(low, op)
     base, own = low.group.side * stages, producer == consumer
     ring = Ring(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late)
@@ -90,50 +141,51 @@ def _one_leaves(low: Waves, op: Op) -> bool:
     return low.leaving_channels() == {op.results[0]}
 
 
-def _taken(low: Waves, op: Op, side: str, ring: Ring) -> Expr:
+def _taken(low: Waves, op: Op, side: str, ring: Ring) -> Place:
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
-    number = low.value_of(ring.counters[side], "fill")
-    low.count_on(ring.counters[side], as_expr(1))
-    return number
+    count = ring.counters[side]
+    place = count.now(low)
+    count.on(low, place)
+    return place
 
 
-def _hand_out(low: Waves, op: Op, ring: Ring, number: Expr) -> None:
+def _hand_out(low: Waves, op: Op, ring: Ring, place: Place) -> None:
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
         whole: Memory = low.handles[tensor]
         stride = whole.strides[0]
-        start = whole.start + stride * (number % ring.stages)
+        start = whole.start + stride * place.stage
         shape, strides = whole.shape[1:], whole.strides[1:]
-        low.handles[value] = Stage(whole.buffer, whole.dtype, shape, strides, None, start, ring, ring.barrier(number))
+        low.handles[value] = Stage(whole.buffer, whole.dtype, shape, strides, None, start, ring, ring.barrier(place))
 
 
 def acquire(low: Waves, op: Op) -> None:
     """The next fill, when its stage is empty."""
     ring: Ring = low.handles[op.operands[0]]
-    number = _taken(low, op, "acquire", ring)
+    place = _taken(low, op, "acquire", ring)
     if ring.late:
         low.between_lanes.meet()
-        with low.one_wave(), low.when(number >= ring.stages):
+        with low.one_wave(), low.when(place.turn >= 1):
             low.emit("drain", pending=ring.stages - 1)
-            low.emit("arrive", (ring.empty,), at=(ring.barrier(number),))
-    low.emit("await", (ring.empty,), at=(ring.barrier(number),), phase=number // ring.stages - 1)
-    _hand_out(low, op, ring, number)
+            low.emit("arrive", (ring.empty,), at=(ring.barrier(place),))
+    low.emit("await", (ring.empty,), at=(ring.barrier(place),), phase=place.turn - 1)
+    _hand_out(low, op, ring, place)
 
 
 def commit(low: Waves, op: Op) -> None:
     """What was stored is there for everybody; one arrival."""
     ring: Ring = low.handles[op.operands[0]]
     low.make_visible()
-    number = _taken(low, op, "commit", ring)
-    low.emit("arrive", (ring.full,), at=(ring.barrier(number),))
+    place = _taken(low, op, "commit", ring)
+    low.emit("arrive", (ring.full,), at=(ring.barrier(place),))
 
 
 def wait(low: Waves, op: Op) -> None:
     """The next fill, when it is full."""
     ring: Ring = low.handles[op.operands[0]]
-    number = _taken(low, op, "wait", ring)
-    low.emit("await", (ring.full,), at=(ring.barrier(number),), phase=number // ring.stages)
-    _hand_out(low, op, ring, number)
+    place = _taken(low, op, "wait", ring)
+    low.emit("await", (ring.full,), at=(ring.barrier(place),), phase=place.turn)
+    _hand_out(low, op, ring, place)
 
 
 def release(low: Waves, op: Op) -> None:
@@ -141,20 +193,20 @@ def release(low: Waves, op: Op) -> None:
     ring: Ring = low.handles[op.operands[0]]
 
     def give_back() -> None:
-        number = _taken(low, op, "release", ring)
+        place = _taken(low, op, "release", ring)
         if ring.leaves and ring.late:
             with low.one_wave():
                 low.emit("seal")
             if low.group.waves > 1:
                 low.between_lanes.meet()
                 with low.when(low.group.wave >= 1):
-                    low.emit("arrive", (ring.empty,), at=(ring.barrier(number),))
+                    low.emit("arrive", (ring.empty,), at=(ring.barrier(place),))
         else:
             if ring.leaves:
                 with low.one_wave():
                     low.emit("seal")
                     low.emit("drain", pending=0)
-            low.emit("arrive", (ring.empty,), at=(ring.barrier(number),), everywhere=ring.everywhere or None)
+            low.emit("arrive", (ring.empty,), at=(ring.barrier(place),), everywhere=ring.everywhere or None)
         ring.leaves = False
 
     low.flying.release(ring, give_back, ring.stages > 1 and not ring.leaves)

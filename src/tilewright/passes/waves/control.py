@@ -219,7 +219,7 @@ Skipped = list[tuple[Any, Expr]]
 
 def _skip(low: Waves, skipped: Skipped, times: Expr | int = 1) -> None:
     for counter, fills in skipped:
-        low.count_on(counter, fills * times)
+        counter.skip(low, fills * times)
 
 
 def _end(low: Waves, op: Op) -> None:

@@ -64,7 +64,7 @@ class Waves(Lowering):
         self.dirty: set[Value] = set()
         self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
         self.rings: dict[Op, channels.Ring] = {}
-        self._counters: dict[tuple[str, Op], dict[str, Value]] = {}
+        self._counters: dict[tuple[str, Op], dict[str, channels.Count]] = {}
         self.leaving = False
         self.asynchronous = _read_by_itself(program, self.chain, machine)
         self.cluster = cluster_of(program)
@@ -177,7 +177,7 @@ class Waves(Lowering):
             self.count_on(found, as_expr(start), fresh=True)
         return found
 
-    def counters_of(self, channel: Op) -> dict[str, Value]:
+    def counters_of(self, channel: Op) -> dict[str, channels.Count]:
         """The counters of a channel in this role, by what they count."""
         return self._counters.setdefault((self.role, channel), {})
 
@@ -187,9 +187,9 @@ class Waves(Lowering):
         formula = number if fresh else Formula("add", (Formula.operand(1), number))
         self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
 
-    def value_of(self, counter: Value, name: str) -> Symbol:
+    def value_of(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
         """What the counter says now, as a name for addresses."""
-        found = self.symbol(name, 0, (1 << 30) - 1)
+        found = self.symbol(name, 0, most)
         self.emit("read", (counter,), symbol=found)
         return found
 

@@ -29,11 +29,17 @@ from tilewright.targets.gpu.emit import Emitted
 class Backend(Protocol):
     """What a maker of GPUs provides."""
 
+    levels: Mapping[str, str]
+    """What the maker calls "assembly" and "instructions"."""
+
     def emitted(self, program: Program, machine: Machine) -> Emitted:
         """The LLVM IR of a loop program."""
 
     def request(self, machine: Machine) -> dict[str, Any]:
         """What the helper that generates code is asked for: the machine's assembly."""
+
+    def disassembled(self, assembly: str, machine: Machine) -> str:
+        """The machine's own instructions, as its maker's tools print them."""
 
     def why_not(self, machine: Machine) -> str | None:
         """Why the machine's code does not run here; None: it does."""
@@ -112,6 +118,16 @@ class GpuKernel:
             kept = HELPER.ask(request, self.llvm)
             disk.store(key, kept)
         return kept.decode()
+
+    @property
+    def levels(self) -> Mapping[str, str]:
+        """Further levels by their maker's names, and what they are called here."""
+        return self.target.backend.levels
+
+    @property
+    def instructions(self) -> str:
+        """The machine's own instructions, where its maker's tools are installed."""
+        return self.target.backend.disassembled(self.assembly, self.target.machine)
 
     @property
     def object(self) -> bytes:

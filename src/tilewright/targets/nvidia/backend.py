@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tilewright.ir.core import Program
@@ -9,6 +10,7 @@ from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted, emit
 from tilewright.targets.nvidia import driver
 from tilewright.targets.nvidia.dialect import Ptx
+from tilewright.targets.nvidia.disassembly import disassembled
 from tilewright.targets.nvidia.launch import Launch
 from tilewright.targets.nvidia.memory import DeviceMemory
 
@@ -26,6 +28,8 @@ def architecture(machine: Machine) -> tuple[str, str]:
 class Nvidia:
     """What NVIDIA provides for its GPUs."""
 
+    levels: Mapping[str, str] = {"ptx": "assembly", "sass": "instructions"}
+
     def emitted(self, program: Program, machine: Machine) -> Emitted:
         """The LLVM IR of a loop program."""
         return emit(program, machine, Ptx())
@@ -42,6 +46,10 @@ class Nvidia:
             "passes": PASSES,
             "flags": FLAGS,
         }
+
+    def disassembled(self, assembly: str, machine: Machine) -> str:
+        """SASS."""
+        return disassembled(assembly, architecture(machine)[0])
 
     def why_not(self, machine: Machine) -> str | None:
         """Why the machine's code does not run here."""

@@ -247,8 +247,10 @@ class Ptx:
         atom = e.machine.multiply_atom(op.attrs["atom"])
         if atom.name.startswith("wgmma."):
             wgmma.multiply(e, op, atom)
-            return
-        mma.multiply(e, op, atom)
+        elif atom.name.startswith("fma."):
+            mma.outer(e, op, atom)
+        else:
+            mma.multiply(e, op, atom)
 
     def settle(self, e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         """wgmma.wait_group."""

@@ -169,6 +169,7 @@ class Launch:
         self._kept = []
 
     def _begin(self) -> None:
+        """What every launch does, and no more than it must."""
         if self._counters is not None:
             self._counters.value = self.loaded.counters()
         stream = self._stream()

@@ -98,7 +98,8 @@ def stream_of(arrays: Sequence[Any], number: int) -> Callable[[], int]:
     7
     """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
+    if torch is not None and cuda is not None and cuda.is_initialized():
         quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         if quick is not None:
             return partial(quick, number)

@@ -1,4 +1,4 @@
-"""Products of NVIDIA machines: mma.sync by a warp, wgmma by four.
+"""Products of NVIDIA machines: by lanes of their own, mma.sync by a warp, wgmma by four.
 
 Lanes come as (t, g): t = lane % 4 walks columns in pairs, g = lane // 4 walks rows.
 """
@@ -122,6 +122,17 @@ def _wgmma_bytes(columns: int, dtype: DType) -> MultiplyAtom:
         rounds="tf32" if dtype is f32 else None,
     )
 
+
+FMA = [
+    MultiplyAtom(
+        "fma.m16n32k1.f32",
+        RegisterOperand(16, 1, f32, Layout(((8, 4), 4), ((0, 4), 1))),
+        RegisterOperand(1, 32, f32, Layout(((8, 4), 4), ((4, 0), 1))),
+        RegisterOperand(16, 32, f32, Layout(((8, 4), (4, 4)), ((64, 4), (16, 1)))),
+        ("sm_75",),
+    )
+]
+"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums."""
 
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 

@@ -1,0 +1,83 @@
+"""Tasks and blocks of a program with one product by vectors: those that the model of contractions ranks first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, index
+from tilewright.ir.core import MemoryType, Op, Program, Value
+from tilewright.ir.formula import Formula
+from tilewright.machine import Machine, OpaqueOperand
+from tilewright.plan.contraction import Contraction, Operand
+from tilewright.plan.forms import COLUMNS, VectorForm
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, types_of
+from tilewright.plan.validate import too_much
+from tilewright.plan.vectors import vector_cost, vector_forms
+
+Size = Callable[[Expr], int]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What a task takes of each dimension, the pieces by which it goes over them, and the product's microkernel."""
+
+    widths: dict[Expr, int]
+    blocks: dict[Expr, int]
+    how: Microkernel
+
+
+def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -> Ranked | None:
+    """The best by the model of a contraction; None where no vectors multiply."""
+    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in _dims(op, 0 if axes.swapped else 1)]
+    if axes.m is None or rows[-1] is not axes.m:
+        return None
+    batch = [d for d in axes.around if d not in rows]
+    c = _contraction(program, op, axes, rows, batch, size)
+    best: tuple[float, VectorForm] | None = None
+    for atom in atoms_for(machine, *types_of(op, axes.swapped)):
+        if isinstance(atom.c, OpaqueOperand) or atom.shape[0] > 1:
+            return None
+        for form in vector_forms(c, atom, machine):
+            cost = vector_cost(c, form, machine)
+            if form.order[0] == COLUMNS and too_much(cost, machine) is None and (best is None or cost.cycles < best[0]):
+                best = cost.cycles, form
+    if best is None:
+        return None
+    form = best[1]
+    strip = rows[-2] if len(rows) > 1 else axes.m
+    widths = dict.fromkeys((*batch, *rows[:-2]), 1) | {
+        axes.m: size(axes.m),
+        axes.n: min(form.task_columns, size(axes.n)),
+    }
+    blocks = {axes.n: form.columns, axes.m: form.rows} | {d: 1 for d in axes.around if size(d) > 1}
+    return Ranked(widths | {strip: form.strip}, blocks, Microkernel(form.atom, form.rows, form.columns))
+
+
+def _dims(op: Op, operand: int) -> tuple[Expr, ...]:
+    dims: tuple[Expr, ...] = op.operands[operand].type.dims
+    return dims
+
+
+def _contraction(program: Program, op: Op, axes: Axes, rows: list[Expr], batch: list[Expr], size: Size) -> Contraction:
+    """The product as a contraction: sizes and bytes are its own, accesses are left out."""
+    made = {r: each for each in program.walk() for r in each.results}
+
+    def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
+        return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))
+
+    def operand(value: Value) -> Operand:
+        read = made.get(value)
+        memory = read.operands[0].type if read is not None and read.name == "read" else None
+        shape = [size(d) for d in value.type.dims]
+        if isinstance(memory, MemoryType) and None not in memory.sizes:
+            shape = [size(d) for d in memory.sizes if d is not None]
+        return Operand("", value.type.dtype, tuple(shape), (as_expr(0),) * len(shape))
+
+    a, b = (operand(v) for v in (op.operands[1::-1] if axes.swapped else op.operands[:2]))
+    depth = digits([*axes.deep, axes.k])
+    wide = types_of(op, axes.swapped)[2]
+    return Contraction(
+        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, Formula.operand(1), (), (),
+        digits(batch),
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""PTX as the machine's own instructions (SASS), to be read: by ptxas and nvdisasm, where they are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from tilewright.errors import TargetError
+
+PLACES = ("cuda_nvcc/bin", "cu13/bin")
+TOOLKIT = "/usr/local/cuda/bin"
+
+
+def tool(name: str) -> Path | None:
+    """Where a tool of NVIDIA's is: named by a variable (PTXAS, NVDISASM), on the path, in a wheel, in the toolkit."""
+    named = os.environ.get(name.upper()) or shutil.which(name)
+    if named:
+        return Path(named)
+    spec = find_spec("nvidia")
+    folders = [Path(f) / p for f in (spec.submodule_search_locations or () if spec is not None else ()) for p in PLACES]
+    return next((f / name for f in [*folders, Path(TOOLKIT)] if (f / name).exists()), None)
+
+
+def disassembled(ptx: str, architecture: str) -> str:
+    """The instructions that the assembler makes of a PTX text."""
+    found = {name: tool(name) for name in ("ptxas", "nvdisasm")}
+    missing = [name for name, place in found.items() if place is None]
+    if missing:
+        raise TargetError(f"sass: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; `ptx` needs neither")
+    with tempfile.TemporaryDirectory() as folder:
+        source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        _run([str(found["ptxas"]), f"-arch={architecture}", "-O3", str(source), "-o", str(code)])
+        return _run([str(found["nvdisasm"]), "-c", str(code)])
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TargetError(f"sass: {Path(command[0]).name} says: {(done.stderr or done.stdout).strip()[:300]}")
+    return done.stdout
