@@ -432,8 +432,9 @@ FAULTS = {
     "gemm: the last block of k is brought by half": fault(
         GEMM,
         (
-            "        copy %gb -> %sb else 0 by tma.load\n",
-            ("        if (k < ceildiv(K, 64) - 1) {\n          copy %gb -> %sb else 0 by tma.load\n        }\n"),
+            "        copy %gb -> %sb else 0 by tma.load multicast\n",
+            "        if (k < ceildiv(K, 64) - 1) {\n"
+            "          copy %gb -> %sb else 0 by tma.load multicast\n        }\n",
         ),
         raises=errors.UninitialisedFault,
         says="of %bs, which nothing wrote",
@@ -446,7 +447,7 @@ FAULTS = {
     ),
     # -- a wrong tail
     "gemm: the tail of k is left out": fault(
-        gemm(M=64, N=64, K=100, BN=64),
+        gemm(M=64, N=64, K=104, BN=64),
         ("0..ceildiv(K, 64) {\n        %sa", "0..K//64 {\n        %sa"),
         raises=(errors.DeadlockFault, errors.ProtocolFault),
         says="%ring",

@@ -15,7 +15,7 @@ from tilewright.ir.binding import bind
 from tilewright.ir.module import Module
 from tilewright.ir.parser import parse_programs
 from tilewright.limits import ELEMENTS
-from tilewright.runtime.host import HostExecutor
+from tilewright.runtime.host import HostExecutor, HostMemory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -301,10 +301,10 @@ def test_a_problem_without_rows_ends_on_the_host() -> None:
     assert y.shape == (0, 4)
 
 
-class Recording:
+class Recording(HostMemory):
     """A device that only notes what it is asked to launch."""
 
-    room, empty = ELEMENTS, staticmethod(np.empty)
+    room = ELEMENTS
 
     def __init__(self) -> None:
         self.launched: list[tuple[str, int, dict[str, int]]] = []

@@ -80,7 +80,8 @@ def test_the_text_of_the_host_program_does_what_the_kernel_does(name, target):
     assert again.text() == text
     assert np.array_equal(again(*arrays), wanted)
     dynamic = KERNELS[name][3]
-    assert (f"param {', '.join(f'{n} in 1..1048576' for n in sorted(dynamic))}\n" in text) == bool(dynamic)
+    header = text.partition("{")[0]
+    assert sorted(re.findall(r"(\w+) in \d+\.\.1048576", header)) == sorted(dynamic)
 
 
 @pytest.mark.parametrize("name", ["open rows, converted", "open image", "open image, strided"])

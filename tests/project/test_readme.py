@@ -71,7 +71,7 @@ def test_readme_says_how_to_install_and_what_runs():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for wanted in ("pip install .", "pip install tilewright", "| CPU | what runs |", "| `mb1` |", "threads"):
         assert wanted in text
-    assert "it has not been run on a GPU yet" in text
+    assert "There are no gradients." in text
 
 
 def test_the_changelog_names_this_version():

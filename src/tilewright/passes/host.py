@@ -123,6 +123,8 @@ def _of_one(job: Job) -> Module:
     assert lowered is not None
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
+    for name in _only_written(job.program) if job.program is not None else ():
+        roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:
         _before(host, each)
@@ -153,6 +155,16 @@ def _of_one(job: Job) -> Module:
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
     return host.module()
+
+
+def _only_written(program: Program) -> Iterator[str]:
+    """The arguments that a tile program writes and does not read."""
+    ops = list(program.walk())
+    for arg in program.args:
+        if any(op.name == "write" and op.operands[1] is arg for op in ops) and not any(
+            arg in op.operands for op in ops if op.name != "write"
+        ):
+            yield arg.name or ""
 
 
 def _before(host: _Host, lowered: Lowered) -> None:
