@@ -9,6 +9,7 @@ import pytest
 
 import tilewright
 import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
@@ -158,3 +159,28 @@ def test_a_product_of_f32_is_not_rounded_unless_it_asks_for_that():
     """Atoms that round their factors to tf32 were taken for products of f32 without a word."""
     (product,) = kernel_for(kernels.gemm("nt", "f32"), {"M": 64, "N": 64, "K": 64}, machine=HOPPER).plan.products
     assert product.atom is None or "tf32" not in product.atom
+
+
+def test_rows_that_are_written_where_data_say_are_not_extended():
+    """Rows past the end would be written too, to wherever the index that is read there says."""
+    M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+    space, i, j = tkl.GLOBAL_ADDRESS_SPACE, tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    d0 = tkw.IndexMapping.dynamic_val(0)
+    rows = tkw.IndexMapping(2, {M: i, N: j}, {M: d0, N: j}, dynamic_val_mappings={M: i})
+
+    @tkw.wave()
+    def scattered(
+        a: tkl.Memory[M, K, space, tkl.bf16],
+        b: tkl.Memory[N, K, space, tkl.bf16],
+        where: tkl.Memory[M, space, tkl.i32],
+        c: tkl.Memory[M, N, space, tkl.f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc):
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c, mapping=rows, mapping_dynamic_vals=(tkw.read(where),))
+
+    made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
+    assert made.plan.roles is None
+    assert "it writes where data say" in made.explain()

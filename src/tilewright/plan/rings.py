@@ -204,6 +204,8 @@ def _product(
         return f"it has {len(products)} products"
     (op,) = products.values()
     a, b, c = (v.type.dims for v in op.operands)
+    if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
+        return "it writes where data say: what tasks at the edges compute too much would go there as well"
     if any(x.name == "iterate" and x not in free for x in program.walk()):
         return "a loop of it does more than add products"
     axes = axes_of(a, b, c, size)

@@ -23,12 +23,12 @@ ROWS, CHUNK = (128, 64, 32), 16
 
 def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
+    _need_outside(low, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
     if len(sums) != 1:
         return False
     (held,) = sums
     m, n = low.sums[held]
-    _need_outside(low, to)
     rows, columns = to.parts[m][1], to.parts[n][1]
     row = next((n for n in ROWS if columns * to.dtype.bits // 8 % n == 0), None)
     if row is None or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n})):
