@@ -37,6 +37,7 @@ from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.values import (
@@ -176,8 +177,9 @@ class Lowering:
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
-        self.sums: dict[Value, tuple[Expr, Expr]] = {}
-        """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.sums: dict[Value, tuple[Expr, ...]] = {}
+        """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
+        current part is one wide."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
@@ -198,6 +200,8 @@ class Lowering:
         self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
+        if self.cuts.roles is not None:
+            self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -215,6 +219,8 @@ class Lowering:
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
         """Dimensions that end where data say: a number of i64."""
+        self.past: dict[Expr, int] = {}
+        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width."""
         self.bases: dict[Expr, Tile] = {}
         """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
@@ -452,9 +458,16 @@ class Lowering:
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
+        if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
+            return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
+
+    def is_row(self, tile: Tile) -> bool:
+        """Whether a tile is held in registers with an element for each row."""
+        axes = None if self.w.home is None else self.w.home.axes(tile.dims, tile.parts)
+        return axes is not None and len(axes) == 1
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -692,9 +705,18 @@ class Lowering:
         sizes = tuple(parts[d][1] for d in dims)
         if 0 in sizes:  # nobody will look
             return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
-        tensor = self.w.alloc(dtype, sizes, f"v{name}" if name is not None and name.isdigit() else name or "v")
+        tensor = self.room(dtype, dims, parts, f"v{name}" if name is not None and name.isdigit() else name or "v")
         self.put(tensor, dims, parts, formula)
         return self.held(tensor, dims, parts)
+
+    def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
+        """Room for a value over these parts: in registers, where it is dealt out to lanes, or in memory."""
+        axes = None if self.w.home is None else self.w.home.axes(dims, parts)
+        if axes is None:
+            return self.w.alloc(dtype, [parts[d][1] for d in dims], name)
+        found = self.w.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        self.sums[found] = axes
+        return found
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
         """Makes a tensor over these parts hold what the formula computes.

@@ -43,6 +43,9 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     (body,) = op.blocks
     carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
     begin, rounds, rests = _rounds(low, op, first, length, tile)
+    if low.w.home is not None and rests and isinstance(length, int):  # one body: its last tile goes past the end
+        rounds, rests = rounds + 1, []
+        low.past[axis] = low.number(axis)
     if rounds is not as_expr(0):
         required = set(low.required)
         with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds) as k:
@@ -50,6 +53,7 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
             low.required = required
+    low.past.pop(axis, None)
     for condition, rest in rests:
         low.iteration[axis] = rounds
         with low.branch(condition):
