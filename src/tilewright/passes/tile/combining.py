@@ -14,7 +14,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
-from tilewright.ir.tile_formulas import call, converted
+from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lanes import LaneProduct
@@ -93,6 +93,11 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """The combination along one dimension, in memory: a load."""
+    inner, scale = scale_of(tile.formula)
+    if low.w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+        # rounding keeps the order: the largest product is that of the largest
+        found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
+        return call("mul", found, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     there = only_load(source.formula)
     if there is None:
