@@ -18,7 +18,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
 from tilewright.ir.tile_formulas import call, converted, times
 from tilewright.ir.tile_functions import is_composed
-from tilewright.passes.tile import moving
+from tilewright.passes.tile import masks, moving
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kind: TileType = op.results[0].type
     tiles = _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
+    seldom = masks.select(low, op, tiles, parts)
+    if seldom is not None:
+        return (seldom,)
     found = call("select", *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
 

@@ -203,9 +203,10 @@ class Writer:
         *,
         unroll: bool = False,
         peel: tuple[int, int] | None = None,
+        kept: bool = False,
     ) -> Iterator[Expr]:
-        """A loop from `first` up to `count`; gives its variable. One round is written without a loop."""
-        if as_expr(count) - first is as_expr(1):
+        """A loop from `first` up to `count`; gives its variable. One round is written without a loop, unless `kept`."""
+        if not kept and as_expr(count) - first is as_expr(1):
             yield as_expr(first)
             return
         found = Range.of(self.fresh(name), first, count)
