@@ -43,13 +43,14 @@ from tilewright.plan.rings import (
     SEEN,
     SHOWN,
     STORED,
-    WORKING,
     bound_by_memory,
     is_along,
     registers_of,
     row_bytes,
 )
 
+WORKING = 32
+"""Registers of a lane beside sums and factors: addresses, counters, what rows have."""
 FEWEST = 2
 """Stages of the ring of each factor, at least."""
 LANES = 128
