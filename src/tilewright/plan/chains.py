@@ -63,6 +63,7 @@ class Chain:
 
     products: dict[Op, Microkernel]
     roles: Roles
+    overlap: str
     cycles: float
 
     @property
@@ -105,8 +106,8 @@ def plan_chained(
     rows = workgroups.get(str(found.row))
     fitting = [x for x in candidates if rows in (None, x.rows)]
     if given is not None:
-        wanted = (given.roles, given.products)
-        fitting = [x for x in fitting if (x.roles, as_plan(x.products, program)) == wanted]
+        wanted = (given.roles, given.overlap, given.products)
+        fitting = [x for x in fitting if (x.roles, x.overlap, as_plan(x.products, program)) == wanted]
         if not fitting:
             raise ArgumentError(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
@@ -116,7 +117,8 @@ def plan_chained(
     made = [_choice(x, found, program, sizes, size, machine) for x in fitting]
     best = made[0]
     others = [
-        Refusal(f"{x.rows} rows a task", f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]
+        Refusal(f"{x.rows} rows a task, overlap {x.overlap}", f"{x.cycles / best.cycles:.2f} of the time")
+        for x in fitting[1 : SHOWN + 1]
     ]
     return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
 
@@ -202,8 +204,9 @@ def _candidates(
         if len(products) < len(found.axes):
             return
         roles = _roles(machine, products, found, size, shared, bits, gathered)
-        if roles is not None:
-            yield Chain(products, roles, _cycles(machine, products, found, size, program))
+        for overlap in ("ahead", "none") if roles is not None and found.looped and len(products) > 1 else ("none",):
+            if roles is not None:
+                yield Chain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
 
 
 def _microkernel(
@@ -282,6 +285,7 @@ def _cycles(
     found: _Found,
     size: Callable[[Expr], int],
     program: Program,
+    overlap: str,
 ) -> float:
     """Cycles of all tasks: each round costs products, arithmetic between them, and what of one hides no other."""
     limits = machine.limits
@@ -299,7 +303,7 @@ def _cycles(
         for op in program.walk()
         if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
     )
-    step = max(multiplied, between, filled) + min(multiplied, between) / groups + SEEN * filled
+    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none")) + SEEN * filled
     dims = cut_dims(program, size)
     tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in dims if d not in _across(found))
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
@@ -332,7 +336,8 @@ def _choice(
         tuple(words[str(d)] for d in dims),
         products=as_plan(chain.products, program),
         roles=chain.roles,
+        overlap=chain.overlap,
     )
     bound = bound_by_memory(program, size, machine)
-    cuts = Cuts(widths, {}, {}, dict(chain.products), chain.roles)
+    cuts = Cuts(widths, {}, {}, dict(chain.products), chain.roles, overlap=chain.overlap)
     return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())

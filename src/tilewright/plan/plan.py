@@ -21,6 +21,7 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
+`overlap ahead` starts the first product of a round before the last one of the round before.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
@@ -36,7 +37,7 @@ from tilewright.limits import ELEMENTS, shown
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
 SCHEDULES = ("strided", "contiguous")
-OVERLAPS = ("none", "defer")
+OVERLAPS = ("none", "defer", "ahead")
 
 
 @dataclass(frozen=True)
