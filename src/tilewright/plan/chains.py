@@ -82,6 +82,8 @@ class _Found:
     looped: dict[Expr, int]
     """The axes that loops go over, and their tiles."""
     row: Expr
+    cut: tuple[Expr, ...]
+    """The dimensions that tasks may cut."""
 
 
 def plan_chained(
@@ -153,8 +155,6 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
             return "tasks cannot cut the rows of its sums"
         if any(width(d) > 1 for d in (*each.around, *each.deep)):
             return "its sums have more dimensions than rows and columns"
-        if not (each.n in dims or each.n in looped):
-            return f"{each.n} is neither cut by tasks nor gone over by a loop"
         a, b = op.operands[:2][::-1] if each.swapped else op.operands[:2]
         if not _is_read(b, made):
             return "a factor B is computed"
@@ -165,7 +165,7 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
     assert row is not None
     if _wide(program, row, dims, looped, size):
         return "a value between its products has more than rows and columns"
-    return _Found(axes, held, looped, row)
+    return _Found(axes, held, looped, row, dims)
 
 
 def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
@@ -218,12 +218,12 @@ def _microkernel(
     machine: Machine,
     program: Program,
 ) -> Microkernel | None:
-    """The narrowest atom that has all columns of a product; just as many, where a loop goes over them."""
+    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them."""
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types_of(op, axes.swapped), along_k, precision_of(op), found.held[op])
     wanted = found.looped.get(axes.n) or size(axes.n)
-    fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n not in found.looped and x.shape[1] > wanted)]
+    fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
     if not fitting:
         return None
     atom = min(fitting, key=lambda x: x.shape[1])
@@ -304,8 +304,7 @@ def _cycles(
         if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
     )
     step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none")) + SEEN * filled
-    dims = cut_dims(program, size)
-    tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in dims if d not in _across(found))
+    tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
     return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles
 
@@ -324,7 +323,7 @@ def _choice(
     machine: Machine,
 ) -> GeneralChoice:
     """The plan of a candidate."""
-    dims = cut_dims(program, size)
+    dims = found.cut
     columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
     widths = {d: chain.rows if d is found.row else columns.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -339,5 +338,6 @@ def _choice(
         overlap=chain.overlap,
     )
     bound = bound_by_memory(program, size, machine)
-    cuts = Cuts(widths, {}, {}, dict(chain.products), chain.roles, overlap=chain.overlap)
+    tiles = {op: found.looped[op.attrs["axis"]] for op in program.walk() if op.name == "iterate"}
+    cuts = Cuts(widths, {}, tiles, dict(chain.products), chain.roles, overlap=chain.overlap)
     return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())
