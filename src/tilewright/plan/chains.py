@@ -25,6 +25,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
@@ -35,6 +36,7 @@ from tilewright.plan.microkernel import (
     shared_atoms,
     types_of,
 )
+from tilewright.plan.model import l2
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.rings import (
@@ -309,6 +311,18 @@ def _cycles(
     return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles
 
 
+def _together(program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine) -> int:
+    """Of the dimension before the rows, how many to walk together: what they read stays in the cache of all cores."""
+    place = found.cut.index(found.row)
+    if not place:
+        return 1
+    count = size(found.cut[place - 1])
+    moved = bound_by_memory(program, size, machine) * machine.limits.far_rate * (machine.limits.cores or 1)
+    each = moved / prod(size(d) for d in found.cut[:place])
+    fitting = [n for n in range(1, count + 1) if count % n == 0 and n * each <= l2(machine.limits) / 2]
+    return max(fitting, default=1)
+
+
 def _across(found: _Found) -> set[Expr]:
     """Dimensions that are the columns of a sum."""
     return {x.n for x in found.axes.values()}
@@ -337,7 +351,11 @@ def _choice(
         roles=chain.roles,
         overlap=chain.overlap,
     )
+    if uneven(program, found.row):
+        plan = replace(plan, schedule="dynamic", group=_together(program, found, size, machine))
     bound = bound_by_memory(program, size, machine)
     tiles = {op: found.looped[op.attrs["axis"]] for op in program.walk() if op.name == "iterate"}
-    cuts = Cuts(widths, {}, tiles, dict(chain.products), chain.roles, overlap=chain.overlap)
+    cuts = Cuts(
+        widths, {}, tiles, dict(chain.products), chain.roles, plan.group, schedule=plan.schedule, overlap=chain.overlap
+    )
     return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())

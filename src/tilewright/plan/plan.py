@@ -36,7 +36,7 @@ from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
-SCHEDULES = ("strided", "contiguous")
+SCHEDULES = ("strided", "contiguous", "dynamic")
 OVERLAPS = ("none", "defer", "ahead")
 
 
@@ -160,7 +160,8 @@ class Plan:
     products: tuple[Multiplied, ...] = ()
     roles: Roles | None = None
     group: int = 1
-    """Of the first axis of tasks, so many are walked together, for the cache that cores share."""
+    """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
+    of the axis before the rows."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
 
@@ -196,7 +197,7 @@ class Plan:
         found = [str(a) for a in self.axes]
         if self.tasks:
             more = f" group {self.group}" if self.group > 1 else ""
-            more += " contiguous" if self.schedule == "contiguous" else ""
+            more += f" {self.schedule}" if self.schedule != "strided" else ""
             found.append(f"tasks {', '.join(self.tasks)}{more}")
         if self.order:
             found.append(f"order {', '.join(self.order)}")

@@ -319,10 +319,14 @@ class Lowering:
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
         other, so that what is read stays in the cache that cores share.
         """
-        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-        places: dict[Expr, Expr] = {d: r.symbol for d, r in ranges.items()}
+        places: dict[Expr, Expr] = {}
         group = self.cuts.group
-        if group > 1:
+        if self.cuts.schedule == "dynamic":
+            ranges = self._longest_first(counts, places)
+        else:
+            ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+            places |= {d: r.symbol for d, r in ranges.items()}
+        if self.cuts.schedule != "dynamic" and group > 1:
             m, n = list(counts)[-2:]
             tall, wide = counts[m], counts[n]
             del ranges[m]
@@ -337,6 +341,29 @@ class Lowering:
             begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> dict[Expr, Range]:
+        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of a few of
+        the dimension before them at a time."""
+        assert self.w.home is not None
+        row, dims = self.w.home.row, list(counts)
+        around = dims[: dims.index(row)]
+        found: dict[Expr, Range] = {}
+
+        def counted(key: Expr, name: str, count: int) -> Expr:
+            found[key] = Range.of(self.w.fresh(name), 0, count)
+            return found[key].symbol if count > 1 else as_expr(0)
+
+        for d in around[:-1]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        group = self.cuts.group
+        outer = counted(as_expr(0), "group", counts[around[-1]] // group) if around else as_expr(0)
+        places[row] = counts[row] - 1 - counted(row, "back", counts[row])
+        if around:
+            places[around[-1]] = group * outer + counted(around[-1], f"t_{around[-1]}", group)
+        for d in dims[dims.index(row) + 1 :]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        return found
 
     def _named(self, name: str, e: Expr) -> Symbol:
         """A name for a number."""

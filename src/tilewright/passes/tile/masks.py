@@ -3,14 +3,12 @@
     %sees = le %n, %m                          if (128*k + 127 - first >= 1) {        tiles on the diagonal only
     %s = select %sees, %scores, -inf             map %scores = select(..., %scores, -inf)
 
-A loop goes only over tiles that change what it carries. Whether one does is found by going through the body with a
-selection that holds nowhere: the maximum with -inf changes nothing, e^-inf is 0, and a product with 0 adds nothing.
-This counts on finite values: what 0 is multiplied by is not looked at.
+A loop goes only over tiles that change what it carries (`plan/hiding`).
 """
 
 from __future__ import annotations
 
-from math import exp, inf, isinf
+from math import isinf
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
@@ -20,6 +18,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile_formulas import call, is_number, number, scale_of
 from tilewright.passes.tile.values import Parts, Tile
+from tilewright.plan.hiding import changes_nothing
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -116,7 +115,7 @@ def rounds(low: Lowering, op: Op, first: Expr, tile: int, count: Expr) -> tuple[
     begin = as_expr(0)
     k = symbol("k", 0, None)
     for inner in op.blocks[0].ops:
-        if inner.name != "select" or not _changes_nothing(op, inner):
+        if inner.name != "select" or not changes_nothing(op, inner):
             continue
         wanted = _over_tiles(low, op, inner.operands[0])
         for e, dims in wanted:
@@ -150,44 +149,3 @@ def _over_tiles(low: Lowering, op: Op, condition: Value) -> list[tuple[Expr, tup
 
     found = condition_of(formula(condition))
     return [] if found is None else [(e, condition.type.dims) for e in found]
-
-
-_Known = Value | float | None
-"""What is known of a value: that it is another, that it is a number everywhere, or nothing."""
-
-
-def _changes_nothing(op: Op, hidden: Op) -> bool:
-    """Whether a loop's body gives back what it is given where a selection takes its last operand everywhere."""
-    (body,) = op.blocks
-    known: dict[Value, _Known] = {a: a for a in body.args}
-    for inner in body.ops:
-        if inner.name == "yield":
-            return [known.get(v) for v in inner.operands] == list(body.args)
-        said = [known.get(v) for v in inner.operands]
-        found = said[2] if inner is hidden else _abstract(inner, said)
-        known |= dict.fromkeys(inner.results, found) if found is not None else {}
-    return False
-
-
-def _abstract(op: Op, said: list[_Known]) -> _Known:
-    """What is known of an operation's result, from what is known of its operands, which are finite."""
-    if op.name in ("fill", "scalar"):
-        value = op.attrs["value"]
-        return float(value) if isinstance(value, int | float) else None
-    if op.name in ("broadcast", "permute", "cast") and (op.name != "cast" or said[0] in (0.0, 1.0, inf, -inf)):
-        return said[0]
-    a, b = said[0] if said else None, said[1] if len(said) > 1 else None
-    if op.name in ("max", "min", "sum") and op.attrs.get("acc"):
-        neutral = {"max": -inf, "min": inf, "sum": 0.0}[op.name]
-        return b if a == neutral else None
-    if op.name == "mma":
-        return said[2] if 0.0 in said[:2] else None
-    if op.name == "sub":
-        if isinstance(a, Value) and a is b:
-            return 0.0
-        return a if isinstance(a, float) and isinf(a) and isinstance(b, Value) else None
-    if op.name == "exp" and isinstance(a, float):
-        return exp(a) if a in (0.0, -inf) else None
-    if op.name == "mul" and 1.0 in (a, b):
-        return b if a == 1.0 else a
-    return None
