@@ -112,3 +112,16 @@ def test_a_loop_whose_body_would_change_what_it_carries_goes_over_all_tiles():
     inputs = [rng.integers(-2, 3, (rows, 64)).astype(BF16) for rows in (130, 192, 192)]
     wanted = tilewright.compile(hidden, target="executor")(*inputs)
     np.testing.assert_array_equal(compile_text(text, "interpreter")(*inputs), wanted)
+
+
+def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_nothing_at_all():
+    """A row's maximum is then still the lowest number, which overflows where it is scaled."""
+    sizes = {"B": 1, "H": 1, "M": 64, "N": 128, "D": 64, "E": 64}
+    attention = kernels.attention(64, "bf16", bias=True)
+    text = tilewright.compile(attention, target="gpu:hopper").text("block", sizes)
+    rng = np.random.default_rng(8)
+    inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (64, 128, 128)]
+    bias = np.zeros((1, 1, 64, 128), np.float32)
+    bias[..., 5:20, :64] = -np.inf
+    found = compile_text(text, "interpreter")(*inputs, bias)
+    np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, bias, False), atol=2e-2, rtol=2e-2)
