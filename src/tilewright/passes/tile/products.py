@@ -575,6 +575,9 @@ def _ends_in_zeros(product: Product, there: Load) -> bool:
     k, deep = product.axes.k, product.how.slab or 1
     if product.width(k) % deep == 0 and k not in product.low.past:
         return True
+    first, width = product.parts[k]
+    if not product.low.holds(first + width - product.low.number(k)):
+        return False
     past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
     return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 
