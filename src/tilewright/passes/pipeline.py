@@ -17,6 +17,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
+from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
@@ -28,6 +29,9 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice, plan_general
+
+CROWD = 3
+"""Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -135,6 +139,9 @@ def _lowered(
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    if cuts.overlap == "ahead":
+        groups = max(how.groups for how in cuts.products.values() if how is not None)
+        made = products_ahead(made, edges=groups < CROWD)
     return replace(lowered, program=made), notes
 
 

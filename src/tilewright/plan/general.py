@@ -70,6 +70,8 @@ class Cuts:
     none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
+    overlap: str = "none"
+    """What runs beside other work: `ahead`, the first product of a loop's next round."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
     tiled: Tiled | None = None

@@ -37,6 +37,7 @@ from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.tiled import TiledTask
@@ -178,8 +179,9 @@ class Lowering:
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
-        self.sums: dict[Value, tuple[Expr, Expr]] = {}
-        """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.sums: dict[Value, tuple[Expr, ...]] = {}
+        """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
+        current part is one wide."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
@@ -200,6 +202,8 @@ class Lowering:
         self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
+        if self.cuts.roles is not None:
+            self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -217,6 +221,8 @@ class Lowering:
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
         """Dimensions that end where data say: a number of i64."""
+        self.past: dict[Expr, int] = {}
+        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width."""
         self.bases: dict[Expr, Tile] = {}
         """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
@@ -334,10 +340,14 @@ class Lowering:
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
         other, so that what is read stays in the cache that cores share.
         """
-        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-        places: dict[Expr, Expr] = {d: r.symbol for d, r in ranges.items()}
+        places: dict[Expr, Expr] = {}
         group = self.cuts.group
-        if group > 1:
+        if self.cuts.schedule == "dynamic":
+            ranges = self._longest_first(counts, places)
+        else:
+            ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+            places |= {d: r.symbol for d, r in ranges.items()}
+        if self.cuts.schedule != "dynamic" and group > 1:
             m, n = list(counts)[-2:]
             tall, wide = counts[m], counts[n]
             del ranges[m]
@@ -352,6 +362,29 @@ class Lowering:
             begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> dict[Expr, Range]:
+        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of a few of
+        the dimension before them at a time."""
+        assert self.w.home is not None
+        row, dims = self.w.home.row, list(counts)
+        around = dims[: dims.index(row)]
+        found: dict[Expr, Range] = {}
+
+        def counted(key: Expr, name: str, count: int) -> Expr:
+            found[key] = Range.of(self.w.fresh(name), 0, count)
+            return found[key].symbol if count > 1 else as_expr(0)
+
+        for d in around[:-1]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        group = self.cuts.group
+        outer = counted(as_expr(0), "group", counts[around[-1]] // group) if around else as_expr(0)
+        places[row] = counts[row] - 1 - counted(row, "back", counts[row])
+        if around:
+            places[around[-1]] = group * outer + counted(around[-1], f"t_{around[-1]}", group)
+        for d in dims[dims.index(row) + 1 :]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        return found
 
     def _named(self, name: str, e: Expr) -> Symbol:
         """A name for a number."""
@@ -476,9 +509,16 @@ class Lowering:
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
+        if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
+            return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
+
+    def is_row(self, tile: Tile) -> bool:
+        """Whether a tile is held in registers with an element for each row."""
+        axes = None if self.w.home is None else self.w.home.axes(tile.dims, tile.parts)
+        return axes is not None and len(axes) == 1
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -718,9 +758,18 @@ class Lowering:
         sizes = tuple(parts[d][1] for d in dims)
         if 0 in sizes:  # nobody will look
             return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
-        tensor = self.w.alloc(dtype, sizes, f"v{name}" if name is not None and name.isdigit() else name or "v")
+        tensor = self.room(dtype, dims, parts, f"v{name}" if name is not None and name.isdigit() else name or "v")
         self.put(tensor, dims, parts, formula)
         return self.held(tensor, dims, parts)
+
+    def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
+        """Room for a value over these parts: in registers, where it is dealt out to lanes, or in memory."""
+        axes = None if self.w.home is None else self.w.home.axes(dims, parts)
+        if axes is None:
+            return self.w.alloc(dtype, [parts[d][1] for d in dims], name)
+        found = self.w.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        self.sums[found] = axes
+        return found
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
         """Makes a tensor over these parts hold what the formula computes.

@@ -142,6 +142,15 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
+    elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
+        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over = low.w.axes([parts[d][1] for d in axes])
+        first = {d: part[0] for d, part in parts.items()}
+        first |= {d: first[d] + i for d, i in zip(axes, over, strict=True)}
+        here = Substitution({low.coordinate(d): e for d, e in first.items()})
+        view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
+        low.w.emit("copy", (view, tensor), otherwise=other)
+        tile = low.held(tensor, kind.dims, parts)
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
