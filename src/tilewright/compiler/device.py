@@ -170,7 +170,7 @@ class GpuProgram:
     def __init__(self, device: GpuDevice, program: Program, conditions: tuple[Condition, ...]):
         self.program = program
         described = machine_of(program)
-        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
+        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name), conditions)
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""

@@ -43,23 +43,6 @@ def test_machines_without_code_are_refused() -> None:
         compile_text(TEXT, "gpu:ampere")
 
 
-def test_open_parameters_are_refused() -> None:
-    with pytest.raises(ProgramError, match="open parameters have no form on GPUs yet"):
-        compile_text(
-            """block copy(%x: in global f32 (M, 32), %y: out global f32 (M, 32))
-  machine hopper
-  param M in 1..100
-{
-  tasks m in 0..M {
-    %from = view %x (j 32) -> [m, j]
-    %to = view %y (j 32) -> [m, j]
-    copy %from -> %to
-  }
-}""",
-            "gpu",
-        )
-
-
 @pytest.mark.parametrize("target", ["interpreter", "gpu:hopper"])
 @pytest.mark.parametrize(
     ("params", "says"),

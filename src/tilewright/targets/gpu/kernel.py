@@ -10,20 +10,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright.algebra.expr import as_expr
 from tilewright.errors import ArgumentError, ProgramError, TargetError
-from tilewright.ir.binding import open_parameters
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.binding import inlined, open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
-from tilewright.ir.tensors import numbers
-from tilewright.machine import Machine
+from tilewright.machine import Condition, Machine
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.host import Memories
+from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.gpu.emit import Emitted
+from tilewright.targets.gpu.writer import MOST
 
 
 class Backend(Protocol):
@@ -50,8 +53,10 @@ class Backend(Protocol):
     def memory(self, machine: Machine, number: int) -> Memories:
         """The memory of the device of that number."""
 
-    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
-        """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
+    def bound(
+        self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
+    ) -> Callable[[], None]:
+        """A launch on arrays of the host and of the device, for these open sizes; `at` starts it at other addresses."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +67,21 @@ class GpuTarget:
     machine: Machine
     backend: Backend
 
-    def kernel(self, program: Program, described: Machine | None, dump: Dump) -> GpuKernel:
-        """The code of a program that was written for a machine."""
+    def kernel(
+        self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
+    ) -> GpuKernel:
+        """The code of a program that was written for a machine; `conditions` are what open sizes must meet."""
         if described is not None and described is not self.machine:
             raise ProgramError(
                 f"{program.name} is written for {described.name}, not for {self.machine.name}, which {self.name} is"
             )
-        return GpuKernel(program, self, dump)
+        return GpuKernel(program, self, dump, conditions)
 
 
 class GpuKernel:
     """A program's code, made as far as it is asked for."""
 
-    def __init__(self, program: Program, target: GpuTarget, dump: Dump):
-        if open_parameters(program):
-            names = ", ".join(s.name for s in open_parameters(program))
-            raise ProgramError(f"{program.name}: {names}: open parameters have no form on GPUs yet; give params=")
+    def __init__(self, program: Program, target: GpuTarget, dump: Dump, conditions: tuple[Condition, ...] = ()):
         for arg in program.args:
             if arg.type.strides is not None or arg.type.swizzle is not None:
                 raise ProgramError(
@@ -85,6 +89,7 @@ class GpuKernel:
                     "no form on GPUs yet; leave them out, and pass a contiguous array"
                 )
         self.program, self.target = program, target
+        self.open, self.conditions = open_parameters(program), conditions
         _ = self.emitted  # what the machine refuses is refused now, also where it is not at hand
         dump.write("lower", "loop", lambda: str(self.loop))
         dump.write("emit", "ll", lambda: self.llvm)
@@ -96,7 +101,10 @@ class GpuKernel:
     @cached_property
     def loop(self) -> Program:
         """The loop program."""
-        return self.program if self.program.level is LOOP else lower_waves(self.program, self.target.machine)
+        program = self.program
+        if program.level is LOOP:
+            return inlined(program) if self.open else program
+        return lower_waves(program, self.target.machine)
 
     @cached_property
     def emitted(self) -> Emitted:
@@ -144,18 +152,28 @@ class GpuKernel:
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """The program bound to arrays; call it as often as wanted."""
+        """The program bound to arrays; call it as often as wanted.
+
+        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        """
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:
             raise TargetError(f"{self.program.name}: code for {self.target.machine.name} does not run here: {why}")
+        sizes: dict[str, int] = {}
+        if self.open or params:
+            named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
+            sizes = sizes_of(self.program, named, params, self.conditions)
         for array, arg in zip(arrays, self.program.args, strict=True):
-            self._check(array, arg)
+            self._check(array, arg, sizes)
+        tasks = evaluated(as_expr(self.emitted.tasks), sizes)
+        if tasks > MOST:
+            raise ArgumentError(f"{self.program.name}: arrays of these sizes are {tasks} tasks; the most is {MOST}")
         loaded = self.on_device(common_device(self.program.name, arrays))
-        return self.target.backend.bound(loaded, self.emitted, arrays, workers)
+        return self.target.backend.bound(loaded, self.emitted, arrays, workers, sizes)
 
-    def _check(self, array: Any, arg: Any) -> None:
+    def _check(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
         kind, name = arg.type, arg.name
-        shape = numbers(kind.shape, "shape")
+        shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
         takes = f"{self.program.name} takes"
         if tuple(array.shape) != shape:
             raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")

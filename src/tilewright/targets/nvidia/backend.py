@@ -63,9 +63,11 @@ class Nvidia:
         """The memory of a GPU."""
         return DeviceMemory(machine, number)
 
-    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
-        """A launch on arrays."""
-        return Launch(loaded, emitted, arrays, workers)
+    def bound(
+        self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
+    ) -> Launch:
+        """A launch on arrays, for these values of open parameters."""
+        return Launch(loaded, emitted, arrays, workers, sizes)
 
 
 BACKEND = Nvidia()

@@ -1,20 +1,22 @@
 """Launches: a kernel's arguments in memory, and starting it, as often as wanted.
 
-A kernel's arguments are the tensors' pointers, that of its counters if it has any, and tensor maps, each 128 bytes at a
-multiple of 64. They are written once; a launch on other tensors of the same shapes changes addresses only, in the maps
-too, and every launch has counters of its own.
+A kernel's arguments are the tensors' pointers, open sizes, the pointer of its counters if it has any, and tensor maps,
+each 128 bytes at a multiple of 64. They are written once; a launch on other tensors of the same shapes changes
+addresses only, in the maps too, and every launch has counters of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr import as_expr
+from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import Loaded
@@ -64,15 +66,23 @@ class Launch:
     Arrays of the host are copied to the device before each run, and back after it, which waits for the device.
     """
 
-    def __init__(self, loaded: Loaded, emitted: Emitted, arrays: list[Any], workers: int | None):
+    def __init__(
+        self,
+        loaded: Loaded,
+        emitted: Emitted,
+        arrays: list[Any],
+        workers: int | None,
+        sizes: Mapping[str, int] | None = None,
+    ):
         self.loaded, self.device = loaded, loaded.device
         self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
         self._kept = arrays
         with self.device.entered():
             self._pointers = [self._place(a, w) for a, w in zip(arrays, emitted.written, strict=True)]
-            self._write(emitted, arrays)
+            self._write(emitted, arrays, sizes or {})
         most = self.device.cores * max(1, loaded.workgroups)
-        workgroups = max(1, min(emitted.tasks, workers or most) // emitted.cluster) * emitted.cluster
+        tasks = int(evaluated(as_expr(emitted.tasks), sizes or {}))
+        workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
         self._config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)
         self._asked = (Attribute * len(asked))(*asked)
@@ -101,9 +111,10 @@ class Launch:
         self._moved.append((memory, array, written))
         return int(memory)
 
-    def _write(self, emitted: Emitted, arrays: list[Any]) -> None:
+    def _write(self, emitted: Emitted, arrays: list[Any], sizes: Mapping[str, int]) -> None:
         """The arguments, and a table of where each lies."""
-        maps, count = emitted.parameters, len(arrays) + (1 if emitted.counters else 0)
+        numbers = [sizes[name] for name in emitted.sizes]
+        maps, count = emitted.parameters, len(arrays) + len(numbers) + (1 if emitted.counters else 0)
         self._room = np.zeros(64 + MAP_BYTES * len(maps) + 8 * count, np.uint8)
         start = self._room.ctypes.data + (-self._room.ctypes.data) % 64
         after = start + MAP_BYTES * len(maps)
@@ -111,7 +122,7 @@ class Launch:
         self._maps: list[list[int]] = [[] for _ in arrays]
         for i, parameter in enumerate(maps):
             array = arrays[parameter.tensor]
-            data = tensor_map(self.device, parameter.what, self._pointers[parameter.tensor], array.dtype)
+            data = tensor_map(self.device, parameter.what.at(sizes), self._pointers[parameter.tensor], array.dtype)
             place = start + MAP_BYTES * i
             ctypes.memmove(place, data, MAP_BYTES)
             word = self._address_in(place, self._pointers[parameter.tensor])
@@ -119,8 +130,8 @@ class Launch:
                 self._maps[parameter.tensor].append(place)
             else:
                 self._slots[parameter.tensor].append(word)
-        for slots, pointer in zip(self._slots, self._pointers, strict=False):
-            slots[0].value = pointer
+        for slots, value in zip(self._slots, [*self._pointers, *numbers], strict=False):
+            slots[0].value = value
         self._counters = self._slots[-1][0] if emitted.counters else None
         places = [ctypes.addressof(s) for s, *_ in self._slots] + [start + MAP_BYTES * i for i in range(len(maps))]
         self._table = np.array(places, np.uint64)
