@@ -435,7 +435,10 @@ class HostExecutor:
         for place, (arg, array) in enumerate(zip(self.module.host.args, arrays, strict=True)):
             if not where.takes(array):
                 memory[place] = copy = where.empty(array.shape, array.dtype)
-                where.copy(array, copy)
+                try:
+                    where.copy(array, copy)
+                except ArgumentError as fault:
+                    raise ArgumentError(f"{self.module.host.name}: argument {arg.name}: {fault}") from None
                 copies.append((array, copy, arg.type.role != "in"))
         return memory, copies
 

@@ -112,11 +112,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return found
 
 
-def launched(run: Any, *shapes: tuple[int, ...]) -> Any:
-    """The program bound to arrays of these shapes on the device."""
+def launched(run: Any, *shapes: tuple[int, ...], strides: Any = None) -> Any:
+    """The program bound to arrays of these shapes on the device; packed, unless `strides` says how they lie."""
     kinds = [a.type.dtype.numpy for a in run.main.args]
     arrays = [
-        DeviceArray(1 << 20 + i, s, packed_steps(s), kind, None)
+        DeviceArray(1 << 20 + i, s, packed_steps(s) if strides is None else strides[i], kind, None)
         for i, (s, kind) in enumerate(zip(shapes, kinds, strict=True))
     ]
     return run._launchable.launch(arrays, None, None)
@@ -176,3 +176,46 @@ def test_more_tasks_than_are_counted_are_refused(told: Told) -> None:
         ArgumentError, match="doubled: arrays of these sizes are 2999999700 tasks; the most is 2147483647"
     ):
         launched(run, (999999900, 70), (999999900, 70))
+
+
+APART = (
+    TEXTS["product"]
+    .replace("bf16 (M, K),", "bf16 (M, K):(LD, 1),")
+    .replace("1..65536, N", "1..65536, LD in 8..99999, N")
+)
+SHAPES = ((40, 24), (16, 24), (40, 16))
+
+
+def test_the_stride_of_a_tensor_is_told_by_it(told: Told) -> None:
+    launched(compile_text(APART, "gpu:hopper"), *SHAPES, strides=((64, 1), (24, 1), (16, 1)))()
+    strides = [args[4] for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
+    assert strides == [[128], [48], [32]]
+    assert arguments(told, 7)[3:] == [40, 64, 16, 24]
+
+
+@pytest.mark.parametrize(
+    ("text", "strides", "says"),
+    [
+        ("product", ((64, 1), (24, 1), (16, 1)), "a is not contiguous, and gemm_hopper takes .*, without gaps"),
+        ("apart", ((24, 1), (32, 1), (16, 1)), "b is not contiguous"),
+        ("apart", ((25, 1), (24, 1), (16, 1)), "a has a stride of LD elements.*; here LD = 25"),
+        ("apart", ((1, 64), (24, 1), (16, 1)), "a: the stride of dimension 0 is 1; gemm_hopper takes LD in 8..99999"),
+        ("fixed", ((64, 1), (24, 1), (16, 1)), r"a has the strides \(64, 1\); gemm_hopper takes \(32, 1\)"),
+        ("over", ((24, 1), (24, 1), (8, 1)), "d is written, but its shape .* may make elements coincide"),
+    ],
+)
+def test_strides_that_the_text_does_not_state_are_refused(told: Told, text: str, strides: Any, says: str) -> None:
+    fixed = TEXTS["product"].replace("bf16 (M, K),", "bf16 (M, K):(32, 1),")
+    over = TEXTS["product"].replace("bf16 (M, N))", "bf16 (M, N):(8, 1))")
+    run = compile_text({"apart": APART, "fixed": fixed, "over": over, **TEXTS}[text], "gpu:hopper")
+    with pytest.raises(ArgumentError, match=says):
+        launched(run, *SHAPES, strides=strides)
+
+
+def test_an_array_of_the_host_has_no_strides_on_the_device(told: Told) -> None:
+    run = compile_text(APART, "gpu:hopper")
+    kinds = [a.type.dtype.numpy for a in run.main.args]
+    with pytest.raises(
+        ArgumentError, match=r"a is an array of the host; gemm_hopper takes it with the strides \(64, 1\)"
+    ):
+        run.bind(*(np.zeros(s, kind) for s, kind in zip(SHAPES, kinds, strict=True)), params={"LD": 64})

@@ -83,10 +83,10 @@ class GpuKernel:
 
     def __init__(self, program: Program, target: GpuTarget, dump: Dump, conditions: tuple[Condition, ...] = ()):
         for arg in program.args:
-            if arg.type.strides is not None or arg.type.swizzle is not None:
+            if arg.type.swizzle is not None:
                 raise ProgramError(
-                    f"{program.name}: %{arg.name} is {arg.type}: arguments with strides or a swizzle of their own have "
-                    "no form on GPUs yet; leave them out, and pass a contiguous array"
+                    f"{program.name}: %{arg.name} is {arg.type}: arguments with a swizzle of their own have no form on "
+                    "GPUs; leave it out"
                 )
         self.program, self.target = program, target
         self.open, self.conditions = open_parameters(program), conditions
@@ -179,10 +179,34 @@ class GpuKernel:
             raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")
         if array.dtype != kind.dtype.numpy:
             raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
-        packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
-        if not packed:
-            raise ArgumentError(f"{name} is not contiguous; pass a contiguous copy of it")
+        self._check_strides(array, arg, sizes)
         if isinstance(array, DeviceArray) and array.pointer % 16:
             raise ArgumentError(f"{name} does not lie at a multiple of 16 bytes; pass a copy of it")
         if isinstance(array, np.ndarray) and kind.role != "in" and not array.flags.writeable:
             raise ArgumentError(f"{name} is written, but the array given is read-only")
+
+    def _check_strides(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
+        """An array lies as its argument says: without gaps, or with the strides that the text states."""
+        kind, name = arg.type, arg.name
+        if kind.strides is None:
+            packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
+            if not packed:
+                raise ArgumentError(
+                    f"{name} is not contiguous, and {self.program.name} takes {kind}, without gaps; pass a contiguous "
+                    "copy of it, or state its strides in the text"
+                )
+            return
+        wanted = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.strides))
+        if not isinstance(array, DeviceArray):
+            raise ArgumentError(
+                f"{name} is an array of the host; {self.program.name} takes it with the strides {wanted}, as {kind}: "
+                "pass one that lies so on the device"
+            )
+        if any(n > 1 and s != w for n, s, w in zip(array.shape, array.strides, wanted, strict=True)):
+            raise ArgumentError(
+                f"{name} has the strides {array.strides}; {self.program.name} takes {wanted}, as {kind}"
+            )
+        if kind.role != "in" and array.coincides:
+            raise ArgumentError(
+                f"{name} is written, but its shape {array.shape} and strides {array.strides} may make elements coincide"
+            )

@@ -66,7 +66,11 @@ class DeviceMemory:
             elif isinstance(goal, np.ndarray):
                 np.copyto(goal, self.numpy(source))
             elif not (source.packed and goal.packed):
-                raise ArgumentError("an array on the device is not contiguous; pass a contiguous copy of it")
+                given = source if not source.packed else goal
+                raise ArgumentError(
+                    f"an array on the device of shape {given.shape} with strides {given.strides} is not contiguous; "
+                    "pass a contiguous copy of it"
+                )
             else:
                 check(cu.cuMemcpyDtoDAsync(goal.pointer, source.pointer, source.nbytes, stream), "a copy on the device")
 
