@@ -177,7 +177,7 @@ class TextExecutable:
         launch()
         found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         if self._again is not None and not named and params is None:
-            self._again.learn(args, found, [a.type.role != "in" for a in self.main.args], launch)
+            self._again.learn(args, found, launch)
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_driver import LAUNCH
 
 from tilewright import compile_text
 from tilewright.errors import ArgumentError
@@ -80,9 +81,9 @@ class Driver:
     def cuStreamSynchronize(self, stream: int) -> Any:
         return (0,)
 
-    def start(self, config: Any, function: Any, table: Any, extra: Any) -> int:
+    def start(self, config: int, function: int, table: int, extra: int) -> int:
         """A kernel: it does what `moved` does."""
-        places = [ctypes.c_uint64.from_address(table.value + 8 * i).value for i in range(2)]
+        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
         source, goal = (ctypes.c_uint64.from_address(p).value for p in places)
         self.calls.append(("launch", source, goal))
         ctypes.memmove(goal, source, 4 * 32 * 4)
@@ -94,7 +95,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.number = found, 1, 132, 0
-    device.start, device.readdress = found.start, None
+    device.start, device.readdress = LAUNCH(found.start), None
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "moved", 33, 1
     monkeypatch.setattr(memory, "device", lambda number: device)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
+from tilewright.runtime.exchange import exchange_of
 from tilewright.targets.nvidia.driver import Device, device, why_not
 
 ALIGNMENT = 16
@@ -95,8 +98,30 @@ class DeviceMemory:
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
 
 
-def stream_of(arrays: Sequence[Any], number: int) -> Callable[[], int]:
-    """What tells the stream: torch's current one where a program uses it, one that an array names, or the default.
+@dataclass(frozen=True)
+class Stream:
+    """The stream that work goes to: `fixed`, or what DLPack's function `current` says when it is asked."""
+
+    fixed: int
+    current: Any
+    number: int
+
+    def __call__(self) -> int:
+        """The stream at this moment."""
+        if not self.current:
+            return self.fixed
+        found = ctypes.c_void_p()
+        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(found)):
+            raise TargetError(f"the current stream of device {self.number} could not be told")
+        return found.value or 0
+
+
+_CUDA = 2
+_CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+
+
+def stream_of(arrays: Sequence[Any], number: int) -> Stream:
+    """The stream: torch's current one where a program uses it, one that an array names, or the default.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
@@ -104,9 +129,19 @@ def stream_of(arrays: Sequence[Any], number: int) -> Callable[[], int]:
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
     if torch is not None and cuda is not None and cuda.is_initialized():
-        quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        if quick is not None:
-            return partial(quick, number)
-        return lambda: int(torch.cuda.current_stream(number).cuda_stream)
+        exchange = exchange_of(torch.Tensor)
+        return Stream(0, _asking_torch() if exchange is None else exchange.current_stream, number)
     named = next((a.stream for a in arrays if isinstance(a, DeviceArray) and a.stream is not None), 0)
-    return lambda: named
+    return Stream(named, 0, number)
+
+
+@cache
+def _asking_torch() -> Any:
+    """The same function for a torch that has none."""
+    torch = sys.modules["torch"]
+
+    def current(_: int, number: int, goal: int) -> int:
+        ctypes.c_void_p.from_address(goal).value = torch.cuda.current_stream(number).cuda_stream
+        return 0
+
+    return _CURRENT(current)
