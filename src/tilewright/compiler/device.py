@@ -158,10 +158,10 @@ class GpuDevice:
         self.made_for = found.kernel.target.machine.name
         return found
 
-    def near(self, arrays: Sequence[Any]) -> Memories:
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """The memory of the GPU that the arguments lie on."""
         found = gpu(f"gpu:{self.made_for}", None)
-        return found.backend.memory(found.machine, common_device("the call", list(arrays)))
+        return found.backend.memory(found.machine, common_device("the call", list(arrays)), passing)
 
 
 class GpuProgram:

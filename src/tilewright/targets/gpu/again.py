@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime.exchange import exchange_of
+from tilewright.runtime.host import Bound
 
 KINDS = 16
 """The kinds of calls, at most, that are remembered."""
@@ -21,10 +22,10 @@ UNLIKE = -1
 class _Known:
     """One kind of call: how many tensors it has, what starts it, and how its outputs are made."""
 
-    __slots__ = ("count", "made", "start", "trouble")
+    __slots__ = ("count", "made", "start", "trouble", "works")
 
-    def __init__(self, count: int, made: Sequence[Any], start: Callable[..., int], trouble: Any):
-        self.count, self.start, self.trouble = count, start, trouble
+    def __init__(self, count: int, made: Sequence[Any], start: Callable[..., int], trouble: Any, works: bool):
+        self.count, self.start, self.trouble, self.works = count, start, trouble, works
         self.made = [(t.shape, t.dtype, t.device) for t in made]
 
 
@@ -33,18 +34,19 @@ class Again:
 
     def __init__(self) -> None:
         self._known: list[_Known] = []
-        self._empty: Any = None
+        self._torch: Any = None
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
         for known in self._known:
-            if len(args) != known.count:
+            if len(args) != known.count or (known.works and self._capturing()):
                 continue
             made: tuple[Any, ...] = ()
             if known.made:
                 if known.start(*args):
                     continue
-                made = tuple(self._empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
+                empty = self._torch.empty
+                made = tuple(empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
             answer = known.start(*args, *made)
             if answer == UNLIKE:
                 continue
@@ -53,13 +55,21 @@ class Again:
             return made
         return None
 
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is made, which must have workspaces of its own."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
     def learn(self, args: tuple[Any, ...], made: Sequence[Any], launch: Any) -> None:
         """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
-        torch = sys.modules.get("torch")
-        again, plain = getattr(launch, "again", None), getattr(torch, "Tensor", None)
+        self._torch = torch = sys.modules.get("torch")
+        plain = getattr(torch, "Tensor", None)
         exchange = None if plain is None else exchange_of(plain)
-        if again is None or exchange is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
+        if exchange is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
             return
-        self._empty = getattr(torch, "empty", None)
-        known = _Known(len(args), made, again(plain, exchange), launch.once_more)
+        whole = launch.whole if isinstance(launch, Bound) else None
+        first = launch if whole is None else whole.launches[0][0]
+        works = whole is not None and whole.works
+        if not hasattr(first, "again") or (works and self._capturing()):
+            return
+        known = _Known(len(args), made, first.again(plain, exchange, whole), first.once_more, works)
         self._known = [known, *self._known[: KINDS - 1]]

@@ -50,8 +50,8 @@ class Backend(Protocol):
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
 
-    def memory(self, machine: Machine, number: int) -> Memories:
-        """The memory of the device of that number."""
+    def memory(self, machine: Machine, number: int, passing: bool = False) -> Memories:
+        """The memory of the device of that number; `passing`: what it gives is used by one call alone."""
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]

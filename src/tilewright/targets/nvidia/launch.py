@@ -15,6 +15,7 @@ from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.device_arrays import DeviceArray
 from tilewright.runtime.dlpack import form_of
 from tilewright.runtime.exchange import Exchange
+from tilewright.runtime.host import Whole
 from tilewright.targets.gpu.again import UNLIKE
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
@@ -77,11 +78,12 @@ class Launch:
         self.loaded, self.device, self._emitted = loaded, loaded.device, emitted
         self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
         self._arrays = arrays
+        self._following: Launch | None = None  # kept, as long as this is
         with self.device.entered():
             pointers = [self._place(a, w) for a, w in zip(arrays, emitted.written, strict=True)]
             self._passed = Passed(self.device, emitted, arrays, pointers, sizes or {})
         self._config = self._configuration(emitted, workers, sizes or {})
-        stream = stream_of(arrays, self.device.number)
+        self._stream = stream = stream_of(arrays, self.device.number)
         self._record = Record(
             launch=self.device.start,
             function=int(loaded.function),
@@ -152,26 +154,47 @@ class Launch:
         if code:
             raise self._fault(code)
 
-    def again(self, kind: type, exchange: Exchange) -> Callable[..., int]:
+    def again(self, kind: type, exchange: Exchange, whole: Whole | None = None) -> Callable[..., int]:
         """What starts the kernel on tensors of this type that are like those it was bound to; these are let go.
 
-        It gives 0, `UNLIKE`, or what the driver answered; given the first of the tensors alone, it only looks.
+        It gives 0, `UNLIKE`, or what the driver answered; given the first of the tensors alone, it only looks. With the
+        call of a `whole` host program, of which this is the first launch, it starts all of them.
         """
-        arrays: list[DeviceArray] = self._arrays
-        width = TENSOR_WORDS + 2 * max(a.ndim for a in arrays)
-        kinds = np.zeros((len(arrays), width), np.uint64)
-        for row, array, written in zip(kinds, arrays, self._emitted.written, strict=True):
-            words = [2 | array.device << 32, form_of(array.dtype, array.ndim), array.nbytes, written]
+        given: Sequence[DeviceArray] = self._arrays if whole is None else whole.arrays
+        written = self._emitted.written if whole is None else whole.written
+        launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
+        width = TENSOR_WORDS + 2 * max(a.ndim for a in given)
+        kinds = np.zeros((len(given), width), np.uint64)
+        for row, array, writes in zip(kinds, given, written, strict=True):
+            words = [2 | array.device << 32, form_of(array.dtype, array.ndim), array.nbytes, writes]
             words += [*array.shape, *array.strides]
             row[: len(words)] = words
-        patches, maps = (np.array(found, np.uint64).reshape(-1, 2) for found in (self._passed.words, self._passed.maps))
         self._record.set(
-            tensors=len(arrays), kinds=kinds, width=width, look=exchange.look,
+            tensors=len(given), kinds=kinds, width=width, look=exchange.look,
             tensor_type=id(kind), type_at=object.__basicsize__ - 8, grad=id(_GRAD), false=id(False),
-            patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress,
         )  # fmt: skip
-        self._arrays = []
+        before: Launch | None = None
+        for launch, places in launches:
+            launch._follow(before, places, alone=whole is not None and whole.works)
+            before = launch
         return self._start
+
+    def _follow(self, before: Launch | None, places: tuple[int | None, ...], alone: bool) -> None:
+        """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
+        passed = self._passed
+        patches, maps = (
+            np.array([(places[i], at) for i, at in found if places[i] is not None], np.uint64).reshape(-1, 2)
+            for found in (passed.words, passed.maps)
+        )
+        self._record.set(
+            patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress
+        )
+        if alone:
+            self._record.set(bound_to_stream=1, stream=self._stream())
+        if before is not None:
+            before._record.set(next=self._record)
+            before._following = self
+        self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
 
     def _fault(self, code: int, what: str = "") -> Exception:
         if code == UNLIKE:

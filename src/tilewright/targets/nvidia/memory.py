@@ -36,18 +36,28 @@ class Allocated:
 
 
 class DeviceMemory:
-    """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them."""
+    """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them.
 
-    def __init__(self, machine: Machine, number: int):
+    Memory for one call, `passing`, comes from torch where a program uses it: nothing waits when it goes, the next call
+    on the stream has it again, and a CUDA graph keeps what was asked for while it was captured.
+    """
+
+    def __init__(self, machine: Machine, number: int, passing: bool = False):
         why, found = why_not(machine), device(number)
         if why is not None or isinstance(found, str):
             raise TargetError(f"code for {machine.name} does not run here: {why or found}")
-        self.device = found
+        self.device, self.passing = found, passing
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
-        owner = Allocated(self.device, prod(shape) * dtype.itemsize)
-        return DeviceArray(int(owner.pointer), shape, packed_steps(shape), dtype, owner, self.device.number)
+        size, torch = prod(shape) * dtype.itemsize, torch_in_use() if self.passing else None
+        if torch is not None:
+            owner = torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{self.device.number}")
+            pointer = owner.data_ptr()
+        else:
+            owner = Allocated(self.device, size)
+            pointer = int(owner.pointer)
+        return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
         """Packed, on the device, at a multiple of 16 bytes."""
@@ -98,6 +108,13 @@ class DeviceMemory:
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
 
 
+def torch_in_use() -> Any:
+    """torch, where the program uses it on GPUs."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
+    return torch if cuda is not None and cuda.is_initialized() else None
+
+
 @dataclass(frozen=True)
 class Stream:
     """The stream that work goes to: `fixed`, or what DLPack's function `current` says when it is asked."""
@@ -126,9 +143,8 @@ def stream_of(arrays: Sequence[Any], number: int) -> Stream:
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
     """
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
-    if torch is not None and cuda is not None and cuda.is_initialized():
+    torch = torch_in_use()
+    if torch is not None:
         exchange = exchange_of(torch.Tensor)
         return Stream(0, _asking_torch() if exchange is None else exchange.current_stream, number)
     named = next((a.stream for a in arrays if isinstance(a, DeviceArray) and a.stream is not None), 0)

@@ -3,8 +3,9 @@
 A *record* says all that a launch needs: the driver's function, a launch configuration, the kernel's arguments as they
 stand in memory, and what its tensors are like. Without arguments the function starts the kernel on the tensors it was
 bound to. With tensors it looks whether they are like those, by way of DLPack's exchange functions, and starts the
-kernel with their addresses; with the first of them only, it just looks. All that changes is changed in copies on the
-stack, so threads may start the same record at a time; other threads of Python run while the driver is at work.
+kernel with their addresses; with the first of them only, it just looks. A record may name the next one, so that all
+launches of a host program are one call. All that changes is changed in copies on the stack, so threads may start the
+same record at a time; other threads of Python run while the driver is at work.
 """
 
 from __future__ import annotations
@@ -27,25 +28,29 @@ FIELDS = (
     "launch", "function", "config",  # cuLaunchKernelEx, and what it is given
     "template", "bytes", "offsets", "parameters",  # the arguments, and where each begins
     "current", "device", "stream",  # what tells the current stream of a device; the stream where nothing does
+    "bound_to_stream",  # whether it is started on that stream alone
     "counters", "counters_at", "counters_base", "counters_step", "counters_most",
     "tensors", "kinds", "width",  # what the tensors are like, `width` words each
     "look", "tensor_type", "type_at", "grad", "false",  # a tensor's description; what tells that one is plain
     "patches", "patched",  # (tensor, offset) of every address among the arguments
     "maps", "mapped", "readdress",  # the same of tensor maps that only the driver changes
+    "next",  # the record of what is started afterwards
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
     "launch", "function", "config", "template", "offsets", "current", "counters", "kinds", "look", "tensor_type",
-    "grad", "false", "patched", "mapped", "readdress",
+    "grad", "false", "patched", "mapped", "readdress", "next",
 }  # fmt: skip
+_LOOKING = ("tensors", "kinds", "width", "look", "tensor_type", "type_at", "grad", "false")
+_LAUNCHING = tuple(name for name in FIELDS if name not in (*_LOOKING, "next"))
 
 
-def _fields() -> str:
+def _fields(*names: str) -> str:
     lines = []
-    for i, name in enumerate(FIELDS):
+    for name in names:
         kind = "ptr" if name in _POINTERS else "i64"
         lines += [
-            f"  %word.{name} = getelementptr i64, ptr %record, i64 {i}",
+            f"  %word.{name} = getelementptr i64, ptr %record, i64 {FIELDS.index(name)}",
             f"  %{name} = load {kind}, ptr %word.{name}",
         ]
     return "\n".join(lines)
@@ -64,16 +69,11 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 define ptr @start(ptr %self, ptr %args, i64 %given) {{
 entry:
   %record = call ptr @PyLong_AsVoidPtr(ptr %self)
-{_fields()}
-  %block = alloca i8, i64 %bytes, align {MAP_ALIGNMENT}
-  call void @llvm.memcpy.p0.p0.i64(ptr %block, ptr %template, i64 %bytes, i1 false)
-  %asked = alloca [{CONFIG_WORDS} x i64], align 8
-  call void @llvm.memcpy.p0.p0.i64(ptr %asked, ptr %config, i64 {8 * CONFIG_WORDS}, i1 false)
-  %table = alloca ptr, i64 %parameters
+{_fields(*_LOOKING)}
   %at = alloca i64, i64 %tensors
   %told = alloca [6 x i64], align 8
   %elsewhere = icmp ne i64 %given, 0
-  br i1 %elsewhere, label %count, label %begin
+  br i1 %elsewhere, label %count, label %first
 
 ; -- are the tensors like those that the kernel was bound to? -----------------------------------------------------
 count:
@@ -170,7 +170,7 @@ apart:
   %w = phi i64 [0, %seen], [%w_next, %next_written]
   %w_next = add i64 %w, 1
   %w_more = icmp ult i64 %w, %tensors
-  br i1 %w_more, label %perhaps, label %patch
+  br i1 %w_more, label %perhaps, label %first
 perhaps:
   %w_words = mul i64 %w, %width
   %w_kind = getelementptr i64, ptr %kinds, i64 %w_words
@@ -206,9 +206,43 @@ other:
 next_written:
   br label %apart
 
+; -- one launch after the other -----------------------------------------------------------------------------------
+first:
+  %moved = phi ptr [null, %entry], [%at, %apart]
+  br label %launches
+launches:
+  %this = phi ptr [%record, %first], [%next, %following]
+  %code = call i32 @one(ptr %this, ptr %moved)
+  %wide = sext i32 %code to i64
+  %right = icmp eq i32 %code, 0
+  br i1 %right, label %following, label %end
+following:
+  %next_in = getelementptr i64, ptr %this, i64 {FIELDS.index("next")}
+  %next = load ptr, ptr %next_in
+  %last = icmp eq ptr %next, null
+  br i1 %last, label %end, label %launches
+unlike:
+  br label %end
+end:
+  %result = phi i64 [%wide, %launches], [0, %following], [0, %seen], [{UNLIKE}, %unlike]
+  %made = call ptr @PyLong_FromLong(i64 %result)
+  ret ptr %made
+}}
+
+define internal i32 @one(ptr %record, ptr %at) {{
+entry:
+{_fields(*_LAUNCHING)}
+  %block = alloca i8, i64 %bytes, align {MAP_ALIGNMENT}
+  call void @llvm.memcpy.p0.p0.i64(ptr %block, ptr %template, i64 %bytes, i1 false)
+  %asked = alloca [{CONFIG_WORDS} x i64], align 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %asked, ptr %config, i64 {8 * CONFIG_WORDS}, i1 false)
+  %table = alloca ptr, i64 %parameters
+  %stays = icmp eq ptr %at, null
+  br i1 %stays, label %begin, label %patch
+
 ; -- their addresses among the arguments --------------------------------------------------------------------------
 patch:
-  %k = phi i64 [0, %apart], [%k_next, %address]
+  %k = phi i64 [0, %entry], [%k_next, %address]
   %k_next = add i64 %k, 1
   %k_more = icmp ult i64 %k, %patches
   br i1 %k_more, label %address, label %redo
@@ -239,8 +273,7 @@ map:
   %refused = icmp ne i32 %remade, 0
   br i1 %refused, label %refusal, label %redo
 refusal:
-  %why = sext i32 %remade to i64
-  br label %end
+  ret i32 %remade
 
 ; -- the launch ---------------------------------------------------------------------------------------------------
 begin:
@@ -264,7 +297,13 @@ now:
   %number = trunc i64 %device to i32
   %streamed = call i32 %current(i32 2, i32 %number, ptr %stream_in)
   %has_stream = icmp eq i32 %streamed, 0
-  br i1 %has_stream, label %lay, label %failed
+  br i1 %has_stream, label %which_one, label %failed
+which_one:
+  %chosen = load i64, ptr %stream_in
+  %the_one = icmp eq i64 %chosen, %stream
+  %any_one = icmp eq i64 %bound_to_stream, 0
+  %may = or i1 %the_one, %any_one
+  br i1 %may, label %lay, label %another
 lay:
   br label %laying
 laying:
@@ -283,14 +322,12 @@ go:
   %thread = call ptr @PyEval_SaveThread()
   %code = call i32 %launch(ptr %asked, ptr %function, ptr %table, ptr null)
   call void @PyEval_RestoreThread(ptr %thread)
-  %wide = sext i32 %code to i64
-  br label %end
-unlike:
-  br label %end
-end:
-  %result = phi i64 [%wide, %go], [%why, %refusal], [0, %seen], [{UNLIKE}, %unlike]
-  %made = call ptr @PyLong_FromLong(i64 %result)
-  ret ptr %made
+  ret i32 %code
+failed:
+  call void @PyErr_Clear()
+  ret i32 {UNLIKE}
+another:
+  ret i32 {UNLIKE}
 }}
 """
 
@@ -331,13 +368,15 @@ class Record:
         """A builtin: without arguments, or with one tensor for each; gives the driver's answer, or `UNLIKE`."""
 
     def set(self, **fields: Any) -> None:
-        """Changes fields: numbers, addresses, arrays that lie in memory of their own, or functions of ctypes."""
+        """Changes fields: numbers, addresses, arrays that lie in memory of their own, functions of ctypes, records."""
         for name, value in fields.items():
             self._kept[name] = value
             self._words[FIELDS.index(name)] = _word(value)
 
 
 def _word(value: Any) -> int:
+    if isinstance(value, Record):
+        return int(value._words.ctypes.data)
     if isinstance(value, int):
         return value % (1 << 64)
     if isinstance(value, np.ndarray):
