@@ -68,6 +68,8 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
+    if given is not None and given.roles is not None and given.roles.load[0] > 1:
+        job.gathered = "the plan says so"
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
@@ -114,7 +116,9 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
     """A plan in which all waves do everything."""
     assert job.program is not None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
+    found = plan_general(
+        job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened, job.narrowed
+    )
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import ceil, prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -173,10 +173,12 @@ def plan_general(
     logs: bool = False,
     ordered: bool = False,
     opened: Collection[Expr] = (),
+    narrowed: int = 0,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
+    `narrowed` says how often tasks are halved along where they are widest.
     """
     dims = () if ordered else cut_dims(program, size, logs, bool(opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -187,6 +189,9 @@ def plan_general(
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
+    for _ in range(narrowed if widths else 0):
+        widest = max(widths, key=lambda d: widths[d])
+        widths[widest] = ceil(widths[widest] / 2)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
