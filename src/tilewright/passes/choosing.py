@@ -18,6 +18,7 @@ from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.model import converting, element_bytes
+from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
@@ -35,6 +36,18 @@ STEP = 64
 
 def choose_plan(job: Job) -> None:
     """The plan that is given, or the best of those that fit the machine and the author's constraints."""
+    if job.given is None:
+        _choose_plan(job)
+        return
+    alone = replace(job, given=None)
+    try:
+        _choose_plan(job)
+    except ArgumentError as fault:
+        _choose_plan(alone)
+        raise naming(fault, job.given, alone.plan) from None
+
+
+def _choose_plan(job: Job) -> None:
     if job.contraction is not None:
         fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
         if _planned(job, job.contraction, fixed):
@@ -56,6 +69,8 @@ def choose_plan(job: Job) -> None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
         found = _with_roles(job, given) or _without_roles(job, given, opened)
+    if given is not None and found.plan.roles is not None and found.plan.split is None:
+        found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 

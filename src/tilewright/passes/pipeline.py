@@ -126,7 +126,9 @@ def _narrow(job: Job) -> None:
     if over is None or job.plan is None:
         return
     if job.given is not None:
-        raise ArgumentError(f"plan: `tasks {', '.join(job.plan.tasks)}` of these widths: {over.what}")
+        plan = job.plan
+        lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
+        raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
     before, lowered = job.plan, job.lowered
     job.narrowed += 1
     choose_plan(job)

@@ -215,6 +215,8 @@ def plan_general(
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
+    schedule = "strided"
+
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))
         cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
@@ -224,14 +226,18 @@ def plan_general(
             tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(axis_of(words[str(d)], size(d), cuts))
-        tasks = tuple(words[str(d)] for d in dims if d in widths)
-        return Plan(tuple(axes), tasks, products=as_plan(products, program))
+        tasks = tuple(words[str(d)] for d in widths)
+        return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule)
 
     plan = made()
     if given is not None:
         wanted = parse_plan(given) if isinstance(given, str) else given
         for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
             _take(axis, d, widths, tiles, blocks, dims, program)
+        named = {axis.name: d for axis, d in zip(wanted.axes, dims, strict=False)}
+        for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
+            widths[d] = widths.pop(d)
+        schedule = wanted.schedule
         products = taken(wanted.products, program, machine, products_of(program, machine, width))
         wanted = replace(wanted, products=as_plan(products, program))
         plan = made()
@@ -248,7 +254,15 @@ def plan_general(
         machine,
         program.name,
         plan,
-        Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), packed=bool(opened)),
+        Cuts(
+            widths,
+            blocks,
+            tiles,
+            products,
+            extended=_extended(blocks, opened),
+            schedule=schedule,
+            packed=bool(opened),
+        ),
         cycles,
         bound,
         tuple(refused),
