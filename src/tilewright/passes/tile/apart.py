@@ -87,7 +87,9 @@ def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | No
         if now in found:
             continue
         found.add(now)
-        own = {r for x in _within(now) for r in x.results} | {a for x in (now, *_within(now)) for b in x.blocks for a in b.args}
+        own = {r for x in _within(now) for r in x.results} | {
+            a for x in (now, *_within(now)) for b in x.blocks for a in b.args
+        }
         for value in (v for x in (now, *_within(now)) for v in x.operands):
             if value in made:
                 wanted.append(made[value])

@@ -256,6 +256,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
         return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+    if low.tiled is not None:
+        sums = low.tiled.multiply(a, b, acc.dims, parts)
+        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
     found = _by_atom(low, op, a, b, acc.dims, wide)
     total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
     empty = False

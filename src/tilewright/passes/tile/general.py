@@ -40,6 +40,7 @@ from tilewright.passes.tile import accesses, combining, forming, fusing, grid, i
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
+from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -59,6 +60,7 @@ from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.tiled import Walk
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -233,10 +235,22 @@ class Lowering:
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
+        self.walks: dict[Expr, Walk] = {}
+        """Dimensions that go along lines which a task stages."""
+        self.begins: dict[Expr, Expr] = {}
+        """Where the lines of a task begin."""
+        self.overhanging: set[Expr] = set()
+        """Dimensions whose current piece goes past their end, beside those that are always extended."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
+        tiled = self.cuts.tiled
+        how = None if tiled is None else self.cuts.products[tiled.product]
+        if tiled is not None and tiled.walk is not None:
+            self.walks[tiled.m] = tiled.walk
+        self.tiled = None if tiled is None or how is None else TiledTask(self, tiled, how)
+        """The one product of the program, where it is done in tile registers by a plan."""
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""
 
@@ -252,6 +266,13 @@ class Lowering:
         cases: list[list[Case]] = []
         counts: dict[Expr, int] = {}
         for d, width in tasks.items():
+            if (walk := self.walks.get(d)) is not None:
+                count = walk.extent // walk.width
+                ranges += [Range.of(self.w.fresh(f"t_{d}"), 0, count)] if count > 1 else []
+                self.begins[d] = walk.width * ranges[-1].symbol if count > 1 else as_expr(0)
+                self.parts[d] = self.begins[d], walk.walked
+                self.shared.append(d)
+                continue
             if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block, ranges)
                 continue
@@ -374,7 +395,10 @@ class Lowering:
     def _task(self, chosen: list[Case]) -> None:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
         if not chosen:
-            self.pieces(list(self.cuts.blocks))
+            if self.tiled is not None:
+                self.tiled.write()
+            else:
+                self.pieces(list(self.cuts.blocks))
             return
         (dim, part, condition), *rest = chosen
         self.parts[dim] = part
@@ -638,6 +662,8 @@ class Lowering:
 
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
+        if dim in self.overhanging or dim in self.walks:
+            return True
         if dim not in self.cuts.extended:
             return False
         first, width = self.part(dim)
@@ -656,7 +682,7 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], memory.role_of(self.program, arg)
+                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks)
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
