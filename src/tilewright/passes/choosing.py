@@ -163,6 +163,7 @@ def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
+    job.split = None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
     found = plan_general(
         job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened, job.narrowed
