@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/passes/waves")
 TESTS = [
     ["tests/targets/nvidia/test_emission.py"],
+    ["tests/targets/nvidia/test_addresses.py"],
     ["tests/targets/nvidia/test_ptx.py"],
     ["tests/targets/nvidia/test_driver.py"],
     ["tests/machine/test_atoms.py", "-k", "lane_maps"],
