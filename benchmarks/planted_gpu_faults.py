@@ -202,14 +202,14 @@ FAULTS = [
     ),
     Fault(
         "lanes' copies: nothing arrives as zero",
-        f"{NVIDIA}/lane_copies.py",
+        f"{NVIDIA}/cp_async.py",
         'if "inside" not in op.attrs:',
         "if True:",
         "",
     ),
     Fault(
         "lanes' copies: stages are not swizzled",
-        f"{NVIDIA}/lane_copies.py",
+        f"{NVIDIA}/cp_async.py",
         'swizzled(shared.type.swizzle, e.at_value(op.attrs["at"][0], axes, 0))',
         'e.at_value(op.attrs["at"][0], axes, 0)',
         "",

@@ -11,7 +11,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
-from tilewright.targets.nvidia import eights, lane_copies, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, mma, wgmma
 from tilewright.targets.nvidia.boxes import Box, boxes, parameter
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Ptx:
 
     def copy_lanes(self, e: Emitter, op: Op) -> None:
         """cp.async."""
-        lane_copies.copy(e, op)
+        cp_async.copy(e, op)
 
     def land(self, e: Emitter, address: str) -> None:
         """cp.async.mbarrier.arrive: it adds the arrival that it waits for, so that barriers count waves."""
