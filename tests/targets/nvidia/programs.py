@@ -39,6 +39,8 @@ class Case:
     params: dict[str, int] = field(default_factory=dict)
     small: dict[str, int] | None = field(default_factory=dict)
     """Sizes at which the loop level is interpreted; None: another case stands for it."""
+    large: dict[str, int] = field(default_factory=dict)
+    """Sizes at which it is assembled, where they are others: registers are needed for large ones too."""
     exact: bool = True
     """Whether results are the same whatever the order of sums; otherwise they are close."""
 
@@ -46,6 +48,11 @@ class Case:
     def interpreted(self) -> Case | None:
         """The program for the loop level's interpreter; None: another case is it."""
         return None if self.small is None else replace(self, params=self.small)
+
+    @property
+    def assembled(self) -> Case:
+        """The program for the assembler."""
+        return replace(self, params=self.params | self.large)
 
     @cached_property
     def program(self) -> Program:
@@ -351,6 +358,18 @@ FORMS: list[tuple[str, dict[str, int], dict[str, int] | None, str]] = [
 another line's); then what each is there for."""
 
 
+LARGE = {
+    "gemm_hopper": {"M": 4096, "N": 4096, "K": 4096},
+    "gemm_hopper_pingpong": {"M": 4096, "N": 4096, "K": 4096},
+    "conv_hopper": {"N": 32, "H": 28, "W": 28},
+    "conv_hopper_halo": {"N": 32, "H": 7, "W": 7, "C": 512, "F": 512},
+    "conv_hopper_patches": {"N": 32, "H": 56, "W": 56},
+    "attention_hopper": {"B": 64, "T": 4096, "U": 4096},
+    "flash_hopper": {"B": 64, "T": 4096, "U": 4096},
+}
+"""The sizes that are measured."""
+
+
 def examples() -> list[Case]:
     """The examples for Hopper, and one that is dealt out and launched otherwise."""
     found = []
@@ -358,7 +377,7 @@ def examples() -> list[Case]:
         text = (EXAMPLES / f"{name}.block").read_text()
         sizes = " ".join(f"{key}={value}" for key, value in params.items())
         exact = name not in ("attention_hopper", "flash_hopper")
-        found.append(Case(f"{name} {sizes}", text, frozenset(covers.split()), params, small, exact))
+        found.append(Case(f"{name} {sizes}", text, frozenset(covers.split()), params, small, LARGE[name], exact))
     turns = early(dealt((EXAMPLES / "gemm_hopper_pingpong.block").read_text()))
     covers = frozenset({"tasks.schedule=table", "overlap=pingpong", "launch=programmatic"})
     sizes = {"M": 512, "N": 384, "K": 136}

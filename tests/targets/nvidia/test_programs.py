@@ -25,6 +25,7 @@ from tilewright.targets.registry import machine
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_programs_are_assembled_and_hold_what_they_are_there_for(case: Case) -> None:
+    case = case.assembled
     lowered = lower_waves(case.program, case.machine)
     check_loop(lowered, case.machine)
     ptx = HELPER.ask(BACKEND.request(case.machine), BACKEND.emitted(lowered, case.machine).text).decode()
