@@ -278,21 +278,8 @@ class _Checker:
                     raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
-        if self.machine is None or self.machine.spaces["shared"].bytes is None:
-            return
-        limit = self.machine.spaces["shared"].bytes
-        align = self.machine.spaces["shared"].alignment
-        total = 0
-        for op, factor in _allocations(self.program.body, 1):
-            kind = op.attrs["type"]
-            if isinstance(kind, TensorType):
-                size = kind.cosize() * kind.dtype.numpy.itemsize
-                total += factor * (-(-size // align) * align)
-                if total > limit:
-                    raise ProgramError(
-                        f"shared memory: {total} bytes are needed up to {op_text(op)}; {self.machine.name} has {limit}",
-                        op.loc,
-                    )
+        if self.machine is not None:
+            require_shared(self.program.body, self.machine)
 
     def _check_deferred(self, op: Op) -> None:
         if op.attrs.get("overlap") != "defer":
@@ -332,6 +319,21 @@ class _Checker:
                     f"%{value.name} has no release: it is filled {fills} times where one worker does all tasks, and "
                     f"has {stages} stage{'s' * (stages != 1)}",
                     op.loc,
+                )
+
+
+def require_shared(body: Block, machine: Machine) -> None:
+    """That a machine has the shared memory that a program allocates; a ProgramError otherwise."""
+    limit, align = machine.spaces["shared"].bytes, machine.spaces["shared"].alignment
+    total = 0
+    for op, factor in _allocations(body, 1) if limit is not None else ():
+        kind = op.attrs["type"]
+        if isinstance(kind, TensorType):
+            size = kind.cosize() * kind.dtype.numpy.itemsize
+            total += factor * (-(-size // align) * align)
+            if limit is not None and total > limit:
+                raise ProgramError(
+                    f"shared memory: {total} bytes are needed up to {op_text(op)}; {machine.name} has {limit}", op.loc
                 )
 
 
