@@ -59,6 +59,8 @@ class Job:
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
     """Why all waves do everything, where some could load in a role of their own."""
+    narrowed: int = 0
+    """How often tasks were halved, because shared memory did not hold what one of them works on."""
     widened: dict[str, DType] = field(default_factory=dict)
     """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
     lowered: Lowered | None = None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
@@ -86,6 +87,24 @@ def general(job: Job) -> None:
             else:
                 job.gathered = fault.what
             choose_plan(job)
+        else:
+            _narrow(job)
+
+
+def _narrow(job: Job) -> None:
+    """Has the job planned again, in smaller tasks, where shared memory does not hold what one of them works on."""
+    assert job.lowered is not None
+    over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
+    if over is None or job.plan is None:
+        return
+    if job.given is not None:
+        plan = job.plan
+        lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
+        raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
+    before, lowered = job.plan, job.lowered
+    job.narrowed += 1
+    choose_plan(job)
+    job.lowered = lowered if job.plan == before else None
 
 
 def _contracted(job: Job) -> Lowered:

@@ -38,6 +38,7 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import element_bytes
+from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 
@@ -109,7 +110,8 @@ def plan_with_roles(
         x for x in candidates if all(n in (None, m) for n, m in zip(fixed, (x.how.rows, x.how.columns), strict=True))
     ]
     if given is not None:
-        fitting = [x for x in fitting if _is(given, x, op, program)] or candidates[:0]
+        fitting = [x for x in fitting if _is(given, x, op, program)]
+        fitting = [replace(x, roles=pinned(given, x.how, machine)) for x in fitting]
         if not fitting:
             raise ArgumentError(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
@@ -192,7 +194,10 @@ def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
 
 
 def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
-    return given.roles == ring.roles and given.products == as_plan({op: ring.how}, program)
+    """Whether a plan is a candidate, perhaps with other registers and stages."""
+    assert given.roles is not None
+    waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
+    return waves and given.products == as_plan({op: ring.how}, program)
 
 
 def _product(
