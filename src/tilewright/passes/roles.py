@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import ONE, as_expr
+from tilewright.algebra.expr import ONE, Expr, as_expr
 from tilewright.check.block import definitions
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
@@ -29,7 +29,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
-from tilewright.ir.tensors import TensorType
+from tilewright.ir.tensors import TensorType, packed
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine, Refusal
 from tilewright.plan.plan import Roles
@@ -38,15 +38,16 @@ LOAD, MULTIPLY = "load", "multiply"
 
 
 def with_roles(
-    program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles, machine: Machine
+    program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """The program in two roles. `loads` are copies from arguments to shared memory, `stores` those back to arguments.
+    """The program in two roles. `loads` are copies from arguments to shared memory, by the `ring` or the one of `halo`
+    tiles, or once, at the `start`; `stores` are those back to arguments.
 
     Raises a ProgramError where no copy of the machine's own does one of the loads, with what each said, unless the role
     that loads has more than one wave: then these copy themselves. Gives too which copies waves do themselves, and why.
     """
     with building():
-        made = _Split(program, loads, stores, roles).run()
+        made = _Split(program, loads, stores, roles, machine).run()
         notes = _by_atoms(made, machine, required=roles.load[0] == 1)
         verify(made)
     return made, notes
@@ -68,21 +69,25 @@ class _Channel:
 
 
 class _Split:
-    def __init__(self, program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles):
+    def __init__(
+        self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
+    ):
         self.program, self.roles = program, roles
+        self.alignment = machine.spaces["shared"].alignment
         self.roots = _roots(program)
         self.filled: dict[int, _Channel] = {}
         """By the identity of a body: the channel that copies in it fill."""
         self.emptied: dict[int, _Channel] = {}
-        for copies, side, found, stages in (
-            (loads, 1, self.filled, roles.stages),
-            (stores, 0, self.emptied, roles.stored),
-        ):
-            for tile in dict.fromkeys(self.roots[op.operands[side]] for op in program.walk() if op in copies):
+        counts = {"ring": roles.stages, "halo": roles.halo, "start": 1}
+        for copies, side, found in ((list(loads), 1, self.filled), (stores, 0, self.emptied)):
+            for op in (op for op in program.walk() if op in copies):
+                tile = self.roots[op.operands[side]]
                 body = self._body(tile)
+                stages = roles.stored if side == 0 else counts[loads[op]]
                 channel = found.setdefault(id(body), _Channel([], [], stages))
-                channel.tiles.append(tile)
-                channel.copies += [op for op in body.ops if op in copies and self.roots[op.operands[side]] is tile]
+                if tile not in channel.tiles:
+                    channel.tiles.append(tile)
+                channel.copies.append(op)
         self.tiles = {t for c in (*self.filled.values(), *self.emptied.values()) for t in c.tiles}
         self.loads, self.stores = set(loads), set(stores)
         self.b = Builder(BLOCK)
@@ -127,12 +132,21 @@ class _Split:
             kind: TensorType = tile.type
             if kind.strides is not None:
                 raise ProgramError(f"%{tile.name}: a tile with strides of its own is no stage of a ring")
-            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape))
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         name = "ring" if producer == LOAD else "out"
         count = sum(c.value is not None for c in (*self.filled.values(), *self.emptied.values()))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
+
+    def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
+        """Strides with which each stage of a swizzled tile begins where its swizzle counts from; None: packed."""
+        own = packed(tile.shape)
+        size = int(tile.shape[0] * own[0]) * tile.dtype.bits // 8
+        if tile.swizzle is None or size % self.alignment == 0:
+            return None
+        whole = -(-size // self.alignment) * self.alignment * 8 // tile.dtype.bits
+        return as_expr(whole), *own
 
     # -- the role that loads ------------------------------------------------------------------------------
 
@@ -141,7 +155,7 @@ class _Split:
         channel = self.filled.get(id(block))
         if channel is not None:
             self._stage("acquire", channel)
-        needed = self._needed(block)
+        needed, left = self._needed(block), [] if channel is None else list(channel.copies)
         for op in block.ops:
             if op in self.loads:
                 self._again(op)
@@ -151,8 +165,9 @@ class _Split:
                 self._again(op, self._brought)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
                 self._again(op)
-        if channel is not None:
-            self._hand("commit", channel)
+            if channel is not None and left and left[-1] in _within(op):  # what follows may take as long as it will
+                left.clear()
+                self._hand("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
         """The values that the copies within a body are made of."""

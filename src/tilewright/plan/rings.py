@@ -47,19 +47,12 @@ STORED = (2, 1)
 """Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
-WORKING = 64
-"""Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
-LOADING, UNIT = 72, 8
-"""Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
-GATHERING = 96
-"""Registers of a lane that copies itself."""
+UNIT = 8
+"""Registers of a lane are given to roles in such units; a lane that loads has two units fewer for each group."""
 LONGEST = 256
 """Rows of a tile that one copy brings."""
 NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
-SEEN, SHALLOW = 0.28, 1.08
-"""Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
-ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -88,7 +81,7 @@ def plan_with_roles(
 
     `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
     """
-    found = _product(program, machine, size, free)
+    found = product_of(program, machine, size, free)
     if isinstance(found, str):
         return found
     op, axes, atoms = found
@@ -100,7 +93,7 @@ def plan_with_roles(
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
-    least = _bound(program, size, machine) + machine.limits.launch_cycles
+    least = bound_of(program, size, machine) + machine.limits.launch_cycles
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
     candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
     workgroups, _ = tiles_of(program, sizes)
@@ -121,7 +114,8 @@ def plan_with_roles(
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
         others.append(Refusal("a wave that only starts copies", gathered))
-    return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
+    plans, costs = tuple(x.plan for x in made), tuple(x.cycles for x in made)
+    return replace(best, refused=tuple(others), candidates=plans, costs=costs)
 
 
 def _choice(
@@ -149,7 +143,7 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    bound = _bound(program, size, machine)
+    bound = bound_of(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
@@ -172,7 +166,7 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
-def _bound(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+def bound_of(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes."""
     given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
@@ -195,7 +189,7 @@ def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
     return given.roles == ring.roles and given.products == as_plan({op: ring.how}, program)
 
 
-def _product(
+def product_of(
     program: Program, machine: Machine, size: Callable[[Expr], int], free: Collection[Op]
 ) -> tuple[Op, Axes, list[MultiplyAtom]] | str:
     """The one product of a program, and the atoms that multiply it from shared memory; or why there is none."""
@@ -240,51 +234,62 @@ def rings(
                 continue
             roles = _roles(machine, how, shared, gathered)
             if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
-                yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
+                (m, n, k), row = sizes, row_bytes(how)
+                tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
+                filled = steps * (how.rows + how.columns) * row
+                yield Ring(how, roles, cycles(machine, how, roles.stages, tiles, steps, filled))
 
 
-def _row(how: Microkernel) -> int:
+def row_bytes(how: Microkernel) -> int:
     """Bytes of a row of a tile in shared memory."""
     return (how.slab or 1) * how.atom.a.dtype.bits // 8
 
 
-def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
-    """The roles of a block, if registers hold its sums and shared memory enough stages."""
-    lanes, registers = how.atom.c.lanes, machine.spaces["register"].bytes
+def registers_of(
+    machine: Machine, how: Microkernel, *, gathered: bool
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums."""
+    lanes, registers, limits = how.atom.c.lanes, machine.spaces["register"].bytes, machine.limits
     assert machine.lanes is not None
     assert registers is not None
     each = registers // 4 // lanes  # those of a lane, were there one group only
-    spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
-    own = min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * how.groups
+    own = min((limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
     sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
-    if sums + WORKING > own:
+    if sums + limits.working_registers > own:
         return None
-    row = _row(how)
+    waves = lanes // machine.lanes
+    return (waves if gathered else 1, spare), (waves * how.groups, own)
+
+
+def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
+    """The roles of a block, if registers hold its sums and shared memory enough stages."""
+    found = registers_of(machine, how, gathered=gathered)
+    if found is None:
+        return None
+    row = row_bytes(how)
     left = shared - machine.spaces["shared"].alignment
     room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
     stages = min(MOST, room[stored])
-    if stages < FEWEST:
-        return None
-    return Roles(
-        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, stored
-    )
+    return None if stages < FEWEST else Roles(*found, stages, stored)
 
 
-def _cycles(
-    machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
+def cycles(
+    machine: Machine, how: Microkernel, stages: int, tiles: int, steps: int, filled: float, first: float = 0.0
 ) -> float:
-    """Cycles of products: rounds of tiles, each so many steps of K and an end."""
-    limits, (m, n, k) = machine.limits, sizes
-    steps = rounds * ceil(k / (how.slab or 1))
-    row, atom = _row(how), how.atom
-    deep = (how.slab or 1) // atom.shape[2]
-    atoms = how.rows // atom.shape[0]
-    multiplied = deep * atoms * atom.cycles
-    read = deep * atoms * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
-    filled = (how.rows + how.columns) * row / limits.l2_rate
-    step = (max(multiplied, read, filled) + SEEN * filled) * (SHALLOW if stages < ENOUGH else 1)
-    tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
+    """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
+
+    `first` are bytes that are brought before, once for all.
+    """
+    limits, atom = machine.limits, how.atom
+    deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
+    multiplied = steps * deep * atoms * atom.cycles
+    read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
+    brought = filled / limits.l2_rate
+    each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (
+        limits.shallow_ring if stages < ENOUGH else 1
+    )
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
-    first = limits.copy_latency + filled  # before anything has arrived
-    return ceil(tiles / (limits.cores or 1)) * (steps * step + end) + first + limits.launch_cycles
+    before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
+    return ceil(tiles / (limits.cores or 1)) * (each + end) + before + limits.launch_cycles
