@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def integers(*shape):
 
 def planned(kernel, sizes, **more):
     """The kernel for Hopper, run on the interpreter and found to be what the executor gives."""
-    made = kernel_for(kernel, sizes, machine=HOPPER, **more)
+    made = kernel_for(kernel, sizes, **{"machine": HOPPER, **more})
     *inputs, result = made.module.host.args
     arrays = {a.name: integers(*map(int, a.type.shape)).astype(a.type.dtype.numpy) for a in inputs}
     wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
@@ -65,6 +66,16 @@ def test_an_epilogue_is_computed_by_who_multiplies():
 def test_results_of_both_widths_leave_through_shared_memory(out):
     text = planned(kernels.gemm("nt", "bf16", out), {"M": 70, "N": 72, "K": 72}).text("block")
     assert re.search(r"copy %result_ready -> %c_view by tma.store", text)
+
+
+def test_halves_of_those_who_multiply_take_tasks_in_turn():
+    small = replace(HOPPER, limits=replace(HOPPER.limits, cores=2))
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 300, "N": 136, "K": 72}
+    plans = kernel_for(kernel, sizes, machine=small).choice.candidates
+    made = planned(kernel, sizes, machine=small, plan=next(p for p in plans if p.roles.pingpong))
+    assert "overlap pingpong" in made.text("block")
+    assert made.text("plan").strip().endswith(", pingpong")
+    assert kernel_for(kernel, sizes, machine=small, plan=made.text("plan")).text("block") == made.text("block")
 
 
 CONVS = [

@@ -12,7 +12,8 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body are one stage of one channel. Results go the other way: what is written to a tile
-and copied from it is a channel of the multiplying role to itself.
+and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks in turn: what
+follows the last use of what is brought is then the end of a task, and runs beside the next one.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class _Split:
             self._brought(self.program.body)
         self.values = {}
         with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.multiply)):
-            for channel in self.emptied.values():
+            for channel in self.emptied.values() if not self.roles.pingpong else ():
                 self._open(channel, MULTIPLY)
             self._computed(self.program.body)
         made = self.b.program(self.program.name)
@@ -199,10 +200,34 @@ class _Split:
                 met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
             if op in self.loads or (op.name == "alloc" and op.result in self.tiles):
                 continue
-            self._again(op, self._computed if op.blocks else None)
+            if op.name == "tasks" and self.roles.pingpong:
+                self._in_turn(op)
+            else:
+                self._again(op, self._computed if op.blocks else None)
             for channel in (taken, given):
                 if channel is not None and self._is_last(channel, block, n):
                     self._hand("release", channel)
+
+    def _in_turn(self, op: Op) -> None:
+        """Tasks that halves take in turn: up to the last use of what is brought, and what one half does beside that."""
+        (body,) = op.blocks
+        last = max(
+            n for n, inner in enumerate(body.ops) if any(c.uses(inner, self.roots) for c in self.filled.values())
+        )
+        turn, end = Block(body.args, body.ops[: last + 1]), Block((), body.ops[last + 1 :])
+        for found in (self.filled, self.emptied):
+            if id(body) in found:
+                found[id(turn if found is self.filled else end)] = found.pop(id(body))
+        self.b.open()
+        self._computed(turn)
+        first = self.b.close(self.b.blocks[-1])
+        self.b.open()
+        for channel in self.emptied.values():
+            self._open(channel, MULTIPLY)
+        self._computed(end)
+        second = self.b.close(self.b.blocks[-1])
+        attrs = {**op.attrs, "overlap": "pingpong"}
+        self.b.emit("tasks", (), attrs, blocks=(first, second), loc=op.loc)
 
     def _users(self, channel: _Channel, block: Block) -> list[int]:
         return [n for n, op in enumerate(block.ops) if op not in self.loads and channel.uses(op, self.roots)]

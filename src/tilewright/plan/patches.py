@@ -138,8 +138,9 @@ def patches(
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, bits)
         for box in _boxes(how, extents)
+        for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
-        for each in _rings(machine, how, box, extents, slides, offsets, (size(axes.n), size(axes.k), around))
+        for each in _rings(machine, how, box, extents, slides, offsets, (size(axes.n), size(axes.k), around), turns)
     ]
     return sorted(made, key=lambda x: (round(x.cycles), -x.how.rows * x.how.columns)) or "no halo tile fits"
 
@@ -199,36 +200,37 @@ def _rings(
     slides: Window,
     offsets: Sequence[int],
     sizes: tuple[int, int, int],
+    turns: bool,
 ) -> Iterator[Patch]:
     """The candidates for a box: B streamed, or all of it in shared memory."""
     columns, k, around = sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
-    regs = registers_of(machine, how, gathered=False)
-    if max(image) > WIDEST or regs is None or shared.bytes is None:
+    regs, halves = registers_of(machine, how, gathered=False, turns=turns), 1 + turns
+    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
+    if max(image) > WIDEST or regs is None or shared.bytes is None or (turns and tiles <= (machine.limits.cores or 1)):
         return
     halo = ceil(prod(image) * row / shared.alignment) * shared.alignment
-    room = shared.bytes - RINGS * shared.alignment
+    room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     steps = chunks * prod(offsets)
     every, across = steps * tap, ceil(columns / how.columns)
-    tiles = around * across * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
     once = offsets[-1] if tap * offsets[-1] <= LARGE else 1
     for stored in STORED:
-        left = room - stored * how.rows * row
+        left = room - halves * stored * how.rows * row
         ring = max(0, left - HALOS[-1] * halo) // (once * tap)
         if ring * once >= ENOUGH and ring > 1:
             stages = min(MOST, ring)
             halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
-            roles = Roles(*regs, stages, stored, halos)
+            roles = Roles(*regs, stages, stored, halos, turns)
             filled = chunks * (halo + prod(offsets) * tap)
-            yield Patch(how, box, once, roles, cycles(machine, how, stages, tiles, steps, filled))
+            yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled))
             break
     for stored in STORED:
-        left = room - stored * how.rows * row - every
+        left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
-            roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo))
+            roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
             filled = chunks * halo
-            yield Patch(how, box, 0, roles, cycles(machine, how, ENOUGH, tiles, steps, filled, every))
+            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every))
             break
 
 

@@ -21,7 +21,8 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave; with
-`x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other.
+`x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
+`pingpong` at the end, halves of those who multiply take tasks in turn.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
@@ -139,12 +140,15 @@ class Roles:
     stages: int
     stored: int
     halo: int = 0
+    pingpong: bool = False
+    """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
         return (
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
             f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}stored {self.stored}"
+            f"{', pingpong' if self.pingpong else ''}"
         )
 
 
@@ -239,7 +243,7 @@ _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
     r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)"
-    r"(?:, halo (\d+))?, stored (\d+)"
+    r"(?:, halo (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
@@ -295,7 +299,8 @@ def parse_plan(text: str) -> Plan:
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
     tasks, group, schedule = rest.get("tasks", ("", "", ""))
-    numbers = [_size(text or "0", "roles") for text in rest.get("roles", ())]
+    *counts, turns = rest.get("roles", ("",))
+    numbers = [_size(text or "0", "roles") for text in counts]
     plan = Plan(
         tuple(axes),
         tuple(tasks.split(", ")) if tasks else (),
@@ -305,7 +310,7 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4], numbers[6], numbers[5])
+        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4], numbers[6], numbers[5], bool(turns))
         if numbers
         else None,
         _size(group or "1", "group"),

@@ -228,16 +228,18 @@ def rings(
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
-        for groups, each in product(GROUPS, ATOMS):
+        for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
-            if how.slab is None or how.rows > LONGEST:
+            if how.slab is None or how.rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
-            roles = _roles(machine, how, shared, gathered)
+            roles = _roles(machine, how, shared, gathered, turns)
             if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
                 (m, n, k), row = sizes, row_bytes(how)
                 tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
                 filled = steps * (how.rows + how.columns) * row
-                yield Ring(how, roles, cycles(machine, how, roles.stages, tiles, steps, filled))
+                if turns and tiles <= (machine.limits.cores or 1):
+                    continue
+                yield Ring(how, roles, cycles(machine, how, roles, tiles, steps, filled))
 
 
 def row_bytes(how: Microkernel) -> int:
@@ -246,50 +248,57 @@ def row_bytes(how: Microkernel) -> int:
 
 
 def registers_of(
-    machine: Machine, how: Microkernel, *, gathered: bool
+    machine: Machine, how: Microkernel, *, gathered: bool, turns: bool = False
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums."""
+    """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums.
+
+    Those who take tasks in `turns` are twice as many.
+    """
+    groups = 2 * how.groups if turns else how.groups
     lanes, registers, limits = how.atom.c.lanes, machine.spaces["register"].bytes, machine.limits
     assert machine.lanes is not None
     assert registers is not None
     each = registers // 4 // lanes  # those of a lane, were there one group only
-    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * how.groups
-    own = min((limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
+    own = min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
     sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
     if sums + limits.working_registers > own:
         return None
     waves = lanes // machine.lanes
-    return (waves if gathered else 1, spare), (waves * how.groups, own)
+    return (waves if gathered else 1, spare), (waves * groups, own)
 
 
-def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
+def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool) -> Roles | None:
     """The roles of a block, if registers hold its sums and shared memory enough stages."""
-    found = registers_of(machine, how, gathered=gathered)
+    found = registers_of(machine, how, gathered=gathered, turns=turns)
     if found is None:
         return None
-    row = row_bytes(how)
-    left = shared - machine.spaces["shared"].alignment
-    room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    row, halves = row_bytes(how), 1 + turns
+    left = shared - halves * machine.spaces["shared"].alignment
+    room = {n: (left - halves * n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
     stages = min(MOST, room[stored])
-    return None if stages < FEWEST else Roles(*found, stages, stored)
+    return None if stages < FEWEST else Roles(*found, stages, stored, pingpong=turns)
 
 
 def cycles(
-    machine: Machine, how: Microkernel, stages: int, tiles: int, steps: int, filled: float, first: float = 0.0
+    machine: Machine, how: Microkernel, roles: Roles, tiles: int, steps: int, filled: float, first: float = 0.0
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
-    `first` are bytes that are brought before, once for all.
+    `first` are bytes that are brought before, once for all. Where halves take tiles in turn, the end of one runs beside
+    the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
     multiplied = steps * deep * atoms * atom.cycles
     read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
     brought = filled / limits.l2_rate
-    each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (
-        limits.shallow_ring if stages < ENOUGH else 1
-    )
+    shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
+    each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
     before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
-    return ceil(tiles / (limits.cores or 1)) * (each + end) + before + limits.launch_cycles
+    rounds = ceil(tiles / (limits.cores or 1))
+    if roles.pingpong and rounds > 1:
+        return rounds * max(each, (each + end) / 2) + end + before + limits.launch_cycles
+    return rounds * (each + end) + before + limits.launch_cycles
