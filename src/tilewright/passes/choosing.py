@@ -73,6 +73,8 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
+    if given is not None and given.roles is not None and given.roles.load[0] > 1:
+        job.gathered = job.gathered or "its plan says so"
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     if isinstance(found, str):
         job.no_roles = found

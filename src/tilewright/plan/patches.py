@@ -142,7 +142,12 @@ def patches(
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
         for each in _rings(machine, how, box, extents, slides, offsets, (size(axes.n), size(axes.k), around), turns)
     ]
-    return sorted(made, key=lambda x: (round(x.cycles), -x.how.rows * x.how.columns)) or "no halo tile fits"
+    return sorted(made, key=_good) or "no halo tile fits"
+
+
+def _good(patch: Patch) -> tuple[float, ...]:
+    """Of those that take the same time one in which nobody takes turns, the largest tile, and the most waves."""
+    return round(patch.cycles), patch.roles.pingpong, -patch.how.rows * patch.how.columns, -patch.how.groups
 
 
 def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:

@@ -45,6 +45,8 @@ GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
 STORED = (2, 1)
 """Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
+UNDER_WAY = 3
+"""Atoms of one group that keep the units busy which multiply."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
 UNIT = 8
@@ -85,7 +87,7 @@ def plan_with_roles(
     if isinstance(found, str):
         return found
     op, axes, atoms = found
-    dims = cut_dims(program, size)
+    dims = _tasks(program, op, size)
     rows = 1 if axes.m is None else size(axes.m)
     if axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
@@ -94,8 +96,7 @@ def plan_with_roles(
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
     least = bound_of(program, size, machine) + machine.limits.launch_cycles
-    candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
-    candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
+    candidates = sorted((replace(x, cycles=max(x.cycles, least)) for x in every), key=_good)
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -128,7 +129,7 @@ def _choice(
     machine: Machine,
 ) -> GeneralChoice:
     """The plan of a candidate."""
-    how, dims = ring.how, cut_dims(program, size)
+    how, dims = ring.how, _tasks(program, op, size)
     group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
     widths = {d: {axes.m: how.rows, axes.n: how.columns}.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -148,10 +149,20 @@ def _choice(
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
 
+def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr, ...]:
+    """The dimensions that tasks cut, and those of the product's sum that have a single element."""
+    found = cut_dims(program, size)
+    total: tuple[Expr, ...] = op.operands[2].type.dims
+    single = [d for d in total if d not in found and size(d) == 1]
+    order = [d for d in total if d in found or d in single]
+    return (*(d for d in found if d not in order), *order)
+
+
 def _good(ring: Ring) -> tuple[float, ...]:
     """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
     how, roles = ring.how, ring.roles
-    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
+    deep = -min(roles.stages, ENOUGH), -roles.stored
+    return round(ring.cycles), roles.pingpong, *deep, -how.rows * how.columns, how.groups
 
 
 def _is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -167,9 +178,13 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
 
 
 def bound_of(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
-    """Cycles that moving the arguments takes."""
-    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
-    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
+    """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
+    moved = 0
+    for arg in (a for a in program.args if isinstance(a.type, MemoryType)):
+        tiles = [op.results[0].type for op in program.walk() if op.name == "read" and op.operands[0] is arg]
+        tiles += [op.operands[0].type for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
+        touched = sum(prod(map(size, kind.dims)) for kind in tiles)
+        moved += min(prod(map(size, arg.type.dims)), touched) * element_bytes(arg.type.dtype)
     return moved / machine.limits.far_rate / (machine.limits.cores or 1)
 
 
@@ -291,7 +306,8 @@ def cycles(
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
-    multiplied = steps * deep * atoms * atom.cycles
+    lone = how.groups == 1 and atoms < UNDER_WAY
+    multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
     read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
     brought = filled / limits.l2_rate
     shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)

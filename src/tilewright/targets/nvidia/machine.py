@@ -37,6 +37,7 @@ _HOPPER_LIMITS = Limits(
     copy_latency=800,
     copy_shown=0.28,
     shallow_ring=1.08,
+    lone_group=1.045,
     working_registers=64,
     loading_registers=72,
     gathering_registers=96,
