@@ -14,11 +14,14 @@ from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
+from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, element_bytes
+from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
@@ -36,6 +39,18 @@ STEP = 64
 
 def choose_plan(job: Job) -> None:
     """The plan that is given, or the best of those that fit the machine and the author's constraints."""
+    if job.given is None:
+        _choose_plan(job)
+        return
+    alone = replace(job, given=None)
+    try:
+        _choose_plan(job)
+    except ArgumentError as fault:
+        _choose_plan(alone)
+        raise naming(fault, job.given, alone.plan) from None
+
+
+def _choose_plan(job: Job) -> None:
     if job.contraction is not None:
         fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
         if _planned(job, job.contraction, fixed):
@@ -57,6 +72,8 @@ def choose_plan(job: Job) -> None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
         found = _with_roles(job, given) or _without_roles(job, given, opened)
+    if given is not None and found.plan.roles is not None and found.plan.split is None:
+        found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
@@ -69,17 +86,20 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
+    if given is not None and given.roles is not None and given.roles.load[0] > 1:
+        job.gathered = "the plan says so"
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
-    if given is not None and given.roles is not None and given.roles.load[0] > 1:
-        job.gathered = job.gathered or "its plan says so"
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
-    if isinstance(found, str):
-        job.no_roles = found
-        return None
     job.split = job.patched = None
+    if isinstance(found, str):
+        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        if isinstance(chained, str):
+            job.no_roles = chained if len(names_of(job.program)) > 1 else found
+            return None
+        return chained
     if given is None:
         found = _in_patches(job, found)
         if found.plan.roles is not None and found.plan.roles.halo:
@@ -148,7 +168,9 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
     """A plan in which all waves do everything."""
     assert job.program is not None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
+    found = plan_general(
+        job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened, job.narrowed
+    )
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found

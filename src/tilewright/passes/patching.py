@@ -14,7 +14,7 @@ from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.microkernel import axes_of, names_of
 from tilewright.plan.patches import patches, plan_of
 from tilewright.plan.plan import Plan
-from tilewright.plan.rings import bound_of
+from tilewright.plan.rings import bound_by_memory
 
 
 def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoice, Patched] | str:
@@ -45,7 +45,7 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     (product,) = names_of(patched.program).values()
     widths = dict.fromkeys(product.operands[2].type.dims, 1) | {patched.inner: best.how.rows, axes.n: best.how.columns}
     cuts = Cuts(widths, {}, {}, {product: best.how}, best.roles, halo=best.offsets)
-    bound = bound_of(over, size, job.machine)
+    bound = bound_by_memory(over, size, job.machine)
     costs = tuple(x.cycles for x in fitting)
     choice = GeneralChoice(
         job.machine, over.name, plans[place], cuts, best.cycles, bound, (), candidates=tuple(plans), costs=costs

@@ -41,11 +41,11 @@ from tilewright.plan.rings import (
     MOST,
     NARROWEST,
     STORED,
-    bound_of,
+    bound_by_memory,
     cycles,
     product_of,
-    registers_of,
     row_bytes,
+    waves_of_roles,
 )
 
 TOGETHER = 8
@@ -133,7 +133,7 @@ def patches(
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     extents, offsets = [sizes[d] for d in digits], [size(d) for d in axes.deep]
     around, ends = prod(size(d) for d in axes.around if d not in digits), [_ends(d, program, size) for d in digits]
-    least = bound_of(program, size, machine) + machine.limits.launch_cycles
+    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, bits)
@@ -210,7 +210,7 @@ def _rings(
     """The candidates for a box: B streamed, or all of it in shared memory."""
     columns, k, around = sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
-    regs, halves = registers_of(machine, how, gathered=False, turns=turns), 1 + turns
+    regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
     tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
     if max(image) > WIDEST or regs is None or shared.bytes is None or (turns and tiles <= (machine.limits.cores or 1)):
         return

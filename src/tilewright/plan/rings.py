@@ -38,6 +38,7 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import element_bytes
+from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 
@@ -95,7 +96,7 @@ def plan_with_roles(
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
-    least = bound_of(program, size, machine) + machine.limits.launch_cycles
+    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     candidates = sorted((replace(x, cycles=max(x.cycles, least)) for x in every), key=_good)
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
@@ -103,7 +104,8 @@ def plan_with_roles(
         x for x in candidates if all(n in (None, m) for n, m in zip(fixed, (x.how.rows, x.how.columns), strict=True))
     ]
     if given is not None:
-        fitting = [x for x in fitting if _is(given, x, op, program)] or candidates[:0]
+        fitting = [x for x in fitting if _is(given, x, op, program)]
+        fitting = [replace(x, roles=pinned(given, x.how, machine)) for x in fitting]
         if not fitting:
             raise ArgumentError(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
@@ -144,7 +146,7 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    bound = bound_of(program, size, machine)
+    bound = bound_by_memory(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
@@ -165,7 +167,7 @@ def _good(ring: Ring) -> tuple[float, ...]:
     return round(ring.cycles), roles.pingpong, *deep, -how.rows * how.columns, how.groups
 
 
-def _is_along(factor: Value, k: Expr, program: Program) -> bool:
+def is_along(factor: Value, k: Expr, program: Program) -> bool:
     """Whether neighbours along K lie side by side where a factor is read; what is computed is put so."""
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read":
@@ -177,7 +179,7 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
-def bound_of(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
     moved = 0
     for arg in (a for a in program.args if isinstance(a.type, MemoryType)):
@@ -201,7 +203,10 @@ def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
 
 
 def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
-    return given.roles == ring.roles and given.products == as_plan({op: ring.how}, program)
+    """Whether a plan is a candidate, perhaps with other registers and stages."""
+    assert given.roles is not None
+    waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
+    return waves and given.products == as_plan({op: ring.how}, program)
 
 
 def product_of(
@@ -222,7 +227,7 @@ def product_of(
         return axes
     types = types_of(op, axes.swapped)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    along_k = _is_along(factors[0], axes.k, program), _is_along(factors[1], axes.k, program)
+    along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types, along_k, precision_of(op))
     if not atoms:
         return f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
@@ -262,7 +267,16 @@ def row_bytes(how: Microkernel) -> int:
     return (how.slab or 1) * how.atom.a.dtype.bits // 8
 
 
-def registers_of(
+def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int | None = None) -> tuple[int, int]:
+    """Registers of a lane that loads, and of one that multiplies, of so many groups of waves."""
+    limits, registers, groups = machine.limits, machine.spaces["register"].bytes, groups or how.groups
+    assert registers is not None
+    each = registers // 4 // how.atom.c.lanes  # those of a lane, were there one group only
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
+    return spare, min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
+
+
+def waves_of_roles(
     machine: Machine, how: Microkernel, *, gathered: bool, turns: bool = False
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums.
@@ -270,22 +284,18 @@ def registers_of(
     Those who take tasks in `turns` are twice as many.
     """
     groups = 2 * how.groups if turns else how.groups
-    lanes, registers, limits = how.atom.c.lanes, machine.spaces["register"].bytes, machine.limits
     assert machine.lanes is not None
-    assert registers is not None
-    each = registers // 4 // lanes  # those of a lane, were there one group only
-    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
-    own = min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
+    spare, own = registers_of(machine, how, gathered, groups)
     sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
-    if sums + limits.working_registers > own:
+    if sums + machine.limits.working_registers > own:
         return None
-    waves = lanes // machine.lanes
+    waves = how.atom.c.lanes // machine.lanes
     return (waves if gathered else 1, spare), (waves * groups, own)
 
 
 def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool) -> Roles | None:
     """The roles of a block, if registers hold its sums and shared memory enough stages."""
-    found = registers_of(machine, how, gathered=gathered, turns=turns)
+    found = waves_of_roles(machine, how, gathered=gathered, turns=turns)
     if found is None:
         return None
     row, halves = row_bytes(how), 1 + turns
