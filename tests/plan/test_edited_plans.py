@@ -101,5 +101,5 @@ def test_lines_of_rows_that_do_not_slide_are_refused():
     """It ended in an assertion of the compiler's own."""
     number = next(n for n, case in enumerate(edited_plans.CASES) if (case.name, case.row) == ("gemm", "x86.amx"))
     plan = edited_plans.chosen(number).replace("a in place", "a staged at task as lines")
-    with pytest.raises(ArgumentError, match="`a staged at task as lines, .*`: rows do not slide"):
+    with pytest.raises(ArgumentError, match=r"`a staged at task as lines, .*`: rows do not slide"):
         edited_plans.CASES[number].kernel(plan)

@@ -13,10 +13,12 @@ from tilewright.passes.job import Job
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
+from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Plan
@@ -88,10 +90,13 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
-    if isinstance(found, str):
-        job.no_roles = found
-        return None
     job.split = None
+    if isinstance(found, str):
+        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        if isinstance(chained, str):
+            job.no_roles = chained if len(names_of(job.program)) > 1 else found
+            return None
+        return chained
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
     cores = job.machine.limits.cores or 1
     for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():

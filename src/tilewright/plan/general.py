@@ -26,6 +26,7 @@ from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, 
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ranked import Ranked, ranked
+from tilewright.plan.tiled import Tiled
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -69,8 +70,12 @@ class Cuts:
     none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
+    overlap: str = "none"
+    """What runs beside other work: `ahead`, the first product of a loop's next round."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
+    tiled: Tiled | None = None
+    """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ expression of the open symbols in both. Columns and depth shape the code, and mu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
@@ -56,7 +56,6 @@ def opened(
             extents[digit] = e
     fresh = {d: index(d.name, MOST) for d in extents}
     images = Substitution(fresh)
-    tasks = {fresh[d]: e for d, e in extents.items() if d is not first.rows[-1]}
     operands = []
     for one, other in zip(_operands(first), _operands(second), strict=True):
         shape: list[int | Expr] = []
@@ -65,9 +64,7 @@ def opened(
             if extent is None:
                 return f"an extent of {one.name} is no size of the program"
             shape.append(extent)
-        coordinates = tuple(images(e) for e in one.coordinates)
-        inside = frozenset(_inside(coordinates, shape, tasks))
-        operands.append(replace(one, shape=tuple(shape), coordinates=coordinates, inside=inside))
+        operands.append(replace(one, shape=tuple(shape), coordinates=tuple(map(images, one.coordinates))))
     a, b, out, *extras = operands
     return replace(
         first,
@@ -115,10 +112,3 @@ def _structure(c: Contraction) -> str:
     rows = [d.name for d in c.rows]
     places = [(o.name, [str(e) for e in o.coordinates]) for o in _operands(c)]
     return f"{fixed} {rows} {places} {c.epilogue}"
-
-
-def _inside(coordinates: tuple[Expr, ...], shape: list[int | Expr], extents: Mapping[Symbol, Expr]) -> Iterator[Expr]:
-    """The conditions that hold because a digit of a task stays within its extent."""
-    for e, n in zip(coordinates, shape, strict=True):
-        if isinstance(e, Symbol) and extents.get(e) is n:
-            yield e < n

@@ -21,6 +21,7 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
+`overlap ahead` starts the first product of a round before the last one of the round before.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
@@ -35,8 +36,8 @@ from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
-SCHEDULES = ("strided", "contiguous")
-OVERLAPS = ("none", "defer")
+SCHEDULES = ("strided", "contiguous", "dynamic")
+OVERLAPS = ("none", "defer", "ahead")
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ class Plan:
     products: tuple[Multiplied, ...] = ()
     roles: Roles | None = None
     group: int = 1
-    """Of the first axis of tasks, so many are walked together, for the cache that cores share."""
+    """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
+    of the axis before the rows."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
 
@@ -195,7 +197,7 @@ class Plan:
         found = [str(a) for a in self.axes]
         if self.tasks:
             more = f" group {self.group}" if self.group > 1 else ""
-            more += " contiguous" if self.schedule == "contiguous" else ""
+            more += f" {self.schedule}" if self.schedule != "strided" else ""
             found.append(f"tasks {', '.join(self.tasks)}{more}")
         if self.order:
             found.append(f"order {', '.join(self.order)}")

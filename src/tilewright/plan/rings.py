@@ -101,7 +101,7 @@ def plan_with_roles(
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
-    least = _bound(program, size, machine) + machine.limits.launch_cycles
+    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
     candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
     workgroups, _ = tiles_of(program, sizes)
@@ -151,7 +151,7 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    bound = _bound(program, size, machine)
+    bound = bound_by_memory(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
@@ -162,7 +162,7 @@ def _good(ring: Ring) -> tuple[float, ...]:
     return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
 
 
-def _is_along(factor: Value, k: Expr, program: Program) -> bool:
+def is_along(factor: Value, k: Expr, program: Program) -> bool:
     """Whether neighbours along K lie side by side where a factor is read; what is computed is put so."""
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read":
@@ -174,7 +174,7 @@ def _is_along(factor: Value, k: Expr, program: Program) -> bool:
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
-def _bound(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
+def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes."""
     given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
     moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
@@ -218,7 +218,7 @@ def _product(
         return axes
     types = types_of(op, axes.swapped)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    along_k = _is_along(factors[0], axes.k, program), _is_along(factors[1], axes.k, program)
+    along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types, along_k, precision_of(op))
     if not atoms:
         return f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
@@ -248,23 +248,20 @@ def rings(
                 yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
 
 
-def _row(how: Microkernel) -> int:
+def row_bytes(how: Microkernel) -> int:
     """Bytes of a row of a tile in shared memory."""
     return (how.slab or 1) * how.atom.a.dtype.bits // 8
 
 
 def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
     """The roles of a block, if registers hold its sums and shared memory enough stages."""
-    lanes, registers = how.atom.c.lanes, machine.spaces["register"].bytes
+    lanes = how.atom.c.lanes
     assert machine.lanes is not None
-    assert registers is not None
-    each = registers // 4 // lanes  # those of a lane, were there one group only
-    spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
-    own = min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+    spare, own = registers_of(machine, how, gathered)
     sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
     if sums + WORKING > own:
         return None
-    row = _row(how)
+    row = row_bytes(how)
     left = shared - machine.spaces["shared"].alignment
     room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
@@ -276,13 +273,22 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> R
     )
 
 
+def registers_of(machine: Machine, how: Microkernel, gathered: bool) -> tuple[int, int]:
+    """Registers of a lane that loads, and of one that multiplies."""
+    registers = machine.spaces["register"].bytes
+    assert registers is not None
+    each = registers // 4 // how.atom.c.lanes  # those of a lane, were there one group only
+    spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
+    return spare, min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+
+
 def _cycles(
     machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
 ) -> float:
     """Cycles of products: rounds of tiles, each so many steps of K and an end."""
     limits, (m, n, k) = machine.limits, sizes
     steps = rounds * ceil(k / (how.slab or 1))
-    row, atom = _row(how), how.atom
+    row, atom = row_bytes(how), how.atom
     deep = (how.slab or 1) // atom.shape[2]
     atoms = how.rows // atom.shape[0]
     multiplied = deep * atoms * atom.cycles

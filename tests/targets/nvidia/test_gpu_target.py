@@ -122,10 +122,16 @@ def test_ptx_is_the_assembly_and_sass_needs_a_disassembler(monkeypatch: pytest.M
     product = compile_text(TEXT, "gpu:hopper")
     assert product.text("ptx") == product.text("asm")
     monkeypatch.setattr(disassembly, "tool", lambda name: None)
-    with pytest.raises(TargetError, match="sass: ptxas and nvdisasm of NVIDIA's toolkit is not on the path"):
+    with pytest.raises(TargetError, match=r"sass: ptxas and nvdisasm of .*; the extra `sass` brings both"):
         product.text("sass")
     with pytest.raises(ArgumentError, match="'ptx': copy has no such level on cpu"):
         compile_text("block copy(%x: in global f32 (1), %y: out global f32 (1)) { copy %x -> %y }").text("ptx")
+
+
+@pytest.mark.skipif(disassembly.in_wheel("nvdisasm") is None, reason="nvdisasm is not installed: the extra `sass`")
+@pytest.mark.skipif(disassembly.in_wheel("ptxas") is None, reason="ptxas is not installed: the extra `ptxas` brings it")
+def test_sass_has_the_instructions_of_the_product() -> None:
+    assert "HGMMA.64x128x16" in compile_text(TEXT, "gpu:hopper").text("sass")
 
 
 def test_what_the_tools_say_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

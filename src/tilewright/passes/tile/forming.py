@@ -16,13 +16,16 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
-from tilewright.ir.tile_formulas import call, converted
+from tilewright.ir.tile_formulas import call, converted, times
 from tilewright.ir.tile_functions import is_composed
-from tilewright.passes.tile import moving
+from tilewright.passes.tile import masks, moving
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
+
+LOG2_E = 1.4426950408889634
+"""By which an argument of e^x is multiplied to be one of 2^x."""
 
 
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
@@ -42,8 +45,25 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     dtype = op.operands[0].type.dtype
     tiles = [low.simple(v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
-    found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
+    if op.name == "exp" and _is_coarse(low, op):
+        found = call("exp2", times(tiles[0].formula, LOG2_E))
+    else:
+        found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
+
+
+def _is_coarse(low: Lowering, op: Op) -> bool:
+    """Whether an exponential between products is rounded to 16 bits, and else only added up.
+
+    Then it need not be good to the last place: a power of two, whose scale joins what scales the argument, is 2^-24 of
+    the exponent off.
+    """
+    (value,) = op.results
+    if low.w.home is None or value.type.dtype is not dtypes.f32:
+        return False
+    users = [user for user in low.program.walk() if value in user.operands]
+    rounded = [user for user in users if user.name == "cast" and user.attrs["dtype"].bits <= 16]
+    return bool(rounded) and all(user in rounded or user.name == "sum" for user in users)
 
 
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -51,6 +71,9 @@ def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kind: TileType = op.results[0].type
     tiles = _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
+    seldom = masks.select(low, op, tiles, parts)
+    if seldom is not None:
+        return (seldom,)
     found = call("select", *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
 

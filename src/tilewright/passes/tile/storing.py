@@ -10,7 +10,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
-from tilewright.passes.tile.values import Load, load, loads
+from tilewright.passes.tile.values import Load, Tile, load, loads
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -25,9 +25,16 @@ def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
     _need_outside(low, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
+    if not sums:
+        return False
+    if len(sums) > 1:  # such as a sum that is divided by what its row has
+        made = low.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
+        to.formula, sums = made.formula, {each.tensor for each in loads(made.formula) if each.tensor in low.sums}
     if len(sums) != 1:
         return False
     (held,) = sums
+    if len(low.sums[held]) != 2:
+        return False
     m, n = low.sums[held]
     rows, columns = to.parts[m][1], to.parts[n][1]
     row = next((n for n in ROWS if columns * to.dtype.bits // 8 % n == 0), None)
