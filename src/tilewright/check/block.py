@@ -278,8 +278,9 @@ class _Checker:
                     raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
-        if self.machine is not None:
-            require_shared(self.program.body, self.machine)
+        over = None if self.machine is None else past_shared_memory(self.program, self.machine)
+        if over is not None:
+            raise over
 
     def _check_deferred(self, op: Op) -> None:
         if op.attrs.get("overlap") != "defer":
@@ -322,19 +323,20 @@ class _Checker:
                 )
 
 
-def require_shared(body: Block, machine: Machine) -> None:
-    """That a machine has the shared memory that a program allocates; a ProgramError otherwise."""
-    limit, align = machine.spaces["shared"].bytes, machine.spaces["shared"].alignment
-    total = 0
-    for op, factor in _allocations(body, 1) if limit is not None else ():
+def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
+    """What is wrong with a program that allocates more shared memory than a workgroup of a machine has."""
+    space, total = machine.spaces["shared"], 0
+    if space.bytes is None:
+        return None
+    for op, factor in _allocations(program.body, 1):
         kind = op.attrs["type"]
         if isinstance(kind, TensorType):
             size = kind.cosize() * kind.dtype.numpy.itemsize
-            total += factor * (-(-size // align) * align)
-            if limit is not None and total > limit:
-                raise ProgramError(
-                    f"shared memory: {total} bytes are needed up to {op_text(op)}; {machine.name} has {limit}", op.loc
-                )
+            total += factor * (-(-size // space.alignment) * space.alignment)
+            if total > space.bytes:
+                what = f"{total} bytes are needed up to {op_text(op)}; {machine.name} has {space.bytes}"
+                return ProgramError(f"shared memory: {what}", op.loc)
+    return None
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.check.block import require_shared
+from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
@@ -94,19 +94,17 @@ def general(job: Job) -> None:
 def _narrow(job: Job) -> None:
     """Has the job planned again, in smaller tasks, where shared memory does not hold what one of them works on."""
     assert job.lowered is not None
-    plan, lowered = job.plan, job.lowered
-    if job.opened or plan is None:
+    over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
+    if over is None or job.plan is None:
         return
-    try:
-        require_shared(lowered.program.body, job.machine)
-        return
-    except ProgramError as over:
-        if job.given is not None:
-            lines = map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products])
-            raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}") from None
+    if job.given is not None:
+        plan = job.plan
+        lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
+        raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
+    before, lowered = job.plan, job.lowered
     job.narrowed += 1
     choose_plan(job)
-    job.lowered = lowered if job.plan == plan else None
+    job.lowered = lowered if job.plan == before else None
 
 
 def _contracted(job: Job) -> Lowered:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import ONE, as_expr
-from tilewright.check.block import definitions, require_shared
+from tilewright.check.block import definitions, past_shared_memory
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
@@ -50,7 +50,8 @@ def with_roles(
         made = _Split(program, loads, stores, roles).run()
         notes = _by_atoms(made, machine, required=roles.load[0] == 1)
         verify(made)
-        require_shared(made.body, machine)
+        if (over := past_shared_memory(made, machine)) is not None:
+            raise over
     return made, notes
 
 

@@ -161,6 +161,8 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
+    if not axes:
+        return "it has no products"
     (row, *others) = {x.m for x in axes.values()}
     if others:
         return "its products have rows of different dimensions"

@@ -72,7 +72,9 @@ def test_examples_become_ptx(name: str, params: dict[str, int]) -> None:
 
 
 def test_tensor_maps_are_those_of_the_copies() -> None:
-    found = [p.what for p in made("conv_hopper", {"N": 2, "H": 9, "W": 7, "C": 128, "STRIDE": 2, "F": 72}).parameters]
+    found = [
+        p.what.at({}) for p in made("conv_hopper", {"N": 2, "H": 9, "W": 7, "C": 128, "STRIDE": 2, "F": 72}).parameters
+    ]
     assert found == [
         # (C, W, H, N): first taps from -1 on, in steps of two, so that the last tap stays within the padding
         Im2colMap(0, (128, 7, 9, 2), (1, 128, 896, 8064), (-1, -1), (-1, -1), (2, 2), 64, 128, 128),

@@ -239,7 +239,7 @@ class Lowering:
         """Dimensions that go along lines which a task stages."""
         self.begins: dict[Expr, Expr] = {}
         """Where the lines of a task begin."""
-        self.beyond: set[Expr] = set()
+        self.overhanging: set[Expr] = set()
         """Dimensions whose current piece goes past their end, beside those that are always extended."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
@@ -662,7 +662,7 @@ class Lowering:
 
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
-        if dim in self.beyond or dim in self.walks:
+        if dim in self.overhanging or dim in self.walks:
             return True
         if dim not in self.cuts.extended:
             return False

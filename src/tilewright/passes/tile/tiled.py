@@ -102,8 +102,8 @@ class TiledTask:
                 number = ranges[-1].symbol
             width = low.cuts.blocks[dim]
             low.parts[dim] = low.part(dim)[0] + width * number, width
-        low.beyond = {d for d, r in rounds.items() if r.past}
-        self.late = self.plan.deferred and bool(ranges) and not low.beyond
+        low.overhanging = {d for d, r in rounds.items() if r.past}
+        self.late = self.plan.deferred and bool(ranges) and not low.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
         with low.scope():
@@ -112,7 +112,7 @@ class TiledTask:
             with w.inside(end):
                 w.emit("copy", (self.held.sums, self.held.scratch))
                 low.block(Block((), [op for op in ops if op not in self.summing]))
-        low.parts, low.beyond = before, set()
+        low.parts, low.overhanging = before, set()
         if self.late:
             w.emit("for", ranges=tuple(ranges), overlap="defer", blocks=(body, end))
         elif ranges:

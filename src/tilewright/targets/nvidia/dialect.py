@@ -35,8 +35,9 @@ class Ptx:
     waves_together = 4
 
     def module(self, e: Emitter) -> str:
-        """The kernel: pointers of the tensors, then tensor maps, which stay where the launch put them."""
+        """The kernel: pointers of the tensors, open sizes, then tensor maps, which stay where the launch put them."""
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
+        pointers += [f"i32 %n{i}" for i in range(len(e.sizes))]
         if e.counted:
             pointers.append("ptr addrspace(1) %counters")
         maps = [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %m{i}' for i in range(len(e.parameters))]
