@@ -10,6 +10,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.splitting import halves
@@ -92,8 +93,10 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         return _apart(job, given)
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
+    if given is not None and given.roles is not None and given.roles.halo:
+        return _in_patches(job, None, given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
-    job.split = None
+    job.split = job.patched = None
     if isinstance(found, str):
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
         two = _apart(job, given) if isinstance(chained, str) else None
@@ -103,6 +106,10 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
         return chained
+    if given is None:
+        found = _in_patches(job, found)
+        if found.plan.roles is not None and found.plan.roles.halo:
+            return found
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
     cores = job.machine.limits.cores or 1
     for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
@@ -115,6 +122,31 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         else:
             found = other
     return found
+
+
+def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
+    """The plan over boxes of positions where it should take less than what is found; the job then has that program.
+
+    Candidates are those of both kinds.
+    """
+    made = planned_in_patches(job, given)
+    if isinstance(made, str):
+        if found is None:
+            raise ArgumentError(f"plan: {given.roles if given is not None else ''}: {made}")
+        return replace(found, refused=(*found.refused, Refusal("a halo tile", made)))
+    choice, patched = made
+    if found is None:
+        job.patched = patched
+        return choice
+    every = sorted(
+        zip((*found.costs, *choice.costs), (*found.candidates, *choice.candidates), strict=True), key=lambda x: x[0]
+    )
+    costs, plans = zip(*every, strict=True)
+    if choice.cycles < found.cycles:
+        job.patched = patched
+        found, choice = choice, found
+    other = Refusal(str(choice.plan.products[0]), f"{choice.cycles / found.cycles:.2f} of the time")
+    return replace(found, candidates=plans, costs=costs, refused=(*found.refused, other))
 
 
 def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:

@@ -81,7 +81,9 @@ def general(job: Job) -> None:
                 raise
             if job.given is not None:
                 raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
-            if job.gathered:
+            if job.patched is not None:
+                job.no_patches = fault.what
+            elif job.gathered:
                 job.no_roles = fault.what
             else:
                 job.gathered = fault.what
@@ -124,7 +126,11 @@ def _contracted(job: Job) -> Lowered:
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
-    if job.split is None:
+    if job.patched is not None:
+        sizes = {**job.sizes, **job.patched.sizes}
+        patched = replace(job, sizes=sizes, free=(), extents={})
+        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes)
+    elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
         halves = job.split
