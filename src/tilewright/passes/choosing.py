@@ -32,8 +32,6 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be taken apart."""
 CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
-ONE_WAVE = 12
-"""How much longer than by the cache's rate a program takes that has one wave a task: measured."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
 
@@ -164,7 +162,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = ONE_WAVE * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    more = job.machine.costs.one_wave * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
