@@ -162,6 +162,8 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
+    if not axes:
+        return "it has no product"
     (row, *others) = {x.m for x in axes.values()}
     if others:
         return "its products have rows of different dimensions"
@@ -232,7 +234,8 @@ def _microkernel(
     atom = min(fitting, key=lambda x: x.shape[1])
     how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=True)
     depth = _depth(axes, found, size)
-    return how if not found.held[op] or how.deep(depth) == depth else None  # what is computed has no zeros past its end
+    exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
+    return how if not exact or how.deep(depth) == depth else None
 
 
 def _depth(axes: Axes, found: _Found, size: Callable[[Expr], int]) -> int:

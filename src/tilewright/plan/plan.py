@@ -24,6 +24,7 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
 `pingpong` at the end, halves of those who multiply take tasks in turn.
 `overlap ahead` starts the first product of a round before the last one of the round before.
+`apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
@@ -169,6 +170,8 @@ class Plan:
     group: int = 1
     """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
     of the axis before the rows."""
+    apart: str | None = None
+    """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
 
@@ -212,6 +215,8 @@ class Plan:
         found += map(str, self.products)
         if self.roles is not None:
             found.append(str(self.roles))
+        if self.apart is not None:
+            found.append(f"apart {self.apart}")
         if self.split is not None:
             found.append(f"split {self.split[0]} {self.split[1]}")
         if self.atom is not None:
@@ -252,8 +257,17 @@ _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NA
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
+_APART = re.compile(rf"apart ({_NAME})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
-STATEMENTS = {"split": _SPLIT, "tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
+STATEMENTS = {
+    "apart": _APART,
+    "split": _SPLIT,
+    "tasks": _TASKS,
+    "order": _ORDER,
+    "roles": _ROLES,
+    "atom": _ATOM,
+    "overlap": _OVERLAP,
+}
 
 
 def parse_plan(text: str) -> Plan:
@@ -296,7 +310,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `split`, `atom` and `overlap`"
+                    "`roles`, `apart`, `split`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -316,6 +330,7 @@ def parse_plan(text: str) -> Plan:
         if numbers
         else None,
         _size(group or "1", "group"),
+        rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
     )
     for name in (*plan.tasks, *plan.order):

@@ -579,11 +579,11 @@ def _ends_in_zeros(product: Product, there: Load) -> bool:
 
     What lies past the end of a part of K that ends before is there, and belongs to the next part.
     """
-    k, deep = product.axes.k, product.how.slab or 1
-    if product.width(k) % deep == 0:
-        if k not in product.low.past:
-            return True
-    elif (product.parts[k][0] + product.width(k) >= product.low.number(k)) is not ONE:
+    k, width = product.axes.k, most(product.width(product.axes.k))
+    step = product.how.deep(width)
+    if width % step == 0 and k not in product.low.past:
+        return True
+    if width % step and (product.parts[k][0] + width >= product.low.number(k)) is not ONE:
         return False
     past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
     return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
