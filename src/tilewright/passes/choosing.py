@@ -80,8 +80,6 @@ def _choose_plan(job: Job) -> None:
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
     assert job.program is not None
-    if job.opened:
-        job.no_roles = "its sizes are open"
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
@@ -92,14 +90,20 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = None
     if isinstance(found, str):
-        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        chained: GeneralChoice | str = "its sizes are open"
+        if not job.opened:
+            chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
         if isinstance(chained, str):
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
         return chained
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
     cores = job.machine.limits.cores or 1
-    for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
+    for count in (
+        [n for n in SPLITS if n * tasks <= CROWDED * cores]
+        if given is None and tasks < cores and not job.opened
+        else ()
+    ):
         before = job.split
         other = _split(job, count)
         if other is None or other.cycles >= found.cycles:
