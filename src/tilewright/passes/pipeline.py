@@ -16,6 +16,7 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.interpret.loops import accumulates_only
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
 from tilewright.passes.ahead import products_ahead
@@ -26,10 +27,9 @@ from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
-from tilewright.plan.general import Cuts, GeneralChoice, plan_general
+from tilewright.plan.general import Cuts, GeneralChoice
 
 CROWD = 3
 """Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
@@ -82,7 +82,9 @@ def general(job: Job) -> None:
                 raise
             if job.given is not None:
                 raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
-            if job.gathered:
+            if job.patched is not None:
+                job.no_patches = fault.what
+            elif job.gathered:
                 job.no_roles = fault.what
             else:
                 job.gathered = fault.what
@@ -125,17 +127,33 @@ def _contracted(job: Job) -> Lowered:
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
-    if job.split is None:
+    if job.patched is not None:
+        sizes = {**job.sizes, **job.patched.sizes}
+        patched = replace(job, sizes=sizes, free=(), extents={})
+        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes)
+    elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
         halves = job.split
         sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
         split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
-        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
-        rest = plan_general(halves.second, sizes, numbers_of(sizes), job.machine, ())
-        lowered, _ = _lowered(split, halves.second, rest.cuts, sizes)
-        lowered = replace(lowered, before=(before,))
+        own = replace(split, free=[op for op in halves.first.walk() if op in job.free])
+        before, notes = _lowered(own, halves.first, choice.cuts, sizes)
+        rest = _rest(split, halves.second, [op.attrs["axis"] for op in job.free])
+        lowered = replace(rest, before=(before, *rest.before))
     job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
+    """The second of two programs, planned by itself; `free` are the axes of loops that give the same for all tiles."""
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and accumulates_only(op)]
+    rest = replace(
+        job, program=program, free=loops, given=None, split=None, choice=None, plan=None, no_roles="", gathered=""
+    )
+    choose_plan(rest)
+    general(rest)
+    assert rest.lowered is not None
+    return rest.lowered
 
 
 def _lowered(

@@ -42,7 +42,6 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.rings import (
     GROUPS,
     MOST,
-    SEEN,
     SHOWN,
     STORED,
     bound_by_memory,
@@ -233,7 +232,8 @@ def _microkernel(
     atom = min(fitting, key=lambda x: x.shape[1])
     how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=True)
     depth = _depth(axes, found, size)
-    return how if not found.held[op] or how.deep(depth) == depth else None  # what is computed has no zeros past its end
+    exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
+    return how if not exact or how.deep(depth) == depth else None
 
 
 def _depth(axes: Axes, found: _Found, size: Callable[[Expr], int]) -> int:
@@ -307,7 +307,8 @@ def _cycles(
         for op in program.walk()
         if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
     )
-    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none")) + SEEN * filled
+    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none"))
+    step += machine.limits.copy_shown * filled
     tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
     return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles

@@ -70,6 +70,9 @@ class Cuts:
     none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
+    halo: int | None = None
+    """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
+    first task; None: A is brought step by step, as B is."""
     overlap: str = "none"
     """What runs beside other work: `ahead`, the first product of a loop's next round."""
     packed: bool = False
@@ -92,6 +95,8 @@ class GeneralChoice:
     notes: tuple[str, ...] = ()
     candidates: tuple[Plan, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
+    costs: tuple[float, ...] = ()
+    """The cycles that each of them should take."""
 
     def explain(self) -> str:
         """The choice in words."""

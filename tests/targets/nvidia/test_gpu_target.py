@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import tilewright
 import tilewright.lang as tkl
 from tilewright import compile_text, kernels
 from tilewright.errors import ArgumentError, ProgramError, TargetError
-from tilewright.targets.nvidia import disassembly
+from tilewright.targets.nvidia import disassembly, driver
 from tilewright.targets.nvidia.driver import device
+from tilewright.targets.registry import machine
 
 TEXT = (Path(__file__).parents[3] / "examples" / "block" / "gemm_hopper.block").read_text()
 without_gpu = pytest.mark.skipif(not isinstance(device(), str), reason="there is a GPU here")
@@ -126,3 +128,16 @@ def test_what_the_tools_say_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "ptxas").write_text("#!/bin/sh\necho no such thing >&2; exit 1\n")
     with pytest.raises(TargetError, match="sass: ptxas says: no such thing"):
         compile_text(TEXT, "gpu:hopper").text("sass")
+
+
+@pytest.mark.parametrize(
+    ("capability", "machine_name", "says"),
+    [((9, 0), "ampere", None), ((8, 6), "ampere", None), ((7, 5), "ampere", "7.5, not 8.0 or more"),
+     ((9, 0), "hopper", None), ((10, 0), "hopper", "10.0, not 9.x"), ((8, 0), "hopper", "8.0, not 9.x")],
+)  # fmt: skip
+def test_code_for_ampere_runs_on_later_gpus_and_that_for_hopper_there_alone(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], machine_name: str, says: str | None
+) -> None:
+    monkeypatch.setattr(driver, "device", lambda: SimpleNamespace(capability=capability))
+    found = driver.why_not(machine(machine_name))
+    assert found is None if says is None else found is not None and found.endswith(says)

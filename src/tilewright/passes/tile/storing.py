@@ -11,6 +11,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile.values import Load, Tile, load, loads
+from tilewright.passes.tile.writer import split
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -55,8 +56,12 @@ def through_shared(low: Lowering, to: Write) -> bool:
         marks = [
             not ((e >= 0) is ONE and (e < size) is ONE) for e, size in zip(coordinates, to.access.shape, strict=True)
         ]
-        goal = low.w.view(to.access.tensor, (i, c), list(zip(coordinates, marks, strict=True)))
-        low.taken.append(low.w.emit("copy", (tile, goal)))
+        axes, digits = split((i, c), coordinates)  # rows that are a box of positions are copied as one
+        goal = low.w.view(
+            to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(coordinates, marks, strict=True)]
+        )
+        source = low.w.view(tile, axes, [(digits(i), False), (digits(c), False)])
+        low.taken.append(low.w.emit("copy", (source, goal)))
     return True
 
 

@@ -494,6 +494,13 @@ class Emitter:
     def _copy_in(self, op: Op) -> None:
         self.dialect.copy_in(self, op)
 
+    def _copy_lanes(self, op: Op) -> None:
+        self.w.names[op.attrs["over"][0]] = self.lane
+        self.dialect.copy_lanes(self, op)
+
+    def _land(self, op: Op) -> None:
+        self.dialect.land(self, self.barrier_address(op))
+
     def _copy_out(self, op: Op) -> None:
         self.dialect.copy_out(self, op)
 

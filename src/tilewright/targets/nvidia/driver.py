@@ -101,9 +101,10 @@ def why_not(machine: Machine) -> str | None:
     if isinstance(found, str):
         return found
     major, minor = found.capability
-    wanted = 9 if "sm_90a" in machine.features else 8
-    if major != wanted:
-        return f"the GPU here has compute capability {major}.{minor}, not {wanted}.x"
+    if "sm_90a" in machine.features and major != 9:
+        return f"the GPU here has compute capability {major}.{minor}, not 9.x"
+    if major < 8:
+        return f"the GPU here has compute capability {major}.{minor}, not 8.0 or more"
     return None
 
 
