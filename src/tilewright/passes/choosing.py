@@ -80,8 +80,6 @@ def _choose_plan(job: Job) -> None:
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
     assert job.program is not None
-    if job.opened:
-        job.no_roles = "its sizes are open"
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
@@ -96,6 +94,9 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = None
     if isinstance(found, str):
+        if job.opened:
+            job.no_roles = found
+            return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
         two = _apart(job, given) if isinstance(chained, str) else None
         if two is not None:
@@ -104,6 +105,8 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
         return chained
+    if job.opened:
+        return found
     if given is None:
         found = _in_patches(job, found)
         if found.plan.roles is not None and found.plan.roles.halo:

@@ -224,6 +224,8 @@ def plan_general(
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
+    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+        widths |= {d: 1 for d in widths if d in opened}
 
     schedule = "strided"
 
