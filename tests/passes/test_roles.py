@@ -112,6 +112,16 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_a_plan_whose_waves_copy_themselves_is_read_back():
+    """Such a plan fitted none of the candidates, which were those of the machine's own copies."""
+    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 72, "K": 31}
+    first = planned(kernel, sizes)
+    assert first.plan.roles.load[0] == 4
+    assert planned(kernel, sizes, plan=first.text("plan")).plan == first.plan
+    other = first.choice.candidates[-1]
+    assert planned(kernel, sizes, plan=other).plan == other
+
+
 def test_few_long_sums_are_taken_apart_and_added_up():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 70, "N": 72, "K": 5000}
     made = planned(kernel, sizes)

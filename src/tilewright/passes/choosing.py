@@ -68,6 +68,8 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
+    if given is not None and given.roles is not None and given.roles.load[0] > 1:
+        job.gathered = job.gathered or "the plan has waves copy themselves"
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
