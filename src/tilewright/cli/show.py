@@ -32,7 +32,7 @@ def _targets() -> list[str]:
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
-    return ["cpu", "gpu", *(f"cpu:{name}" if is_cpu(name) else f"gpu:{name}" for name in MACHINES)]
+    return ["cpu", "gpu", "cuda", *(f"cpu:{name}" if is_cpu(name) else f"gpu:{name}" for name in MACHINES)]
 
 
 def show(
@@ -50,7 +50,7 @@ def show(
         str,
         typer.Option(
             metavar="TARGET",
-            help="cpu or gpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
+            help="cpu, gpu or cuda, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
             autocompletion=_targets,
         ),
     ] = "cpu",
