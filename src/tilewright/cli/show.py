@@ -50,7 +50,7 @@ def show(
         str,
         typer.Option(
             metavar="TARGET",
-            help="cpu, gpu or cuda, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
+            help="cpu, gpu or cuda, those at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
             autocompletion=_targets,
         ),
     ] = "cpu",

@@ -175,7 +175,7 @@ class TextExecutable:
             form.require(kinds[name], f"{self.name}: the output {name}")
         launch = self._bound(arrays, params)
         launch()
-        found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
+        found = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         if self._again is not None and not named and params is None:
             self._again.learn(args, found, [a.type.role != "in" for a in self.main.args], launch)
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
@@ -216,7 +216,7 @@ class TextExecutable:
             else:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = (
-                made_like(list(given.values()), shape, arg.type.dtype)
+                made_like(list(given.values()), shape, arg.type.dtype, self.device.near)
                 if isinstance(self.device, GpuDevice)
                 else np.zeros(shape, arg.type.dtype.numpy)
             )

@@ -427,7 +427,15 @@ class HostExecutor:
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
             calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
-        return calls[0] if len(calls) == 1 else Bound(calls)
+            return calls[0] if len(calls) == 1 else Bound(calls)
+        if len(calls) == 1 and not hasattr(calls[0], "at"):
+            return calls[0]
+        count = len(arrays)
+        places = [_places(step, script, count) for step in script.each]
+        if places == [tuple(range(count))]:
+            return calls[0]
+        moves = None if None in places else tuple(place for place in places if place is not None)
+        return Bound(calls, moves, memory[count:])
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
@@ -452,13 +460,61 @@ class HostExecutor:
         return memory
 
 
+def _places(step: Step, script: Script, count: int) -> tuple[int | None, ...] | None:
+    """For each tensor of a step the argument that it is, None where it is a workspace; no tuple at all where the step
+    is no launch and works on an argument.
+    """
+    shown = {m.slot: m.source for m in script.memory if m.source is not None}
+
+    def root(slot: int) -> int:
+        return root(shown[slot]) if slot in shown else slot
+
+    slots = [root(n) for n in (step.slots if isinstance(step, Launched) else (step.slot,))]
+    found = tuple(n if n < count else None for n in slots)
+    return found if isinstance(step, Launched) or found == (None,) else None
+
+
+def any_argument(places: tuple[int | None, ...]) -> bool:
+    """Whether an argument is among a call's tensors."""
+    return any(n is not None for n in places)
+
+
 class Bound:
-    """Ready calls, one after the other."""
+    """Ready calls, one after the other.
 
-    __slots__ = ("_calls", "_lock")
+    `moves` says for each call which argument each of its tensors is: the calls can then be done at other addresses, if
+    they can each. `held` is memory that the calls work on.
+    """
 
-    def __init__(self, calls: list[Call]):
-        self._calls, self._lock = tuple(calls), Lock()
+    __slots__ = ("_calls", "_held", "_lock", "_moves")
+
+    def __init__(
+        self, calls: list[Call], moves: tuple[tuple[int | None, ...], ...] | None = None, held: Sequence[Any] = ()
+    ):
+        self._calls, self._lock, self._moves, self._held = tuple(calls), Lock(), moves, held
+
+    @property
+    def at(self) -> Callable[[Sequence[int]], None] | None:
+        """Does the calls on arguments at other addresses; None where one of them cannot."""
+        movable = self._moves is not None and all(
+            hasattr(call, "at") for call, places in zip(self._calls, self._moves, strict=True) if any_argument(places)
+        )
+        return self._at if movable else None
+
+    def _at(self, pointers: Sequence[int]) -> None:
+        assert self._moves is not None
+        with self._lock:
+            for call, places in zip(self._calls, self._moves, strict=True):
+                if any_argument(places):
+                    call.at([None if n is None else pointers[n] for n in places])  # type: ignore[attr-defined]
+                else:
+                    call()
+
+    def forget(self) -> None:
+        """The arguments may go; workspaces stay."""
+        for call in self._calls:
+            if hasattr(call, "forget"):
+                call.forget()
 
     def __call__(self) -> None:
         """Does them; workspaces are one caller's at a time."""

@@ -149,12 +149,12 @@ class Launch:
         with self._lock:
             self._begin()
 
-    def at(self, pointers: Sequence[int]) -> None:
-        """Starts the kernel on tensors that lie elsewhere, and are otherwise like those it was bound to."""
+    def at(self, pointers: Sequence[int | None]) -> None:
+        """Starts the kernel on tensors that lie elsewhere (None: as before), and are otherwise like those it had."""
         with self._lock:
             now = self._pointers
             for i, pointer in enumerate(pointers):
-                if pointer != now[i]:
+                if pointer is not None and pointer != now[i]:
                     for slot in self._slots[i]:
                         slot.value = pointer
                     for place in self._maps[i]:
