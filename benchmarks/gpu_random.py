@@ -1,7 +1,7 @@
 """Random convolutions and matrix products on a GPU, planned as they come: the results must be exact.
 
     python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--seed S] [--first I] [--jobs J]
-                                    [--seconds T] [--interpret] [--show]
+                                    [--seconds T] [--interpret] [--compile] [--show]
 
 Convolutions go over one, two and three axes: images that are not square, ragged sizes, padding, dilation, strides,
 groups, depthwise, odd channels and wide ones; products have any transposes, batches, a bias; programs are those of
@@ -12,8 +12,8 @@ there in the guards.
 
 Many processes compile, assemble and run side by side; one whose program hangs or faults is replaced, and that counts as
 wrong. What is refused is counted by reason. Number I of a seed is the same problem in every run. `--interpret` runs
-on the interpreter instead, for places without a GPU; `--show` prints each problem and its plan. The exit code is 1 if
-something is wrong.
+on the interpreter instead, for places without a GPU; `--compile` runs nothing, and says what is refused; `--show`
+prints each problem and its plan. The exit code is 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def poison_workspaces() -> None:
 # -- one problem ---------------------------------------------------------------------------------------------
 
 
-def tried(kind: str, number: int, seed: int, interpreted: bool, tell: Words) -> list[tuple[str, str]]:
+def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tuple[str, str]]:
     """What came of a problem: (exact, refused or wrong, words) for each plan that it ran under."""
     from tilewright.compiler.native import kernel_for
     from tilewright.errors import ExecutionError, TilewrightError
@@ -244,6 +244,7 @@ def tried(kind: str, number: int, seed: int, interpreted: bool, tell: Words) -> 
 
     case = KINDS[kind](number, seed)
     name = f"{kind} {number} of seed {seed}: {case.words}"
+    interpreted = how == "interpret"
     where: dict[str, Any] = {"machine": machine("hopper")} if interpreted else {"target": "gpu:hopper"}
     rng, plan, found = np.random.default_rng((seed, number, 3)), None, []
     guarded = OnHost if interpreted else OnDevice
@@ -259,6 +260,8 @@ def tried(kind: str, number: int, seed: int, interpreted: bool, tell: Words) -> 
             found.append(("refused", said) if plan is None else ("other plan refused", said))
             return found
         tell(f"{name}: {kernel.plan}")
+        if how == "compile":
+            return [("exact", path_of(kernel))]
         arrays = {n: guarded(array, n in case.wanted) for n, array in case.arrays.items()}
         launch = kernel.bind({n: array.array for n, array in arrays.items()})
         wrong = ""
@@ -302,18 +305,18 @@ def _wrong(case: Case, arrays: dict[str, Any]) -> str:
 # -- processes -----------------------------------------------------------------------------------------------
 
 
-def _work(pipe: Any, seed: int, interpreted: bool) -> None:
+def _work(pipe: Any, seed: int, how: str) -> None:
     """Does the problems that come through a pipe."""
     from tilewright.errors import TargetError
 
     warnings.simplefilter("ignore")
     os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
-    if not interpreted:
+    if how == "run":
         poison_workspaces()
     while (order := pipe.recv()) is not None:
         said: list[str] = []
         try:
-            found = tried(*order, seed, interpreted, said.append)
+            found = tried(*order, seed, how, said.append)
         except TargetError as fault:  # what the driver says; its context is of no use any more
             pipe.send((False, [("wrong", f"{said}: {fault}")]))
             return
@@ -327,8 +330,8 @@ def _work(pipe: Any, seed: int, interpreted: bool) -> None:
 class Worker:
     """A process that does problems; one that hangs or dies is replaced."""
 
-    def __init__(self, seed: int, interpreted: bool):
-        self.made_of = seed, interpreted
+    def __init__(self, seed: int, how: str):
+        self.made_of = seed, how
         self._start()
 
     def _start(self) -> None:
@@ -366,7 +369,7 @@ class Worker:
         self.process.kill()
 
 
-def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, interpreted: bool) -> dict[str, Counter[str]]:
+def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, how: str) -> dict[str, Counter[str]]:
     """All problems, shared by processes; as many as begin within some seconds. Gives what came of them, by words."""
     total: dict[str, Counter[str]] = {verdict: Counter() for verdict in ("tried", "exact", *REFUSED, "wrong")}
     orders: SimpleQueue[tuple[str, int]] = SimpleQueue()
@@ -376,7 +379,7 @@ def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, interpre
     lock, start = threading.Lock(), time.monotonic()
 
     def gather() -> None:
-        worker = Worker(seed, interpreted)
+        worker = Worker(seed, how)
         while time.monotonic() - start < seconds:
             try:
                 kind, number = orders.get_nowait()
@@ -429,18 +432,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after that")
     parser.add_argument("--interpret", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--show", action="store_true", help="in this process, with what each is")
     options = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started: there are enough
     wanted = {kind: range(options.first, options.first + getattr(options, kind)) for kind in KINDS}
+    how = "interpret" if options.interpret else "compile" if options.compile else "run"
     if options.show:
         warnings.simplefilter("ignore")
         for kind, numbers in wanted.items():
             for number in numbers:
-                print(*tried(kind, number, options.seed, options.interpret, print), flush=True)
+                print(*tried(kind, number, options.seed, how, print), flush=True)
         return 0
     begin = time.monotonic()
-    total = run(wanted, options.seed, options.jobs, options.seconds, options.interpret)
+    total = run(wanted, options.seed, options.jobs, options.seconds, how)
     return not report(total, time.monotonic() - begin)
 
 
