@@ -194,3 +194,18 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
     made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
     assert made.plan.roles is None
     assert "it writes where data say" in made.explain()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        (kernels.gemm("tt", "f32", "f32"), {"M": 18, "N": 20, "K": 2600}),
+        (kernels.conv((2, 2), "f32", "f32", padding=1), {"N": 1, "H": 3, "W": 4, "C": 601, "F": 33}),
+        (kernels.conv((2,), "f32", "f32", groups=2, precision="tf32"), {"N": 1, "W": 9, "CG": 700, "F": 40}),
+    ],
+)
+def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, sizes):
+    """All of a sum was brought at once by programs that are not done in roles, and refused where that was too much."""
+    made = planned(kernel, sizes)
+    assert made.plan.roles is None
+    assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)

@@ -42,6 +42,11 @@ def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(checker.conditions))
 
 
+def require_room(program: Program, machine: Machine) -> None:
+    """Raises a ProgramError where a program's tiles are more than the machine's shared memory holds."""
+    _Checker(program, machine)._check_memory()
+
+
 def definitions(program: Program) -> dict[Value, Op]:
     """The operation that defines each value."""
     return {result: op for op in program.walk() for result in op.results}

@@ -18,7 +18,7 @@ from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
 from tilewright.plan.model import converting, element_bytes
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
@@ -31,6 +31,8 @@ ONE_WAVE = 12
 """How much longer than by the cache's rate a program takes that has one wave a task: measured."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
+SHALLOWEST = 32
+"""The smallest tile of a loop that is cut because shared memory does not hold more."""
 
 
 def choose_plan(job: Job) -> None:
@@ -116,10 +118,29 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
     """A plan in which all waves do everything."""
     assert job.program is not None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
+    wanted = job.nearer if given is None else given
+    found = plan_general(job.program, job.sizes, size, job.machine, job.free, wanted, job.logs, ordered, opened)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found
+
+
+def nearer(plan: Plan) -> Plan | None:
+    """The plan with less of its sums brought at a time: one tap of a filter, then fewer channels; None: there is none.
+
+    >>> from tilewright.plan.plan import parse_plan
+    >>> print(nearer(parse_plan("axis M = (M 64): task 16; axis R = (R 3): whole; axis C = (C 100): whole; tasks M")))
+    axis M = (M 64): task 16; axis R = (R 3): loop 1; axis C = (C 100): whole; tasks M
+    """
+    summed = [a for a in plan.axes if a.name not in plan.tasks]
+    for axis in summed:
+        loop = axis.cut("loop")
+        tile, last = axis.walked if loop is None else loop.size, axis is summed[-1]
+        if tile > (SHALLOWEST if last else 1):
+            size = max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST) if last else 1
+            cut = replace(axis, cuts=(Cut("loop", size),))
+            return replace(plan, axes=tuple(cut if a is axis else a for a in plan.axes))
+    return None
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:

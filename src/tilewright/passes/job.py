@@ -60,6 +60,10 @@ class Job:
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
     """Why all waves do everything, where some could load in a role of their own."""
+    undivided: tuple[Program, Collection[Op]] | None = None
+    """The program, and its free loops, before its dimensions were written as digits."""
+    nearer: Plan | None = None
+    """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     widened: dict[str, DType] = field(default_factory=dict)
     """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
     packing: Packing | None = None

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.check.block import require_room
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
-from tilewright.passes.choosing import choose_plan
+from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.contraction import tiles
 from tilewright.passes.contraction.draft import Draft
 from tilewright.passes.contraction.tiles import packed_for_tiles
@@ -62,7 +63,7 @@ def normalise(job: Job) -> None:
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
         if not job.logs:
-            given = job.extents or job.sizes
+            given, job.undivided = job.extents or job.sizes, (job.program, job.free)
             job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
             job.take(every)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
@@ -114,6 +115,30 @@ def general(job: Job) -> None:
             else:
                 job.gathered = fault.what
             choose_plan(job)
+        else:
+            _make_nearer(job)
+
+
+def _make_nearer(job: Job) -> None:
+    """Has a program planned and lowered again with less of its sums at a time, if shared memory does not hold it.
+
+    Sums over digits are whole: first they become sums over one dimension again, of which loops can take less.
+    """
+    assert job.lowered is not None
+    assert isinstance(job.choice, GeneralChoice)
+    if job.machine.lanes is None or job.given is not None or job.choice.cuts.roles is not None or job.workgroups:
+        return
+    try:
+        require_room(job.lowered.program, job.machine)
+    except ProgramError:
+        if job.undivided is not None and job.undivided[0] is not job.program:
+            job.program, job.free = job.undivided
+        else:
+            job.nearer = nearer(job.choice.plan)
+            if job.nearer is None:
+                return
+        job.lowered = None
+        choose_plan(job)
 
 
 def _contracted(job: Job) -> Lowered:
