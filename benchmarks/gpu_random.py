@@ -46,8 +46,10 @@ TYPES = {
 SIZES = (1, 2, 3, 5, 8, 16, 17, 31, 32, 48, 63, 64, 65, 72, 100, 128, 136, 200, 256, 333, 512, 700, 1024, 2500, 4096)
 MOST = 100_000_000
 """Products of one problem."""
-GUARD, PATIENCE = 4096, 60.0
-"""Bytes before and after each array; seconds that one problem may take."""
+GUARD, PATIENCE = 4096, 30.0
+"""Bytes before and after each array; seconds that one problem may take, and that the last ones have at the end."""
+REPORTED = 5.0
+"""Seconds between two lines that say how far it is."""
 OTHERS = 0.25
 """The share of problems that run under another candidate too."""
 REFUSED = ("refused", "other plan refused")
@@ -239,10 +241,12 @@ def poison_workspaces() -> None:
 def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tuple[str, str]]:
     """What came of a problem: (exact, refused or wrong, words) for each plan that it ran under."""
     from tilewright.compiler.native import kernel_for
-    from tilewright.errors import ExecutionError, TilewrightError
+    from tilewright.errors import TilewrightError
     from tilewright.targets.registry import machine
 
+    clock = Clock()
     case = KINDS[kind](number, seed)
+    clock.lap("data")
     name = f"{kind} {number} of seed {seed}: {case.words}"
     interpreted = how == "interpret"
     where: dict[str, Any] = {"machine": machine("hopper")} if interpreted else {"target": "gpu:hopper"}
@@ -253,15 +257,15 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
             kernel = kernel_for(case.kernel, case.sizes, plan=plan, constant=case.constant, **where)
             if not interpreted:
                 kernel.text("asm")
-        except ExecutionError:
-            raise
         except TilewrightError as why:
             said = f"{type(why).__name__}: {str(why).partition(chr(10))[0]} [{name}]"
             found.append(("refused", said) if plan is None else ("other plan refused", said))
-            return found
+            break
+        clock.lap("code")
         tell(f"{name}: {kernel.plan}")
         if how == "compile":
-            return [("exact", path_of(kernel))]
+            found.append(("exact", path_of(kernel)))
+            break
         arrays = {n: guarded(array, n in case.wanted) for n, array in case.arrays.items()}
         launch = kernel.bind({n: array.array for n, array in arrays.items()})
         wrong = ""
@@ -271,11 +275,26 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
             launch()
             wrong = wrong or _wrong(case, arrays)
         found.append(("wrong", f"{name}: {wrong} under {kernel.plan}") if wrong else ("exact", path_of(kernel)))
+        clock.lap("running")
         others = kernel.choice.candidates[1:]
         if not others or rng.random() >= OTHERS:
-            return found
+            break
         plan = others[int(rng.integers(len(others)))]
-    return found
+    return found + [("seconds", f"{what} {seconds}") for what, seconds in clock.laps.items()]
+
+
+class Clock:
+    """Seconds that went by, by what for."""
+
+    def __init__(self) -> None:
+        self.laps: Counter[str] = Counter()
+        self.last = time.monotonic()
+
+    def lap(self, what: str) -> None:
+        """What was done since the last lap."""
+        now = time.monotonic()
+        self.laps[what] += now - self.last  # type: ignore[assignment]
+        self.last = now
 
 
 def path_of(kernel: Any) -> str:
@@ -365,42 +384,65 @@ class Worker:
     def end(self) -> None:
         """Lets the process go."""
         self.pipe.send(None)
-        self.process.join(10)
+        self.process.join(5)
         self.process.kill()
 
 
 def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, how: str) -> dict[str, Counter[str]]:
     """All problems, shared by processes; as many as begin within some seconds. Gives what came of them, by words."""
-    total: dict[str, Counter[str]] = {verdict: Counter() for verdict in ("tried", "exact", *REFUSED, "wrong")}
+    verdicts = ("tried", "exact", *REFUSED, "wrong", "seconds")
+    total: dict[str, Counter[str]] = {verdict: Counter() for verdict in verdicts}
     orders: SimpleQueue[tuple[str, int]] = SimpleQueue()
     every = [(number - numbers.start, kind, number) for kind, numbers in wanted.items() for number in numbers]
     for _, kind, number in sorted(every):
         orders.put((kind, number))
-    lock, start = threading.Lock(), time.monotonic()
+    lock, start, under_way = threading.Lock(), time.monotonic(), set[tuple[str, int]]()
 
     def gather() -> None:
         worker = Worker(seed, how)
         while time.monotonic() - start < seconds:
             try:
-                kind, number = orders.get_nowait()
+                order = orders.get_nowait()
             except Empty:
                 break
-            found = worker.outcome(kind, number)
             with lock:
-                total["tried"][kind] += 1
-                total["exact"][f"{kind}, problems"] += not {"refused", "wrong"}.intersection(
-                    verdict for verdict, _ in found
-                )
-                for verdict, words in found:
-                    total[verdict][words] += 1
+                under_way.add(order)
+            found = worker.outcome(*order)
+            with lock:
+                under_way.discard(order)
+                _count(total, order[0], found)
         worker.end()
 
-    threads = [threading.Thread(target=gather) for _ in range(jobs)]
+    threads = [threading.Thread(target=gather, daemon=True) for _ in range(jobs)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    said = start
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.1)
+        now = time.monotonic()
+        if now - said > REPORTED:
+            said = now
+            done = f"{total['tried'].total()} of {len(every)}, {total['wrong'].total()} wrong"
+            print(f"{now - start:.0f} s: {done}, {total['refused'].total()} refused", file=sys.stderr, flush=True)
+        if now - start > seconds + PATIENCE / 3:
+            break
+    with lock:
+        for kind, number in under_way:
+            total["tried"][kind] += 1
+            total["wrong"][f"{kind} {number} of seed {seed}: did not end"] += 1
     return total
+
+
+def _count(total: dict[str, Counter[str]], kind: str, found: list[tuple[str, str]]) -> None:
+    """Counts what came of a problem in."""
+    total["tried"][kind] += 1
+    total["exact"][f"{kind}, problems"] += not {"refused", "wrong"}.intersection(verdict for verdict, _ in found)
+    for verdict, words in found:
+        if verdict == "seconds":
+            what, _, amount = words.partition(" ")
+            total[verdict][what] += float(amount)  # type: ignore[assignment]
+        else:
+            total[verdict][words] += 1
 
 
 def report(total: dict[str, Counter[str]], seconds: float) -> bool:
@@ -418,7 +460,10 @@ def report(total: dict[str, Counter[str]], seconds: float) -> bool:
             print(f"{verdict}, {len(same)}: {same[0][:600]}")
     for words in total["wrong"]:
         print(f"WRONG {words[:900]}")
-    print(f"{total['wrong'].total()} wrong, {total['refused'].total()} refused, {seconds:.0f} s")
+    took = ", ".join(f"{what} {amount:.0f}" for what, amount in total["seconds"].items())
+    print(
+        f"{total['wrong'].total()} wrong, {total['refused'].total()} refused, {seconds:.0f} s; of all processes: {took}"
+    )
     return not total["wrong"]
 
 
@@ -446,7 +491,9 @@ def main() -> int:
         return 0
     begin = time.monotonic()
     total = run(wanted, options.seed, options.jobs, options.seconds, how)
-    return not report(total, time.monotonic() - begin)
+    wrong = not report(total, time.monotonic() - begin)
+    sys.stdout.flush()
+    os._exit(wrong)  # whatever still hangs
 
 
 if __name__ == "__main__":
