@@ -480,7 +480,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--show", action="store_true", help="in this process, with what each is")
     options = parser.parse_args()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started: there are enough
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "CUDA_CACHE_DISABLE": "1"}  # processes shall not wait for one another
     wanted = {kind: range(options.first, options.first + getattr(options, kind)) for kind in KINDS}
     how = "interpret" if options.interpret else "compile" if options.compile else "run"
     if options.show:
