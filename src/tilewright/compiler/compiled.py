@@ -101,8 +101,9 @@ class Compiled:
         return found
 
     def explain(self) -> str:
-        """The chosen plan, its predicted time against the roofline, and what was refused."""
-        why = f"no single contraction: {self.why}" if self.why and self.contraction is None else ""
+        """The chosen plan, its predicted time and what limits it, and what was refused."""
+        told = self.why and self.contraction is None and self.plan.roles is None
+        why = f"no single contraction: {self.why}" if told else ""
         return "\n".join(filter(None, [self.choice.explain(), why]))
 
     def __repr__(self) -> str:

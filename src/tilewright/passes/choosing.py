@@ -57,9 +57,24 @@ def choose_plan(job: Job) -> None:
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
-        found = _with_roles(job, given) or _without_roles(job, given, opened)
+        found = _in_roles(job, given) or _without_roles(job, given, opened)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
+
+
+def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
+    """A plan in roles, and what its model says of it on other machines."""
+    found = _with_roles(job, given)
+    if found is None:
+        return None
+    plan = found.plan
+
+    def predicted(machine: Machine) -> float:
+        other = _with_roles(replace(job, machine=machine), plan)
+        assert other is not None
+        return other.cycles
+
+    return replace(found, predicted=predicted)
 
 
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
