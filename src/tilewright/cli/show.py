@@ -74,12 +74,12 @@ def show(
 
 
 def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
-    from tilewright.cli.workload import Workload, read_problem, read_types
+    from tilewright.cli.workload import read_problem, read_workload
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
     machine = _machine(target, level)
-    work = Workload(read_problem(problem), read_types(dt))
+    work = read_workload(read_problem(problem), dt)
     if level == "tile":
         return str(work.traced)
     if level in MACHINE_CODE:

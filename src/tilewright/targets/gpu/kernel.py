@@ -50,6 +50,9 @@ class Backend(Protocol):
     def memory(self, machine: Machine, number: int) -> Memories:
         """The memory of the device of that number."""
 
+    def stopwatch(self, number: int) -> Any:
+        """What times launches on the device of that number: `stream`, and `seconds(call)`."""
+
     def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
         """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
 
