@@ -209,3 +209,16 @@ def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, size
     made = planned(kernel, sizes)
     assert made.plan.roles is None
     assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)
+
+
+def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
+    """Factors were rounded in shared memory before, in a program without roles."""
+    made = planned(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 70, "N": 40, "K": 100})
+    assert ".tf32" in made.plan.products[0].atom
+    assert made.plan.roles is not None
+    planned(kernels.conv((3,), "f32", padding=1, precision="tf32"), {"N": 2, "W": 9, "C": 32, "F": 24})
+    a = np.array([[1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-12, -1 - 2.0**-11]], np.float32)
+    found = np.full((1, 4), np.nan, np.float32)
+    cut = kernel_for(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 1, "N": 4, "K": 4}, machine=HOPPER)
+    cut.bind({"a": a, "b": np.eye(4, dtype=np.float32), "c": found})()
+    assert found.tolist() == [[1 + 2.0**-10, 1, 1, -1]]
