@@ -42,11 +42,6 @@ def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(checker.conditions))
 
 
-def require_room(program: Program, machine: Machine) -> None:
-    """Raises a ProgramError where a program's tiles are more than the machine's shared memory holds."""
-    _Checker(program, machine)._check_memory()
-
-
 def definitions(program: Program) -> dict[Value, Op]:
     """The operation that defines each value."""
     return {result: op for op in program.walk() for result in op.results}
@@ -283,21 +278,9 @@ class _Checker:
                     raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
-        if self.machine is None or self.machine.spaces["shared"].bytes is None:
-            return
-        limit = self.machine.spaces["shared"].bytes
-        align = self.machine.spaces["shared"].alignment
-        total = 0
-        for op, factor in _allocations(self.program.body, 1):
-            kind = op.attrs["type"]
-            if isinstance(kind, TensorType):
-                size = kind.cosize() * kind.dtype.numpy.itemsize
-                total += factor * (-(-size // align) * align)
-                if total > limit:
-                    raise ProgramError(
-                        f"shared memory: {total} bytes are needed up to {op_text(op)}; {self.machine.name} has {limit}",
-                        op.loc,
-                    )
+        over = None if self.machine is None else past_shared_memory(self.program, self.machine)
+        if over is not None:
+            raise over
 
     def _check_deferred(self, op: Op) -> None:
         if op.attrs.get("overlap") != "defer":
@@ -338,6 +321,22 @@ class _Checker:
                     f"has {stages} stage{'s' * (stages != 1)}",
                     op.loc,
                 )
+
+
+def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
+    """What is wrong with a program that allocates more shared memory than a workgroup of a machine has."""
+    space, total = machine.spaces["shared"], 0
+    if space.bytes is None:
+        return None
+    for op, factor in _allocations(program.body, 1):
+        kind = op.attrs["type"]
+        if isinstance(kind, TensorType):
+            size = kind.cosize() * kind.dtype.numpy.itemsize
+            total += factor * (-(-size // space.alignment) * space.alignment)
+            if total > space.bytes:
+                what = f"{total} bytes are needed up to {op_text(op)}; {machine.name} has {space.bytes}"
+                return ProgramError(f"shared memory: {what}", op.loc)
+    return None
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:

@@ -71,7 +71,7 @@ class NativeExecutable(Executable):
         self._kernels: dict[Any, Compiled] = {}
         self._last: Compiled | None = None
         self._require_atoms, self._reported = require_atoms, False
-        self._quick = self._quick_calls()
+        self._quick = Again() if is_gpu(self.target) else None
 
     def _report_loss(self, lost: Mapping[Op, str]) -> None:
         """Says, once, that products run without atoms; not where a plan asked for that."""
@@ -79,12 +79,6 @@ class NativeExecutable(Executable):
         if self._require_atoms or not (asked or self._reported):
             self._reported = self._reported or bool(lost)
             report_loss(self.program, lost, self.machine, required=self._require_atoms)
-
-    def _quick_calls(self) -> Again | None:
-        """What is learnt of calls on a GPU, where nothing is logged, and outputs follow what is given."""
-        first = len(self.program.args) - len(self.outputs)
-        plain = self.program.args[first:] == self.outputs and not self.program.hooks
-        return Again() if is_gpu(self.target) and plain else None
 
     def _near(self) -> Callable[[Sequence[Any]], Any] | None:
         """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
@@ -282,7 +276,9 @@ class NativeExecutable(Executable):
             return lambda: None
         return self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
 
-    def _bound(self, bound: Arguments, found: Compiled, logged: list[Array]) -> Callable[[], None]:
+    def _bound(
+        self, bound: Arguments, found: Compiled, logged: list[Array], passing: bool = False
+    ) -> Callable[[], None]:
         """A kernel bound to the arguments of a call."""
         given: list[Any] = [
             value
@@ -294,7 +290,7 @@ class NativeExecutable(Executable):
         if found.parameters:
             names = [s.name for s in found.parameters]
             params = {name: bound.symbols[s] for name, s in zip(names, self._opened(), strict=True)}
-        return found.executor.bind([*given, *logged], params)
+        return found.executor.bind([*given, *logged], params, passing=passing)
 
     def _opened(self) -> list[Symbol]:
         """The sizes that are left to calls, in the order of a program's parameters."""
@@ -319,22 +315,24 @@ class NativeExecutable(Executable):
         return {a: bound.values[a].shape if isinstance(a.type, MemoryType) else () for a in self.program.args}
 
     def _run(self, args: tuple[Any, ...], logs: dict[str, Any] | None) -> Any:
-        quick = None if self._quick is None or logs is not None else self._quick(args)
+        hooked = any(function is not None for pair in self.program.hooks.values() for function in pair)
+        quick = None if self._quick is None or hooked or logs is not None else self._quick(args)
         if quick is not None:
             return quick[0] if len(quick) == 1 else quick or None
         bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near())
-        if logs is None and any(function is not None for pair in self.program.hooks.values() for function in pair):
+        if logs is None and hooked:
             logs = {}
         if not bound.is_empty:
             found = self.compiled(self._sizes(bound), self._shapes(bound), logs=logs is not None)
             logged = found.made_logs()
-            launch = self._bound(bound, found, logged)
+            launch = self._bound(bound, found, logged, passing=True)
             launch()
             if logs is not None:
                 found.report_logs(logged, logs)
             elif self._quick is not None:
-                made = [a.owner for a in bound.made if isinstance(a, DeviceArray)]
-                self._quick.learn(args, made, [a in self.outputs for a in self.program.args], launch)
+                made = [v for v, given in zip(self.program.args, bound.given, strict=True) if given is None]
+                if made == list(self.program.args[len(args) :]):
+                    self._quick.learn(args, [getattr(a, "given", a) for a in bound.made], launch)
         self._finish_logs(bound, logs)
         return bound.finish()
 

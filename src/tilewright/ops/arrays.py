@@ -149,9 +149,13 @@ def on_host(found: Any) -> Array:
 
 def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
     """An array in the memory of the GPU that the others lie on: itself, or a copy of it."""
-    memory = memory_near(gpu_machine(target), others)
-    if isinstance(found, DeviceArray) and all(found.device == o.device for o in others if isinstance(o, DeviceArray)):
+    there = next((o for o in others if isinstance(o, DeviceArray)), None)
+    if isinstance(found, DeviceArray) and (there is None or found.device == there.device):
         return found
+    if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
+        moved: DeviceArray = array_of(Form([there.given]).of(on_host(found)).to(there.given.device), "weight")
+        return moved
+    memory = memory_near(gpu_machine(target), others)
     goal: DeviceArray = memory.empty(found.shape, found.dtype)
     memory.copy(on_host(found), goal)
     return goal
@@ -173,4 +177,4 @@ def again_for(what: str) -> Again:
 
 def taken_as_they_are(given: Sequence[Any], arrays: Sequence[Any]) -> bool:
     """Whether arrays are the given tensors themselves, none of them copied or converted."""
-    return all(isinstance(a, DeviceArray) and a.owner is g for g, a in zip(given, arrays, strict=True))
+    return all(isinstance(a, DeviceArray) and a.given is g for g, a in zip(given, arrays, strict=True))

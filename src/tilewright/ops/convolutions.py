@@ -227,7 +227,7 @@ def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, A
     if quick is not None and launch is not None:
         held = [layer.weight] if bias is None else [layer.weight, layer.bias]
         if taken_as_they_are(given[1:], held):
-            quick.learn(given, [made], [False] * len(given), launch)
+            quick.learn(given, [made], launch)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.compiler.compiled import Compiled
@@ -71,13 +71,20 @@ class Layer:
 
     def __call__(self, x: Any) -> Any:
         """The layer's result; a torch tensor where the array is one, on its device."""
-        quick = self._quick((x,)) if is_on_gpu(x) else None
+        if not is_on_gpu(x):
+            return self.run(x)[0]
+        quick = self._quick((x, *self._tensors(x)))
         if quick is not None:
             return quick[0]
         found, launch = self.run(x)
         if launch is not None:
-            self._quick.learn((x,), [found], [False, True], _Moving(launch, 1 if self.bias is None else 2))
+            self._quick.learn((x, *self._tensors(x)), [found], launch)
         return found
+
+    def _tensors(self, x: Any) -> list[Any]:
+        """Weights and bias as tensors beside one of torch's, where they were brought there."""
+        placed = self._placed.get(x.device.index or 0, ())
+        return [a.given for a in placed if a is not None]
 
     def run(self, x: Any) -> tuple[Any, Any]:
         """(the result, the launch that gave it; None where nothing was to be computed)."""
@@ -134,20 +141,3 @@ class Layer:
                 None if a is None else on_host(a) if place is None else on_device(a, target, [x]) for a in given
             )
         return self._placed[place]
-
-
-class _Moving:
-    """A launch of a layer: its array and its result lie elsewhere next time, its weights do not."""
-
-    def __init__(self, launch: Any, fixed: int):
-        self._launch, self._fixed = launch, [None] * fixed
-
-    @property
-    def at(self) -> Callable[[Sequence[int]], None] | None:
-        """Starts it on an array and a result at these addresses; None where that cannot be done."""
-        at = getattr(self._launch, "at", None)
-        return None if at is None else lambda pointers: at([pointers[0], *self._fixed, pointers[1]])
-
-    def forget(self) -> None:
-        """The array and the result may go."""
-        self._launch.forget()

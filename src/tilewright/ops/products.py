@@ -90,8 +90,8 @@ def matmul(
     launch()
     made = returned(out, form)
     taken = [left, right] if added is None else [left, right, added]
-    if quick is not None and taken_as_they_are(given, taken):
-        quick.learn(given, [made], [False] * len(given), launch)
+    if quick is not None and len(batch) == (count > 1) and taken_as_they_are(given, taken):
+        quick.learn(given, [made], launch)
     return made
 
 
@@ -136,6 +136,12 @@ class Linear(Layer):
         options |= {} if self.out is kind else {"out_dtype": self.out}
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
+
+    def __call__(self, x: Any) -> Any:
+        """The product; a torch tensor where x is one, on its device."""
+        if is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():  # as one matrix it is like other calls
+            return super().__call__(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
+        return super().__call__(x)
 
     def _taken(self, x: Any) -> Any:
         return array(x, "x")
