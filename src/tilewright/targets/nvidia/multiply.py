@@ -135,9 +135,11 @@ FMA = [
         RegisterOperand(1, 32, f32, Layout(((8, 4), 4), ((4, 0), 1))),
         RegisterOperand(16, 32, f32, Layout(((8, 4), (4, 4)), ((64, 4), (16, 1)))),
         ("sm_75",),
+        cycles=4,
     )
 ]
-"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums."""
+"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums; a multiprocessor
+does 128 products in a cycle."""
 
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
