@@ -26,6 +26,7 @@ from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, 
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ranked import Ranked, ranked
+from tilewright.plan.rows import rows_and_waves
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -69,6 +70,8 @@ class Cuts:
     none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
+    waves: int = 1
+    """How many waves do a task together, where products do not say so."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
 
@@ -187,6 +190,9 @@ def plan_general(
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
+    waves = 1
+    if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
+        widths, waves = rows_and_waves(program, widths, size, machine)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
@@ -220,7 +226,7 @@ def plan_general(
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(axis_of(words[str(d)], size(d), cuts))
         tasks = tuple(words[str(d)] for d in dims if d in widths)
-        return Plan(tuple(axes), tasks, products=as_plan(products, program))
+        return Plan(tuple(axes), tasks, products=as_plan(products, program), waves=waves)
 
     plan = made()
     if given is not None:
@@ -229,6 +235,8 @@ def plan_general(
             _take(axis, d, widths, tiles, blocks, dims, program)
         products = taken(wanted.products, program, machine, products_of(program, machine, width))
         wanted = replace(wanted, products=as_plan(products, program))
+        if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
+            waves = wanted.waves
         plan = made()
         for said, done in zip(wanted.lines(), plan.lines(), strict=False):
             if said != done:
@@ -243,7 +251,7 @@ def plan_general(
         machine,
         program.name,
         plan,
-        Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), packed=bool(opened)),
+        Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), packed=bool(opened), waves=waves),
         cycles,
         bound,
         tuple(refused),

@@ -21,7 +21,8 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
-`split K 4` sums four parts of K in tasks of their own; a second program adds them up.
+`split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
+do a task together, where there are no roles.
 """
 
 from __future__ import annotations
@@ -162,6 +163,8 @@ class Plan:
     """Of the first axis of tasks, so many are walked together, for the cache that cores share."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
+    waves: int = 1
+    """How many waves do a task together; those of a program with roles are said there."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -205,6 +208,8 @@ class Plan:
             found.append(str(self.roles))
         if self.split is not None:
             found.append(f"split {self.split[0]} {self.split[1]}")
+        if self.waves > 1:
+            found.append(f"waves {self.waves}")
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -243,7 +248,11 @@ _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
-STATEMENTS = {"split": _SPLIT, "tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
+_WAVES = re.compile(r"waves (\d+)")
+STATEMENTS = {
+    **{"split": _SPLIT, "waves": _WAVES, "tasks": _TASKS, "order": _ORDER},
+    **{"roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP},
+}
 
 
 def parse_plan(text: str) -> Plan:
@@ -286,7 +295,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `split`, `atom` and `overlap`"
+                    "`roles`, `split`, `waves`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -304,6 +313,7 @@ def parse_plan(text: str) -> Plan:
         Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), *numbers[4:]) if numbers else None,
         _size(group or "1", "group"),
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
+        _size(rest["waves"][0], "waves") if "waves" in rest else 1,
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

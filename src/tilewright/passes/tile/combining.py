@@ -67,6 +67,8 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         wide = dtype.accumulator
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
+    if low.w.lanes is not None:  # what goes along rows and is used again stays near, rather than be read again
+        tiles = [low.near(v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
         if parts[dim][1] == 0:

@@ -195,7 +195,7 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
+        self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
         for s in opened.symbols:
@@ -720,6 +720,17 @@ class Lowering:
         """The value's tile, whose formula may stand in a formula several times: a load or a number."""
         tile = self.env[value]
         if weight(tile.formula) > 2 and any(loads(tile.formula)):
+            self.env[value] = tile = self.stored(tile, name=value.name)
+        return tile
+
+    def near(self, value: Value) -> Tile:
+        """The value's tile, in memory of the worker's own where others use it too and registers may hold it."""
+        tile, registers = self.env[value], None if self.machine is None else self.machine.spaces["register"].bytes
+        found, sizes = only_load(tile.formula), [n for n in tile.sizes if isinstance(n, int)]
+        there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
+        if there or registers is None or self.uses.get(value, 0) < 2 or len(sizes) < len(tile.sizes):
+            return tile
+        if 2 * prod(sizes) * tile.dtype.numpy.itemsize <= registers:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
