@@ -250,8 +250,13 @@ _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
 _WAVES = re.compile(r"waves (\d+)")
 STATEMENTS = {
-    **{"split": _SPLIT, "waves": _WAVES, "tasks": _TASKS, "order": _ORDER},
-    **{"roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP},
+    "split": _SPLIT,
+    "waves": _WAVES,
+    "tasks": _TASKS,
+    "order": _ORDER,
+    "roles": _ROLES,
+    "atom": _ATOM,
+    "overlap": _OVERLAP,
 }
 
 

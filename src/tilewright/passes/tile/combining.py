@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
@@ -32,6 +34,7 @@ from tilewright.passes.tile.values import (
     rewritten,
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.rows import VALUES
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -67,7 +70,7 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         wide = dtype.accumulator
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
-    if low.w.lanes is not None:  # what goes along rows and is used again stays near, rather than be read again
+    if low.cuts.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
         tiles = [low.near(v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
@@ -96,13 +99,15 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """The combination along one dimension, in memory: a load."""
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    there = only_load(source.formula)
-    if there is None:
-        source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
-    total = low.w.alloc(wide, sizes, "total")
     name = next(n for n, s in _STEPS.items() if s == step)
+    there = only_load(source.formula)
+    if there is None and not low.fits(source.sizes):
+        return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
+    if there is None:
+        source, there = low.load_of(source)
+    total = low.w.alloc(wide, sizes, "total")
     if _side_by_side(low, there, dim):
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
@@ -110,6 +115,42 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
+
+
+def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
+    """The combination along a dimension that is too long for registers: part after part, element by element; then of
+    what that gives."""
+    first, length = tile.parts[dim]
+    assert low.w.lanes is not None
+    assert isinstance(length, int)
+    others = prod(most(tile.parts[d][1]) for d in outer)
+    width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
+    rounds, rest = divmod(length, width)
+
+    def part(place: Expr, width: int) -> Parts:
+        return {**tile.parts, dim: (first + place, width)}
+
+    sums = low.stored(replace(tile, parts=part(as_expr(0), width)), name="some")
+    held = only_load(sums.formula)
+    assert held is not None
+    if rounds > 1:
+        with low.w.loop("p", rounds, 1) as p:
+            now = part(p * width, width)
+            low.put(
+                held.tensor,
+                tile.dims,
+                now,
+                call(_STEPS[name], low.held(held.tensor, tile.dims, now).formula, tile.formula),
+            )
+    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
+    sources = [(held.tensor, False)]
+    if rest:
+        left = only_load(low.stored(replace(tile, parts=part(as_expr(rounds * width), rest)), name="rest").formula)
+        assert left is not None
+        sources.append((left.tensor, True))
+    for source, more in sources:
+        low.w.combine("reduce", source, total, tile.dims.index(dim), name, accumulate=more)
+    return total
 
 
 def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:

@@ -9,7 +9,7 @@ write %2, %y                                copy %sum -> %y_view
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -58,6 +58,7 @@ from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.rows import MOST_VALUES
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -452,6 +453,8 @@ class Lowering:
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
+        if not self.fits(tile.sizes):
+            return tile
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
@@ -723,14 +726,17 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
+    def fits(self, sizes: Sequence[Size]) -> bool:
+        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+        if self.cuts.waves == 1 or self.w.lanes is None:
+            return True
+        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+
     def near(self, value: Value) -> Tile:
-        """The value's tile, in memory of the worker's own where others use it too and registers may hold it."""
-        tile, registers = self.env[value], None if self.machine is None else self.machine.spaces["register"].bytes
-        found, sizes = only_load(tile.formula), [n for n in tile.sizes if isinstance(n, int)]
+        """The value's tile, in memory of the worker's own where others use it too."""
+        tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        if there or registers is None or self.uses.get(value, 0) < 2 or len(sizes) < len(tile.sizes):
-            return tile
-        if 2 * prod(sizes) * tile.dtype.numpy.itemsize <= registers:
+        if not there and self.uses.get(value, 0) > 1 and self.fits(tile.sizes):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 

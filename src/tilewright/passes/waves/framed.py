@@ -6,6 +6,7 @@ that is the same in all lanes: so all of them have the same result, and it need 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,26 +109,34 @@ def map_(low: Waves, op: Op) -> None:
     _in_parts(low, dims, registers, part)
 
 
-def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Any) -> None:
-    """`part` for all of the dimensions: at once, or as a loop over one that no register has, if that is too much."""
-    free = [d for d in dims if d not in fixed and d.rounds > 1]
-    if held(dims) <= AT_ONCE or not free:
-        part(window(dims))
-        return
-    longest = max(free, key=lambda d: d.rounds)
-    others = tuple(d for d in dims if d is not longest)
-    at_once = max(1, min(longest.rounds, AT_ONCE // max(1, held(others) * longest.width)))
+def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None]) -> None:
+    """`part` for all of the dimensions: at once, or in loops over those that no register has, if that is too much."""
 
-    def some(rounds: int, turn: Expr) -> None:
-        less = replace(longest, extent=rounds * longest.width * longest.threads)
-        now = tuple(less if d is longest else d for d in dims)
-        part(Window(now, dims, tuple(turn if d is longest else as_expr(0) for d in dims)))
+    def further(now: Window, free: list[Dim]) -> None:
+        at_once, others = 0, 1
+        if free:
+            others = now.values // (free[0].rounds * free[0].width)
+            at_once = max(1, AT_ONCE // max(1, others * free[0].width))
+        if now.values <= AT_ONCE or not free:
+            part(now)
+            return
+        first, *rest = free
 
-    full, rest = divmod(longest.rounds, at_once)
-    with low.loop("turn", 0, full) as turn:
-        some(at_once, turn * at_once)
-    if rest:
-        some(rest, as_expr(full * at_once))
+        def some(rounds: int, turn: Expr) -> None:
+            less = replace(first, extent=rounds * first.width * first.threads)
+            changed = [
+                (less, turn) if whole is first else (d, t)
+                for d, whole, t in zip(now.dims, now.whole, now.turns, strict=True)
+            ]
+            further(Window(tuple(d for d, _ in changed), now.whole, tuple(t for _, t in changed)), rest)
+
+        full, left = divmod(first.rounds, min(at_once, first.rounds))
+        with low.loop("turn", 0, full) as turn:
+            some(min(at_once, first.rounds), turn * min(at_once, first.rounds))
+        if left:
+            some(left, as_expr(full * at_once))
+
+    further(window(dims), sorted((d for d in dims if d not in fixed and d.rounds > 1), key=lambda d: -d.rounds))
 
 
 def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
@@ -175,7 +184,7 @@ def fetched(
 
 
 def _seen(low: Waves, handle: Spread, value: Value, axes: tuple[Dim | None, ...]) -> Dims:
-    """The dimensions of a tensor in registers as an operation has them: those of one coordinate may be others' there."""
+    """The dimensions of a tensor in registers that an operation has as axes."""
     through = low.frames.through(value)
     assert through is not None
     return tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
@@ -341,7 +350,7 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
         return scratch.at((from_wave, lane % lanes, v)).offset
 
     lane, v = low.axes(count)
-    attrs = {"when": lane < lanes} if lanes < low.lanes else {}
+    attrs: dict[str, Any] = {"when": lane < lanes} if lanes < low.lanes else {}
     low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at(wave, lane, v),), **attrs)
     low.written(scratch)
     low.meet()
@@ -353,4 +362,3 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
         formula = together if n else Formula.operand(2)
         low.emit("compute", (total, total, other), formula=formula)
     low.meet()
-

@@ -2,9 +2,9 @@
 
 A block program keeps what one operation makes for the next in shared memory. Where every operation looks at such a
 tensor element by element, or reduces it along a dimension, no other lane has to see an element: each lane keeps its own
-in registers. What makes that possible is one rule: *equal dimensions are dealt out alike*. Dimensions are equal where an
-operation has them as one axis; so maps move nothing, a reduction combines values, lanes and waves, and what it gives is
-known to all lanes that share a row.
+in registers. What makes that possible is one rule: *equal dimensions are dealt out alike*. Dimensions are equal where
+an operation has them as one axis; so maps move nothing, a reduction combines values, lanes and waves, and what it gives
+is known to all lanes that share a row.
 
     %v = alloc shared f32 (4, 1024)         M: 4 waves, N: 32 lanes x 4 neighbours x 8 rounds
     reduce %v -> %sum along 1               %sum is over M: the same in all lanes of a wave
@@ -16,6 +16,7 @@ lanes. Extents need not divide: lanes past the end have nothing to load, and do 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -103,7 +104,9 @@ class Frames:
         """By tensor: its dimensions; None for one that is a single coordinate."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
         """By operation: the dimensions of what it goes over; of a reduction, of its source."""
-        if threads & (threads - 1) == 0:
+        self.apart = False
+        """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
+        if threads > 0 and threads & (threads - 1) == 0:
             self._place(program)
 
     def _place(self, program: Program) -> None:
@@ -111,28 +114,33 @@ class Frames:
         ops = [op for op in program.walk() if op.name not in ("alloc", "view", "bitcast", "barrier", "let")]
         candidates = dict.fromkeys(own)
         for op in ops:
-            framed = is_framed(op)
             for value in op.operands:
                 root = self._chain.root(value)
-                if root in candidates and (not framed or self.through(value) is None):
+                if root in candidates and (not is_framed(op) or self.through(value) is None):
                     del candidates[root]
-        framed = [op for op in ops if is_framed(op) and self._concerns(op, candidates)]
+        framed = [op for op in ops if is_framed(op)]
         known = _Classes(self, framed, candidates)
         while (conflict := known.conflict()) is not None:
             gone = {self._chain.root(v) for v in conflict.operands}
             candidates = {v: None for v in candidates if v not in gone}
-            framed = [op for op in framed if op is not conflict and self._concerns(op, candidates)]
+            framed = [op for op in framed if op is not conflict]
             known = _Classes(self, framed, candidates)
         dims = known.dims()
         for tensor in candidates:
             self.tensors[tensor] = tuple(dims.get(known.find((tensor, i))) for i in range(len(tensor.type.shape)))
         self._keep_within_registers()
         for op in framed:
-            if op.name == "reduce" or any(self._chain.root(v) in self.tensors for v in op.operands):
-                self.axes[op] = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
+            axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
+            inside = any(self._chain.root(v) in self.tensors for v in op.operands)
+            if op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
+                self.axes[op] = axes
 
-    def _concerns(self, op: Op, candidates: Mapping[Value, None]) -> bool:
-        return op.name == "reduce" or any(self._chain.root(v) in candidates for v in op.operands)
+        self.apart = self._is_apart(ops)
+
+    def _is_apart(self, ops: Sequence[Op]) -> bool:
+        memory = [v for op in ops for v in {self._chain.root(v) for v in op.operands} if isinstance(v.type, TensorType)]
+        counted = Counter(v for v in memory if v not in self.tensors and v.type.role != "in")
+        return all(n == 1 and v.type.role is not None for v, n in counted.items())
 
     def _keep_within_registers(self) -> None:
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
