@@ -80,6 +80,11 @@ class Writer:
     None. `defined` are the names of functions and tables that the module holds already.
     """
 
+    in_place: tuple[str, ...] = ()
+    """Functions that are written where they are used, since calls are dear."""
+    exponential: Callable[[str], str | None] | None = None
+    """Writes e to the power of one f32, where the machine has something better than a polynomial."""
+
     def __init__(
         self,
         fused: bool = True,

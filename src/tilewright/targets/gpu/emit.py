@@ -70,6 +70,7 @@ class Emitter:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
         self.lanes = machine.lanes
         self.w = LaneWriter()
+        self.w.exponential = lambda x: dialect.function(self, "exp", [x])
         self.offsets: dict[Value, int] = {}
         self.arrivals: list[tuple[int, int]] = []
         self.registers: dict[Value, list[str]] = {}
@@ -142,6 +143,12 @@ class Emitter:
     def counted(self) -> int:
         """How many counters the kernel has."""
         return len({deal.counter for deal, _ in self.dealt.values()})
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether it neither multiplies by atoms nor has roles: what bounds it is memory, and how much is under way."""
+        every = list(self.program.walk())
+        return not any(op.name in ("atom", "copy_in") for op in every) and sum(op.name == "role" for op in every) == 1
 
     def _is_aligned(self, role: Op) -> bool:
         """Whether a role says how many registers it has, or multiplies by several waves at once."""
