@@ -16,6 +16,7 @@ from tilewright.check.arrangement import misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
+from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
@@ -282,10 +283,11 @@ class _Checker:
             return
         limit = self.machine.spaces["shared"].bytes
         align = self.machine.spaces["shared"].alignment
+        held = frames_of(self.program, self.places, self.machine).tensors if self.machine.lanes is not None else {}
         total = 0
         for op, factor in _allocations(self.program.body, 1):
             kind = op.attrs["type"]
-            if isinstance(kind, TensorType):
+            if isinstance(kind, TensorType) and op.results[0] not in held:
                 size = kind.cosize() * kind.dtype.numpy.itemsize
                 total += factor * (-(-size // align) * align)
                 if total > limit:

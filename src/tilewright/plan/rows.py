@@ -17,8 +17,8 @@ from tilewright.plan.model import cores, element_bytes
 
 VALUES, MOST_VALUES = 32, 64
 """Values of a tile that a lane should have, and may have where rows are long."""
-WAVES, FEW = 8, 4
-"""Waves of a task, and of one with short rows."""
+WAVES, FEW, MANY = 8, 4, 16
+"""Waves of a task, of one with short rows, and of one with long rows."""
 LINE = 128
 """Bytes that should be read together."""
 
@@ -41,11 +41,9 @@ def rows_and_waves(
     if side:
         smallest = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
         found = dict.fromkeys(widths, 1) | {d: min(size(d), LINE // smallest) for d in side}
-        return found, min(2 * WAVES, most)
+        return found, min(MANY, most)
     waves = FEW
-    while waves < min(most, WAVES) and waves * lanes * VALUES < row:
-        waves *= 2
-    while waves < most and waves * lanes * MOST_VALUES < row:
+    while waves < min(most, MANY) and waves * lanes * VALUES < row:
         waves *= 2
     left = max(1, waves * lanes * VALUES // row)
     found = dict.fromkeys(widths, 1)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.waves import general, moving
-from tilewright.passes.waves.frames import Dim, Dims, columns, digits, held, operand_axes
 from tilewright.passes.waves.held import both
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Window:
     whole: Dims
     turns: tuple[Expr, ...]
     """The first round of each dimension."""
+    past: bool = False
+    """Whether its last rounds may lie past the end."""
 
     @property
     def values(self) -> int:
@@ -68,7 +70,7 @@ class Window:
         for d, whole, turn in zip(self.dims, self.whole, self.turns, strict=True):
             thread = whole.part(low.group.wave, lane, low.lanes)
             vector = thread + whole.threads * (turn + counted[d, False])
-            inside = vector < -(-whole.extent // whole.width) if whole.ragged else None
+            inside = vector < -(-whole.extent // whole.width) if whole.ragged or self.past else None
             found[whole] = vector * whole.width + counted.get((d, True), as_expr(0)), inside
         return found
 
@@ -205,13 +207,13 @@ def stored(low: Waves, source: Value, memory: Any, axes: tuple[Dim | None, ...],
     places = part.places(low, lane, v)
     where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
     inside = [c for _, c in places.values() if c is not None]
-    condition = both((*inside, *_first(low, part.whole, lane), *where.conditions))
+    condition = both((*inside, *first(low, part.whole, lane), *where.conditions))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
     low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
     low.written(memory)
 
 
-def _first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
+def first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
     """That a lane is the first of those with the same coordinates: the digits of its number that no dimension takes."""
     taken = 0
     for d in dims:
@@ -225,8 +227,8 @@ def _first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
         run = bit
         while run < threads and not taken & run and (run < low.lanes) == (bit < low.lanes):
             run *= 2
-        number, first = (lane, bit) if bit < low.lanes else (low.group.wave, bit // low.lanes)
-        found.append(number // first % (run // bit) < 1)
+        number, step = (lane, bit) if bit < low.lanes else (low.group.wave, bit // low.lanes)
+        found.append(number // step % (run // bit) < 1)
         bit = run
     return found
 
@@ -354,11 +356,11 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
     low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at(wave, lane, v),), **attrs)
     low.written(scratch)
     low.meet()
-    first = wave - wave // apart % waves * apart
+    begin = wave - wave // apart % waves * apart
     for n in range(waves):
         other = low.fragment(total.type.dtype, count)
         lane, v = low.axes(count)
-        low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at(first + n * apart, lane, v),))
+        low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at(begin + n * apart, lane, v),))
         formula = together if n else Formula.operand(2)
         low.emit("compute", (total, total, other), formula=formula)
     low.meet()

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.check.cluster import cluster_of, shared_channels
+from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
@@ -20,9 +21,8 @@ from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.lower import Lowering, let, memory_of
 from tilewright.passes.places import Memory, MemoryView
-from tilewright.passes.waves import channels, computing, control, framed, general, moving, products
+from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, turned
 from tilewright.passes.waves.flying import Flying
-from tilewright.passes.waves.frames import Frames
 from tilewright.passes.waves.lanes import Lanes
 
 EVERYONE = "all"
@@ -74,7 +74,7 @@ class Waves(Lowering):
         self.role = EVERYONE
         counted = program.record("waves")
         self.alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
-        self.frames = Frames(program, self.chain, 0 if self.roles else self.alone * self.lanes, self.lanes)
+        self.frames = frames_of(program, self.chain, machine)
         self.group = Group(1, as_expr(0), as_expr(0), as_expr(0))
 
     # -- the program ----------------------------------------------------------------------------------------
@@ -284,10 +284,13 @@ def _view(low: Waves, op: Op) -> None:
 
 
 def _dealt(rule: Callable[[Any, Op], None]) -> Callable[[Any, Op], None]:
-    """The rule of an operation, unless it goes over what is dealt out over lanes."""
+    """The rule of an operation, unless it goes over what is dealt out over lanes, or a tile of it is turned."""
 
     def chosen(low: Waves, op: Op) -> None:
-        (framed.write if op in low.frames.axes else rule)(low, op)
+        if op in low.frames.turned:
+            turned.write(low, op)
+        else:
+            (framed.write if op in low.frames.axes else rule)(low, op)
 
     return chosen
 

@@ -24,16 +24,16 @@ from math import prod
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.check.places import Places
 from tilewright.ir.core import Op, Program, Value
-from tilewright.ir.tensors import RegisterType, TensorType
-from tilewright.passes.places import linear_step
+from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.machine import Machine
 
 WIDEST = 16
 """Bytes that a lane loads at once."""
-MOST, ALTOGETHER = 64, 160
-"""Values of a tensor, and of all tensors of a task, that a lane may hold."""
+MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
+"""Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +95,19 @@ def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return found
 
 
+@dataclass(frozen=True)
+class Turn:
+    """An operand that lies side by side along another axis than what is written."""
+
+    operand: int
+    source: int
+    target: int
+
+
+LEAST = 8
+"""Elements along both axes from which on a tile is turned."""
+
+
 class Frames:
     """Which tensors of a block program lie in registers, and over which dimensions each operation works."""
 
@@ -104,6 +117,8 @@ class Frames:
         """By tensor: its dimensions; None for one that is a single coordinate."""
         self.axes: dict[Op, tuple[Dim | None, ...]] = {}
         """By operation: the dimensions of what it goes over; of a reduction, of its source."""
+        self.turned: dict[Op, Turn] = {}
+        """Operations on memory alone, whose source is turned."""
         self.apart = False
         """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
         if threads > 0 and threads & (threads - 1) == 0:
@@ -132,10 +147,26 @@ class Frames:
         for op in framed:
             axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
             inside = any(self._chain.root(v) in self.tensors for v in op.operands)
-            if op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
+            turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
+            if turn is not None:
+                self.turned[op] = turn
+            elif op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
                 self.axes[op] = axes
 
         self.apart = self._is_apart(ops)
+
+    def _turn(self, op: Op) -> Turn | None:
+        """The first operand that lies side by side along another axis than the target, if both axes are long enough."""
+        over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
+        place = 1 if op.name == "copy" else 0
+        target = self.neighbours(op.operands[place], over)
+        for i, value in enumerate(op.operands):
+            source = self.neighbours(value, over) if i != place else None
+            if source is None or target is None or source == target:
+                continue
+            if min(int(over[source].hi), int(over[target].hi)) + 1 >= LEAST:
+                return Turn(i, source, target)
+        return None
 
     def _is_apart(self, ops: Sequence[Op]) -> bool:
         memory = [v for op in ops for v in {self._chain.root(v) for v in op.operands} if isinstance(v.type, TensorType)]
@@ -144,7 +175,8 @@ class Frames:
 
     def _keep_within_registers(self) -> None:
         sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
-        while sizes and (max(sizes.values()) > MOST or sum(sizes.values()) > ALTOGETHER):
+        together = min(ALTOGETHER, REGISTERS // self.threads)
+        while sizes and (max(sizes.values()) > min(MOST, together // 2) or sum(sizes.values()) > together):
             largest = max(sizes, key=lambda t: sizes[t])
             del sizes[largest], self.tensors[largest]
 
@@ -186,9 +218,24 @@ class Frames:
         if op is not None or not at or value.type.strides is not None:
             return None
         for place, s in enumerate(axes):
-            if linear_step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
+            if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
                 return place
         return None
+
+
+def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
+    """The frames of a program for a machine; where roles share its work, nothing is dealt out by itself."""
+    record, roles = program.record("waves"), any(op.name == "role" for op in program.body.ops)
+    waves = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
+    lanes = machine.lanes or 1
+    return Frames(program, chain, 0 if roles or machine.lanes is None else waves * lanes, lanes)
+
+
+def _step(e: Expr, axis: Symbol) -> int | None:
+    """How far an expression moves with an axis; None if that is no number."""
+    form = linear_form(e, [axis]) if axis in e.symbols else None
+    factor = None if form is None else form[0].get(axis)
+    return factor.value if isinstance(factor, Const) else None
 
 
 def box(op: Op) -> tuple[Expr, ...]:
