@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import ONE, Expr, Symbol
+from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import MemoryType, Program, TileType
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
@@ -63,8 +64,15 @@ def _beside_rows(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
         if op.name == "read" or op.name in WRITES:
             kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
             if any(d not in widths for d in kind.dims):
-                found += side_by_side(op)
+                steps = dict(zip(kind.dims, op.attrs.get("over", ()), strict=False))
+                found += [d for d in side_by_side(op) if d not in steps or _is_single(op.attrs["at"][-1], steps[d])]
     return list(dict.fromkeys(found))
+
+
+def _is_single(e: Expr, axis: Symbol) -> bool:
+    """Whether neighbours along an axis are neighbours in an expression of it."""
+    form = linear_form(e, [axis])
+    return form is None or form[0].get(axis) is ONE
 
 
 def _cut(size: int, most: int) -> int:
