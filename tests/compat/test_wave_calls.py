@@ -211,6 +211,24 @@ def with_workgroups(kernel, dim):
     return kernel
 
 
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_an_assumption_that_does_not_hold_is_named_and_changes_nothing(target):
+    """It was refused; Wave's own dynamic tests call kernels so, since its assumptions only guide schedules."""
+    M = tkl.sym.M
+
+    @tkw.wave([tkw.Assumption(M > 4)])
+    def doubled(x: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32], y: tkl.Memory[M, GLOBAL_ADDRESS_SPACE, tkl.f32]):
+        tkw.write(tkw.read(x) * 2.0, y)
+
+    run = compat.wave_compile(compat.WaveCompileOptions(dynamic_symbols=[M], target=target), doubled)
+    x, y = np.arange(3, dtype=np.float32), np.full(3, np.nan, np.float32)
+    with pytest.warns(IgnoredOptionWarning, match="doubled assumes .*M.*, but M = 3"):
+        run(x, y)
+    np.testing.assert_array_equal(y, x * 2)
+    with pytest.raises(ArgumentError, match="doubled assumes"):
+        tilewright.compile(doubled, target=target)(x, y)
+
+
 def test_torch_is_not_loaded_by_the_compatibility_layer():
     assert "torch" not in sys.modules or compat._torch() is not None
     assert compat.ceildiv(7, 2) == 4

@@ -213,17 +213,18 @@ def test_prefill_of_sequences_whose_lengths_are_data(target: str) -> None:
         counts: tkl.Memory[S, GLOBAL, tkl.i32],
         y: tkl.Memory[Q, H, D, GLOBAL, tkl.f32, Layout(shape=(rows, heads, dk))],  # type: ignore[valid-type]
     ) -> None:
+        start = [tkl.Register[H, Q, tkl.f32](LOWEST), tkl.Register[H, Q, tkl.f32](0.0)]
+        zero = tkl.Register[H, Q, K2, tkl.f32](0.0)  # before its dimensions have their sizes, as in Wave's own
         tkw.set_symbol(OFF, tkw.read(begins, elements_per_thread=1))
         count = tkw.read(counts, elements_per_thread=1)
         tkw.set_symbol(Q, count)
         tkw.set_symbol(K2, count)
-        start = [tkl.Register[H, Q, tkl.f32](LOWEST), tkl.Register[H, Q, tkl.f32](0.0)]
 
         @tkw.iterate(K2, init_args=[*start, tkl.Register[H, D, Q, tkl.f32](0.0)])
         def sums(*carried: Any) -> Any:
             keys, queries = tkw.read(k, mapping=k_at), tkw.read(q, mapping=q_at)
             scores = tkw.mma(keys, queries, tkl.Register[H, K2, Q, tkl.f32](0.0))
-            return online(tkw.permute(scores, [H, Q, K2]), tkw.read(v, mapping=v_at), carried, K2)
+            return online(tkw.permute(scores, [H, Q, K2]) + zero, tkw.read(v, mapping=v_at), carried, K2)
 
         _, total, acc = sums
         tkw.write(acc * tkw.reciprocal(total), y, mapping=y_at)

@@ -195,6 +195,10 @@ def test_every_cpu_multiplies_several_times(row, sizes):
     made = tilewright.compile(several(tkl.bf16), target=f"cpu:{row}")
     text = made.text("host", {"M": m, "N": n, "K": k, "B": b})
     assert len(re.findall(r"\bmma %\w+ \+= ", text)) >= 2
+    programs = made.of_sizes({"M": m, "N": n, "K": k, "B": b}).executor._prepared.values()
+    assert not [program.kernel.slow for program in programs if program.kernel.slow], (
+        "tiles are free after their last use"
+    )
     results = np.full((m, b), np.nan, np.float32), np.full(m, np.nan, np.float32)
     tilewright.compile_text(text, "interpreter")(*inputs, *results)
     for mine, theirs in zip(results, tilewright.compile(several(tkl.bf16), target="executor")(*inputs), strict=True):

@@ -114,7 +114,8 @@ def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = No
 
     Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
-    sign. A manual schedule is ignored, and named once. Values for symbols that the kernel has not are left out.
+    sign, and an Assumption that does not hold is named and changes nothing. A manual schedule is ignored, and named
+    once. Values for symbols that the kernel has not are left out.
     `options.target` may be one of ours: "cpu", "cpu:NAME" or "executor", which is the default here, since it runs
     all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored, and give the default.
     """

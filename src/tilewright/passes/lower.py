@@ -21,7 +21,7 @@ from tilewright.errors import InterpreterOnlyWarning, ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters, parameters
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Op, Program, Value, building
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
 from tilewright.ir.loop import LOOP
 from tilewright.ir.loop_types import VectorType
@@ -146,13 +146,15 @@ class Lowering:
     # -- the walk -----------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> None:
-        """Every operation of a block; its tile registers end with it."""
-        tiles, waiting = self.tiles, Joiner(self)
+        """Every operation of a block. Tile registers that it makes are free after their last use in it."""
+        waiting, ends = Joiner(self), _last_uses(block)
         for op in block.ops:
             if op.name in _MADE or not waiting.take(op):
                 self.op(op)
+            for value in ends.get(op, ()):
+                if isinstance(held := self.handles.get(value), Tiles):
+                    self.tiles -= len(held.registers)
         waiting.flush()
-        self.tiles = tiles
 
     def op(self, op: Op) -> None:
         """One operation."""
@@ -306,6 +308,21 @@ class Lowering:
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
         """A fresh symbol with limits, for a number that is read at run time."""
         return symbol(self.fresh(name), lo, hi)
+
+
+def _last_uses(block: Block) -> dict[Op, list[Value]]:
+    """By operation of a block: the registers that the block makes and that nothing in it uses afterwards."""
+    last: dict[Value, Op] = {}
+    for op in block.ops:
+        if op.name == "alloc" and isinstance(op.attrs["type"], RegisterType):
+            last[op.results[0]] = op
+        elif last:
+            touched = (op, *(inner for b in op.blocks for inner in walk_block(b)))
+            last |= {v: op for one in touched for v in one.operands if v in last}
+    ends: dict[Op, list[Value]] = {}
+    for value, op in last.items():
+        ends.setdefault(op, []).append(value)
+    return ends
 
 
 def _given(attrs: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Set
 from math import prod
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Exact, Expr, Sum, Symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.errors import ArgumentError, IgnoredOptionWarning, TilewrightError
 from tilewright.ir.core import MemoryType, Program, Value
 from tilewright.ir.dtypes import DType, from_numpy, plain_number
 from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like, share_memory
@@ -171,13 +172,16 @@ class Arguments:
         return numbers
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
-        """Dimensions whose extent is free and whose size nothing else tells: the first argument along one tells it."""
+        """Dimensions whose memory has an extent of its own, free or a number, and whose size nothing else tells.
+
+        The first argument along one tells it; the program may make it smaller by set_symbol.
+        """
         return [
             (d, n, value)
             for value, array in self.values.items()
             if isinstance(value.type, MemoryType)
             for d, free, n in zip(value.type.dims, value.type.sizes, array.shape, strict=True)
-            if free is None and isinstance(d, Symbol) and d not in told
+            if (free is None or isinstance(free, Const)) and isinstance(d, Symbol) and d not in told
         ]
 
     def _extent(self, d: Expr | None, value: Value) -> int:
@@ -217,7 +221,10 @@ class Arguments:
                     sizes = ", ".join(
                         f"{s.name} = {self.symbols[s]}" for s in record.attrs["that"].symbols if s in self.symbols
                     )
-                    raise ArgumentError(f"{self.program.name} assumes {record.attrs['that']}, but {sizes}")
+                    broken = f"{self.program.name} assumes {record.attrs['that']}, but {sizes}"
+                    if not self.lenient:
+                        raise ArgumentError(broken)
+                    warnings.warn(f"{broken}: ignored, no result rests on it", IgnoredOptionWarning, stacklevel=2)
 
     def _check_aliases(self) -> None:
         for output in self.outputs:
