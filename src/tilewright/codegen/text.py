@@ -82,8 +82,8 @@ class Writer:
 
     in_place: tuple[str, ...] = ()
     """Functions that are written where they are used, since calls are dear."""
-    exponential: Callable[[str], str | None] | None = None
-    """Writes e to the power of one f32, where the machine has something better than a polynomial."""
+    own: Callable[[str, list[str]], str | None] | None = None
+    """Writes a function of one f32, by name, where the machine has something better than arithmetic."""
 
     def __init__(
         self,

@@ -103,23 +103,25 @@ def map_(low: Waves, op: Op) -> None:
     """map, copy and fill: what lies in memory goes over in parts, where registers do not hold a dimension at all."""
     axes = low.frames.axes[op]
     dims = tuple(d for d in axes if d is not None)
-    registers = {d for v in op.operands if isinstance(s := low.handles[low.frames.root(v)], Spread) for d in s.own}
+    found = {v: low.handles[low.frames.root(v)] for v in op.operands}
+    registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
+    loaded = sum(not isinstance(s, Spread) for s in found.values()) - 1
 
     def part(window: Window) -> None:
         _part(low, op, axes, window)
 
-    _in_parts(low, dims, registers, part)
+    _in_parts(low, dims, registers, part, AT_ONCE // max(1, loaded))
 
 
-def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None]) -> None:
+def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int = AT_ONCE) -> None:
     """`part` for all of the dimensions: at once, or in loops over those that no register has, if that is too much."""
 
     def further(now: Window, free: list[Dim]) -> None:
         at_once, others = 0, 1
         if free:
             others = now.values // (free[0].rounds * free[0].width)
-            at_once = max(1, AT_ONCE // max(1, others * free[0].width))
-        if now.values <= AT_ONCE or not free:
+            at_once = max(1, most // max(1, others * free[0].width))
+        if now.values <= most or not free:
             part(now)
             return
         first, *rest = free

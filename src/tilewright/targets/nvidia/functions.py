@@ -3,8 +3,9 @@
 exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0. Without `ftz` the assembler
 would scale small arguments up and results down: three more instructions each.
 
-exp(x) is 2^h times 2^l, where h is x log2 e cut off towards zero and l what that lost. l is small: 2^l is 1 + l ln 2.
-Cut off, l is above zero where results overflow, so infinity times it is infinity.
+exp(x) is 2^n times 2^f, where n is the integer below x log2 e, kept between -126 and 126, and f what is left; beyond
+these, f is what makes the result 0 or infinite. n is found by adding a number whose last bit counts ones, so that its
+bits, moved up, are 2^n.
 
 A quotient is a times 1/b, and what a step of remainders puts right: exact where it is a number of the type, and
 otherwise the nearest but for one in some millions. All that depends on b alone is the same for many values of a row,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 LOG2_E = 1.4426950408889634
 LOG2_E_HIGH = float(np.float32(LOG2_E))
-BEYOND = 200.0
-"""An argument whose exponential is 0 or infinite."""
+COUNTS = 1.5 * 2**23
+"""A number of f32 whose last bit is one."""
 LARGE, SCALE = 2.0**100, 2.0**64
 
 
@@ -49,14 +50,22 @@ def _exp2(e: Emitter, x: str) -> str:
     return _call(e, "nvvm.ex2.approx.ftz.f", x)
 
 
+def _rounded(e: Emitter, name: str, *values: str) -> str:
+    """A fused product and sum, rounded as the instruction's name says."""
+    places = ", ".join(f"${i}" for i in range(1, len(values) + 1))
+    marks = ",".join(["=f", *["f"] * len(values)])
+    return e.w.value(f'call float asm "{name} $0, {places};", "{marks}"({", ".join(f"float {v}" for v in values)})')
+
+
 def _exp(e: Emitter, x: str) -> str:
-    x = _call(e, "minimum.f32", _call(e, "maximum.f32", x, _number(-BEYOND)), _number(BEYOND))
-    high = _call(e, "nvvm.mul.rz.f", x, _number(LOG2_E_HIGH))
-    low = _call(e, "fma.f32", x, _number(LOG2_E_HIGH), e.w.value(f"fneg float {high}"))
-    low = _call(e, "fma.f32", x, _number(LOG2_E - LOG2_E_HIGH), low)
-    low = e.w.value(f"fmul float {low}, {_number(np.log(2))}")
-    power = _exp2(e, high)
-    return _call(e, "fma.f32", power, low, power)
+    w, most = e.w, 126.0
+    share = _rounded(e, "fma.rn.sat.f32", x, _number(LOG2_E / (2 * most)), _number(0.5))
+    counted = _rounded(e, "fma.rm.f32", share, _number(2 * most), _number(COUNTS + 1))
+    whole = w.value(f"fsub float {counted}, {_number(COUNTS + 1 + most)}")
+    rest = _call(e, "fma.f32", x, _number(LOG2_E_HIGH), w.value(f"fneg float {whole}"))
+    rest = _call(e, "fma.f32", x, _number(LOG2_E - LOG2_E_HIGH), rest)
+    bits = w.value(f"shl i32 {w.value(f'bitcast float {counted} to i32')}, 23")
+    return w.value(f"fmul float {_exp2(e, rest)}, {w.value(f'bitcast i32 {bits} to float')}")
 
 
 def _quotient(e: Emitter, a: str, b: str) -> str:
