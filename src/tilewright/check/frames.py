@@ -26,7 +26,7 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.check.places import Places
-from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
 
@@ -119,6 +119,8 @@ class Frames:
         """By operation: the dimensions of what it goes over; of a reduction, of its source."""
         self.turned: dict[Op, Turn] = {}
         """Operations on memory alone, whose source is turned."""
+        self.followed: set[Op] = set()
+        """Reductions over waves after which waves meet again anyway, before they are done the next time."""
         self.apart = False
         """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
         if threads > 0 and threads & (threads - 1) == 0:
@@ -154,6 +156,20 @@ class Frames:
                 self.axes[op] = axes
 
         self.apart = self._is_apart(ops)
+        self._follow(program.body)
+
+    def _follow(self, block: Block) -> None:
+        """Notes reductions over waves of which a block has several: between two rounds of one, waves meet for another."""
+        mine = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
+        self.followed |= set(mine) if len(mine) > 1 else set()
+        for op in block.ops:
+            for inner in op.blocks:
+                self._follow(inner)
+
+    def waves_between(self, op: Op) -> int:
+        """How many waves share a row that is reduced."""
+        gone = self.axes[op][op.attrs["along"]] if op in self.axes else None
+        return 1 if gone is None else gone.stride * gone.threads // max(self.lanes, gone.stride)
 
     def _turn(self, op: Op) -> Turn | None:
         """The first operand that lies side by side along another axis than the target, if both axes are long enough."""

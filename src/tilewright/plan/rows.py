@@ -36,7 +36,7 @@ def rows_and_waves(
     most = min(machine.waves, 32)
     values = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
     row = max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in values), default=1)
-    if row == 1 or not widths:
+    if row == 1:
         return dict(widths), min(WAVES, most)
     side = [d for d in _beside_rows(program, widths) if d in widths]
     if side:

@@ -340,7 +340,7 @@ def _over_lanes(low: Waves, gone: Dim, total: Value, count: int, together: Formu
 
 def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, together: Formula) -> None:
     """Waves that share a row, through shared memory: the first lane of each row stores, all lanes of the rows load."""
-    waves = gone.stride * gone.threads // max(low.lanes, gone.stride)
+    waves = low.frames.waves_between(op)
     if waves <= 1:
         return
     apart = max(1, gone.stride // low.lanes)
@@ -365,4 +365,5 @@ def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, togethe
         low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at(begin + n * apart, lane, v),))
         formula = together if n else Formula.operand(2)
         low.emit("compute", (total, total, other), formula=formula)
-    low.meet()
+    if op not in low.frames.followed:
+        low.meet()
