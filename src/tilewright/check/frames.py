@@ -159,7 +159,7 @@ class Frames:
         self._follow(program.body)
 
     def _follow(self, block: Block) -> None:
-        """Notes reductions over waves of which a block has several: between two rounds of one, waves meet for another."""
+        """Notes reductions over waves of which a block has several: between rounds of one, waves meet for another."""
         mine = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
         self.followed |= set(mine) if len(mine) > 1 else set()
         for op in block.ops:
