@@ -149,6 +149,10 @@ class Frames:
         for op in framed:
             axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
             inside = any(self._chain.root(v) in self.tensors for v in op.operands)
+            if op.name == "scan":
+                if held(tuple(d for d in axes if d is not None)) <= MOST:
+                    self.axes[op] = axes
+                continue
             turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
             if turn is not None:
                 self.turned[op] = turn
@@ -268,9 +272,9 @@ def operand_axes(op: Op, place: int) -> tuple[int, ...]:
 
 def is_framed(op: Op) -> bool:
     """Whether an operation goes element by element, or combines along a dimension, over extents that are numbers."""
-    if op.name not in ("map", "copy", "fill", "reduce") or "by" in op.attrs:
+    if op.name not in ("map", "copy", "fill", "reduce", "scan") or "by" in op.attrs:
         return False
-    if op.name == "reduce" and (len(op.operands) != 2 or not isinstance(op.attrs["with"], str)):
+    if op.name in ("reduce", "scan") and (len(op.operands) != 2 or not isinstance(op.attrs["with"], str)):
         return False
     if any(isinstance(v.type, RegisterType) for v in op.operands):
         return False

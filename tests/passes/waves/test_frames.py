@@ -123,6 +123,35 @@ def test_columns_longer_than_registers_go_part_by_part() -> None:
     compare(kernels.reduction("sum", "rows", "bf16", "f32"), M=3000, N=40)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1024), (3, 300), (9, 7)])
+def test_running_sums_go_over_vectors_lanes_waves_and_rounds(rows: int, columns: int) -> None:
+    """A row of a scan was one lane's, element after element."""
+    compare(kernels.running_sum("bf16", "f32"), M=rows, N=columns)
+    compare(kernels.tiled_running_sum(64, "f32"), M=rows, N=columns)
+
+
+def test_running_sums_of_columns() -> None:
+    @tkw.wave()
+    def columns(x: tkl.Memory[M, N, GLOBAL, tkl.i32], y: tkl.Memory[M, N, GLOBAL, tkl.i32]) -> None:
+        tkw.write(tkw.cumsum(tkw.read(x), dim=M), y)
+
+    compare(columns, M=100, N=33)
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("sum", [0, 5, 3, 3]), ("max", [None, 5, 5, 5])])
+def test_exclusive_scans(how: str, wanted: list[int | None]) -> None:
+    text = f"""block f(%x: in global i32 (4), %y: out global i32 (4))
+  waves 2
+  machine hopper
+{{
+  scan %x -> %y along 0 with {how} exclusive
+}}"""
+    given = {"x": np.array([5, -2, 0, 9], np.int32), "y": np.zeros(4, np.int32)}
+    interpret(lower_waves(parse_block(text), HOPPER), given, HOPPER, handlers=HANDLERS)
+    least = np.iinfo(np.int32).min
+    np.testing.assert_array_equal(given["y"], [least if n is None else n for n in wanted])
+
+
 SPLIT = """axis M_split = (M_split 4): task 1; axis N = (N 40): task 40; axis M_part = (M_part 128): whole
 tasks M_split, N; split M 4; waves 4"""
 

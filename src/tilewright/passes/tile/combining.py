@@ -197,7 +197,12 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if there is None:
         source, there = low.load_of(source)
     running = low.w.alloc(wide, source.sizes, "running")
-    _blocks(low, source, there, dim, running, ("scan", "sum"))
+    if low.cuts.waves > 1:
+        over = low.w.axes(source.sizes)
+        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        low.w.combine("scan", view, running, source.dims.index(dim), "sum")
+    else:
+        _blocks(low, source, there, dim, running, ("scan", "sum"))
     total = low.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated

@@ -255,23 +255,25 @@ def reduce(low: Waves, op: Op) -> None:
     result = into.fragment if isinstance(into, Spread) else low.fragment(target.type.dtype, held(kept))
     rest = tuple(axes[i] for i in operand_axes(op, 1))
     if op.attrs.get("accumulate"):
-        before = _cast(low, fetched(low, op, target, rest, window(kept)), kind)
+        before = cast(low, fetched(low, op, target, rest, window(kept)), kind)
         low.emit("compute", (total, before, total), formula=together)
     formula = Formula.operand(1)
-    low.emit("compute", (result, total), formula=formula if kind is target.type.dtype else _to(target.type.dtype))
+    low.emit("compute", (result, total), formula=formula if kind is target.type.dtype else to_type(target.type.dtype))
     if not isinstance(into, Spread):
         stored(low, result, low.handles[target], rest, window(kept))
 
 
-def _to(kind: DType) -> Formula:
+def to_type(kind: DType) -> Formula:
+    """The operand, as another type."""
     return Formula.cast(kind, Formula.operand(1))
 
 
-def _cast(low: Waves, value: Value, kind: DType) -> Value:
+def cast(low: Waves, value: Value, kind: DType) -> Value:
+    """A fragment's values as another type."""
     if value.type.dtype is kind:
         return value
     made = low.fragment(kind, int(value.type.shape[1]))
-    low.emit("compute", (made, value), formula=_to(kind))
+    low.emit("compute", (made, value), formula=to_type(kind))
     return made
 
 
@@ -288,16 +290,9 @@ def _own(
         low.emit("fill", (total,), value=neutral)
 
     def part(now: Window) -> None:
-        values = _cast(low, fetched(low, op, source, axes, now), kind)
-        if gone is not None and gone.ragged:  # what lies past the end does not count
-            lane, v = low.axes(now.values)
-            inside = now.places(low, lane, v)[gone][1]
-            assert inside is not None
-            there = Formula("ne", (Formula("index", (), inside), Formula.number(0)))
-            masked = low.fragment(kind, now.values)
-            chosen = Formula("select", (there, Formula.operand(1), Formula.number(neutral)))
-            low.emit("compute", (masked, values), over=(lane, v), formula=chosen)
-            values = masked
+        values = cast(low, fetched(low, op, source, axes, now), kind)
+        if gone is not None:
+            values = masked(low, values, now, gone, neutral)
         left = tuple(d for d, whole in zip(now.dims, now.whole, strict=True) if whole is not gone)
         some = _within(low, values, now.dims, left, kind, together)
         if looped:
@@ -307,6 +302,19 @@ def _own(
 
     _in_parts(low, dims, fixed, part)
     return total
+
+
+def masked(low: Waves, values: Value, now: Window, gone: Dim, neutral: float) -> Value:
+    """Values of a window, with a number for those that lie past the end of a dimension."""
+    lane, v = low.axes(now.values)
+    inside = now.places(low, lane, v)[gone][1]
+    if inside is None:
+        return values
+    found = low.fragment(values.type.dtype, now.values)
+    there = Formula("ne", (Formula("index", (), inside), Formula.number(0)))
+    chosen = Formula("select", (there, Formula.operand(1), Formula.number(neutral)))
+    low.emit("compute", (found, values), over=(lane, v), formula=chosen)
+    return found
 
 
 def _within(low: Waves, values: Value, dims: Dims, kept: Dims, kind: DType, together: Formula) -> Value:

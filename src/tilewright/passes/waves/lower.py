@@ -21,7 +21,7 @@ from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.lower import Lowering, let, memory_of
 from tilewright.passes.places import Memory, MemoryView
-from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, turned
+from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
 from tilewright.passes.waves.lanes import Lanes
 
@@ -295,6 +295,11 @@ def _dealt(rule: Callable[[Any, Op], None]) -> Callable[[Any, Op], None]:
     return chosen
 
 
+def _scan(low: Waves, op: Op) -> None:
+    """A scan of what is dealt out over lanes; of anything else, each row by one lane."""
+    (scanned.scan if op in low.frames.axes else general.along)(low, op)
+
+
 RULES: dict[str, Callable[[Any, Op], None]] = {
     "alloc": _alloc,
     "view": _view,
@@ -305,7 +310,7 @@ RULES: dict[str, Callable[[Any, Op], None]] = {
     "reduce": _dealt(computing.reduce),
     "broadcast": computing.broadcast,
     "convert_layout": computing.convert_layout,
-    "scan": general.along,
+    "scan": _scan,
     "gather": general.gather,
     "scatter": general.scatter,
     "atomic": general.atomic,
