@@ -51,6 +51,6 @@ $(READY): pyproject.toml
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "This Python cannot make virtual environments: install the package python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ptxas]' \
-	  || echo "ptxas could not be installed: PTX is made and not assembled in the tests"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[sass]' \
+	  || echo "ptxas and nvdisasm could not be installed: PTX is made and not assembled in the tests"
 	@touch $(READY)

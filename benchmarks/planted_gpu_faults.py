@@ -23,13 +23,18 @@ ROOT = Path(__file__).parents[1]
 NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/passes/waves")
 TESTS = [
     ["tests/targets/nvidia/test_emission.py"],
-    ["tests/targets/nvidia/test_ptx.py", "-k", "not examples"],
+    ["tests/targets/nvidia/test_addresses.py"],
+    ["tests/targets/nvidia/test_ptx.py"],
     ["tests/targets/nvidia/test_driver.py"],
     ["tests/machine/test_atoms.py", "-k", "lane_maps"],
-    ["tests/targets/nvidia/test_products.py", "-k", "lanes_give or m16n8k16"],
+    ["tests/targets/nvidia/test_products.py"],
     ["tests/passes/waves/test_waves_lanes.py"],
+    ["tests/passes/waves/test_waves_lane_copies.py"],
+    ["tests/targets/nvidia/test_programs.py", "-k", "both_levels and not _hopper"],
+    ["tests/targets/nvidia/test_programs.py", "-k", "assembled and not _hopper and not wgmma"],
     ["tests/passes/waves/test_waves_random.py"],
 ]
+"""Tests in the order in which they are tried: quick ones first."""
 ROLES, PRODUCTS, LANES = "roles", "products", "one role"
 
 
@@ -48,8 +53,8 @@ FAULTS = [
     Fault(
         "lane map: rows and columns of C's values change places",
         f"{NVIDIA}/multiply.py",
-        'RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),\n        ("sm_80",),\n    )',
-        'RegisterOperand(16, 8, f32, Layout(((4, 8), (2, 2)), ((32, 1), (8, 16)))),\n        ("sm_80",),\n    )',
+        'f32, Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))),\n        ("sm_80",),\n',
+        'f32, Layout(((4, 8), (2, 2)), ((32, 1), (8, 16)))),\n        ("sm_80",),\n',
         PRODUCTS,
     ),
     Fault(
@@ -86,15 +91,15 @@ FAULTS = [
     Fault(
         "phase: a consumer waits for the fill before",
         f"{WAVES}/channels.py",
-        "phase=number // ring.stages)",
-        "phase=number // ring.stages - 1)",
+        "phase=place.turn)",
+        "phase=place.turn - 1)",
         ROLES,
     ),
     Fault(
         "phase: a producer does not wait for an empty stage",
         f"{WAVES}/channels.py",
-        "phase=number // ring.stages - 1)",
-        "phase=number // ring.stages - 2)",
+        "phase=place.turn - 1)",
+        "phase=place.turn - 2)",
         ROLES,
     ),
     Fault(
@@ -180,6 +185,41 @@ FAULTS = [
         "        with e.w.when(e.w.condition(run.when)):\n            one(run)\n\n\n_ATOMIC",
         "        one(run)\n\n\n_ATOMIC",
         PRODUCTS,
+    ),
+    Fault(
+        "lanes' copies: the stage does not wait for them",
+        f"{WAVES}/channels.py",
+        'low.emit("land", (ring.full,), at=(ring.barrier(place),))',
+        "pass",
+        "",
+    ),
+    Fault(
+        "lanes' copies: no fence where products read them",
+        f"{WAVES}/channels.py",
+        '        low.emit("fence")',
+        "        pass",
+        "",
+    ),
+    Fault(
+        "lanes' copies: nothing arrives as zero",
+        f"{NVIDIA}/cp_async.py",
+        'if "inside" not in op.attrs:',
+        "if True:",
+        "",
+    ),
+    Fault(
+        "lanes' copies: stages are not swizzled",
+        f"{NVIDIA}/cp_async.py",
+        'swizzled(shared.type.swizzle, e.at_value(op.attrs["at"][0], axes, 0))',
+        'e.at_value(op.attrs["at"][0], axes, 0)',
+        "",
+    ),
+    Fault(
+        "lanes' copies: no instruction makes the barrier wait",
+        f"{NVIDIA}/dialect.py",
+        'e.w.assembly("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", (f"i32 {address}",))',
+        "pass",
+        "",
     ),
     Fault(
         "shared memory: stores are not swizzled",

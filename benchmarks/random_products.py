@@ -1,21 +1,31 @@
 """Random tile programs with one to three products: exact natively, and on the interpreter for described machines.
 
-    python benchmarks/random_products.py N [--seed S] [--first I] [--rows x86.amx,cdna3,xe]
+    python benchmarks/random_products.py N [--seed S] [--first I] [--most 100] [--jobs J] [--types bf16,f16,i8]
+        [--rows x86.amx] [--by hopper:wgmma,cdna3:mfma,xe:dpas]
 
-Products stand one after another or in a loop, some with arithmetic on a factor, with maps, reductions and broadcasts
+Products stand one after another, in a loop over what the first sums, or all in a loop over what the first leaves, which
+carries a running maximum, as attention does; some with arithmetic on a factor, with maps, reductions and broadcasts
 between them; factors are f32, bf16, f16, i8, or u8 and i8; sizes are ragged. Data are small integers, and what goes
 into a product is clamped, so every result must be equal to the executor's. Number I of seed S is the same program in
-every run; the exit code is 1 if a result differs or a product runs without an atom that the machine has.
+every run. `--rows` interprets the plans that are chosen for machines; `--by` those in which every product is done by
+such atoms: the chosen one where it has them, and otherwise edited to have them. The exit code is 1 if a result
+differs, a product runs without an atom that the machine has, or a race is reported; plans that are refused are counted
+by reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import random
+import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,16 +34,21 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
-from tilewright.errors import FastPathLost, MissingAtomWarning
+from tilewright.errors import ArgumentError, FastPathLost, MissingAtomWarning, ProgramError
+from tilewright.machine import Machine
+from tilewright.plan.plan import Multiplied, Plan, parse_plan
 from tilewright.targets.registry import machine
 
-SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 64, 65, 70, 96, 100)
+SIZES = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 64, 65, 70, 96, 100, 128, 136)
 TYPES = {"f32": ("f32", "f32"), "bf16": ("bf16", "bf16"), "f16": ("f16", "f16"), "i8": ("i8", "i8"), "u8": ("u8", "i8")}
 DIMS = (tkl.sym.N, tkl.sym.P, tkl.sym.Q)
 ROWS = (
     *("x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon", "aarch64.neon.fullfp16.dotprod", "aarch64.neon.bf16.i8mm"),
     *("cdna3", "xe", "hopper"),
 )
+BY = {"hopper": "wgmma", "cdna3": "mfma", "xe": "dpas"}
+"""The matrix atoms of machines of many lanes."""
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
 
 
 @dataclass
@@ -46,129 +61,248 @@ class Made:
     words: str
 
 
-def made(number: int, seed: int = 0, most: int = 100) -> Made:
+@dataclass(frozen=True)
+class Shape:
+    """What a program is made of, drawn at random."""
+
+    types: tuple[str, str]
+    count: int
+    batch: tuple[Any, ...]
+    between: tuple[str, ...]
+    """What becomes of the sum before it is the next product's factor, and at the end."""
+    factor: str
+    loop: str
+    """`whole`: none; `deep`: over what the first product sums; `wide`: over the columns that it leaves."""
+    turned: tuple[bool, ...]
+    """Whether B lies as [K, N]."""
+    starts: tuple[int, ...]
+    reduced: str | None
+    """What is written beside the result: a reduction of its rows."""
+
+    @staticmethod
+    def drawn(rng: random.Random, types: tuple[str, ...]) -> Shape:
+        """A random one, of these types of factors."""
+        count = rng.choice([1, 2, 2, 3])
+        return Shape(
+            TYPES[rng.choice(types)],
+            count,
+            (tkl.sym.B,) if rng.random() < 0.3 else (),
+            tuple(rng.choice(list(_BETWEEN)) for _ in range(count)),
+            rng.choice(["plain", "plain", "negated", "shifted"]),
+            rng.choice(["whole", "deep"] if count == 1 else ["whole", "deep", "wide"]),
+            tuple(rng.random() < 0.4 for _ in range(count)),
+            tuple(rng.choice((0, 0, 2)) for _ in range(count)),
+            rng.choice([None, None, "max", "sum"]),
+        )
+
+    def weights(self, n: int) -> tuple[Any, ...]:
+        """The dimensions of the n-th product's second factor."""
+        deep = (tkl.sym.K, *DIMS)
+        dims = (deep[n], deep[n + 1]) if self.turned[n] else (deep[n + 1], deep[n])
+        return (*self.batch, *dims)
+
+
+def made(number: int, seed: int = 0, most: int = 100, types: tuple[str, ...] = tuple(TYPES)) -> Made:
     """Program number so and so, whose sizes are at most this."""
     rng = random.Random(f"{seed} {number}")
-    left, right = TYPES[rng.choice(list(TYPES))]
-    a_type, b_type = getattr(tkl, left), getattr(tkl, right)
-    wide = a_type.accumulator
-    count = rng.choice([1, 2, 2, 3])
-    B, M, K, GLOBAL = tkl.sym.B, tkl.sym.M, tkl.sym.K, tkl.GLOBAL_ADDRESS_SPACE  # noqa: N806
-    batched = rng.random() < 0.4
-    batch = (B,) if batched else ()
-    between = [rng.choice(list(_BETWEEN)) for _ in range(count)]
-    factor = rng.choice(["plain", "negated", "shifted"])
-    looped = rng.random() < 0.5
-    turned = [rng.random() < 0.4 for _ in range(count)]  # B lies as [K, N]
-    sizes = {s.name: rng.choice([n for n in SIZES if n <= most]) for s in (M, K, *DIMS[:count])}
-    if batched:
-        sizes["B"] = rng.choice((1, 2, 3))
-    tile = rng.choice((1, 4, 7, 16, 32, 200))
-    deep = [K, *DIMS]
-
-    def weights(n: int) -> Any:
-        dims = (deep[n], deep[n + 1]) if turned[n] else (deep[n + 1], deep[n])
-        return tkl.Memory[(*batch, *dims, GLOBAL, b_type)]
-
-    def factor_of(x: Any) -> Any:
-        x = -x if factor == "negated" and left != "u8" else x
-        return x + tkw.scalar(1, a_type) if factor == "shifted" else x
-
-    def body(x: Any, w: tuple[Any, ...], y: Any, sums: Any) -> None:
-        zero = tkl.Register[(*batch, M, deep[1], wide)](0)
-        if looped:
-
-            @tkw.iterate(K, init_args=[zero])
-            def total(acc: Any) -> Any:
-                return tkw.mma(factor_of(tkw.read(x)), tkw.read(w[0]), acc)
-        else:
-            total = tkw.mma(factor_of(tkw.read(x)), tkw.read(w[0]), zero)
-        found = total
-        for n in range(1, count):
-            found = _BETWEEN[between[n]](found, deep[n], wide)
-            found = tkw.minimum(tkw.maximum(found, tkw.scalar(0 if left == "u8" else -3, wide)), tkw.scalar(3, wide))
-            start = tkl.Register[(*batch, M, deep[n + 1], wide)](rng_start[n])
-            found = tkw.mma(tkw.cast(found, a_type), tkw.read(w[n]), start)
-        tkw.write(found, y)
-        tkw.write(tkw.max(found, dim=deep[count]), sums)
-
-    rng_start = [rng.choice((0, 0, 2)) for _ in range(count)]
-    X = tkl.Memory[(*batch, M, K, GLOBAL, a_type)]
-    Y = tkl.Memory[(*batch, M, deep[count], GLOBAL, wide)]
-    S = tkl.Memory[(*batch, M, GLOBAL, wide)]
-    constraints = [tkw.TilingConstraint(K, tkl.sym.BLOCK_K)] if looped else []
-    W = [weights(n) for n in range(count)]
-    kernel = _kernel(constraints, count, X, W, Y, S, body)
-    if looped:
-        kernel = kernel.bound({tkl.sym.BLOCK_K: tile})
+    shape = Shape.drawn(rng, types)
+    left, right = (getattr(tkl, name) for name in shape.types)
+    M, K = tkl.sym.M, tkl.sym.K
+    sizes = {s.name: rng.choice([n for n in SIZES if n <= most]) for s in (M, K, *DIMS[: shape.count])}
+    sizes |= {b.name: rng.choice((1, 2, 3)) for b in shape.batch}
+    tile = rng.choice((1, 4, 7, 16, 32, 64, 200))
+    dims = {"x": ((*shape.batch, M, K), left)}
+    dims |= {f"w{n}": (shape.weights(n), right) for n in range(shape.count)}
+    dims["y"] = (*shape.batch, M, DIMS[shape.count - 1]), left.accumulator
+    if shape.reduced is not None:
+        dims["rows"] = (*shape.batch, M), left.accumulator
+    memory = {name: tkl.Memory[(*of, GLOBAL, kind)] for name, (of, kind) in dims.items()}
+    axis = {"whole": None, "deep": K, "wide": DIMS[0]}[shape.loop]
+    constraints = [] if axis is None else [tkw.TilingConstraint(axis, tkl.sym.BLOCK)]
+    kernel = _kernel(constraints, memory, partial(_body, shape))
+    if axis is not None:
+        kernel = kernel.bound({tkl.sym.BLOCK: tile})
     data = np.random.default_rng((seed, number))
-
-    def numbers(dims: tuple[Any, ...], kind: Any) -> np.ndarray:
+    inputs = []
+    for of, kind in [dims[name] for name in dims if name not in ("y", "rows")]:
         low = 0 if kind is tkl.u8 else -2
-        return data.integers(low, 3, [sizes[d.name] for d in dims]).astype(kind.numpy)
+        inputs.append(data.integers(low, 3, [sizes[d.name] for d in of]).astype(kind.numpy))
+    words = f"{shape.count} products of {' by '.join(shape.types)}, {shape.factor}, loop {shape.loop} by {tile}, "
+    words += f"between {list(shape.between)}, turned {list(shape.turned)}, rows {shape.reduced}, sizes {sizes}"
+    return Made(kernel, inputs, sizes, words)
 
-    inputs = [numbers((*batch, M, K), a_type)]
-    for n in range(count):
-        dims = (deep[n], deep[n + 1]) if turned[n] else (deep[n + 1], deep[n])
-        inputs.append(numbers((*batch, *dims), b_type))
-    words = f"{count} products of {left} and {right}, {factor}, {'looped by ' + str(tile) if looped else 'whole'}, "
-    return Made(kernel, inputs, sizes, words + f"between {between[1:]}, turned {turned}, sizes {sizes}")
+
+def _kernel(constraints: list[Any], memory: dict[str, Any], body: Callable[[dict[str, Any]], None]) -> Any:
+    """The kernel with arguments of these names and types, as many as there are."""
+
+    def program(*args: Any) -> None:
+        body(dict(zip(memory, args, strict=True)))
+
+    order = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    program.__annotations__ = dict(memory)
+    program.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, order, annotation=kind) for name, kind in memory.items()]
+    )
+    return tkw.wave(constraints)(program)
+
+
+def _body(shape: Shape, args: dict[str, Any]) -> None:
+    """The operations of a program."""
+    M, K = tkl.sym.M, tkl.sym.K
+    kind = getattr(tkl, shape.types[0])
+    wide = kind.accumulator
+
+    def start(n: int) -> Any:
+        return tkl.Register[(*shape.batch, M, DIMS[n], wide)](shape.starts[n])
+
+    def first(acc: Any) -> Any:
+        x = tkw.read(args["x"])
+        x = -x if shape.factor == "negated" and kind is not tkl.u8 else x
+        x = x + tkw.scalar(1, kind) if shape.factor == "shifted" else x
+        return tkw.mma(x, tkw.read(args["w0"]), acc)
+
+    def next_factor(total: Any, n: int, high: Any = None) -> Any:
+        """The sum of a product as a factor of the next."""
+        total = _BETWEEN[shape.between[n]](total, DIMS[n], wide)
+        if high is not None:
+            total = tkw.minimum(total, high)
+        low = tkw.scalar(0 if kind is tkl.u8 else -3, wide)
+        return tkw.cast(tkw.minimum(tkw.maximum(total, low), tkw.scalar(3, wide)), kind)
+
+    done = 1
+    if shape.loop == "wide":
+
+        @tkw.iterate(DIMS[0], init_args=[tkl.Register[(*shape.batch, M, wide)](-9), start(1)])
+        def total(high: Any, acc: Any) -> Any:
+            scores = first(start(0))
+            high = tkw.maximum(high, tkw.max(scores, dim=DIMS[0]))
+            return high, tkw.mma(next_factor(scores, 0, high), tkw.read(args["w1"]), acc)
+
+        high, found = total
+        found, done = found + high, 2
+    elif shape.loop == "deep":
+
+        @tkw.iterate(K, init_args=[start(0)])
+        def found(acc: Any) -> Any:
+            return first(acc)
+    else:
+        found = first(start(0))
+    for n in range(done, shape.count):
+        found = tkw.mma(next_factor(found, n - 1), tkw.read(args[f"w{n}"]), start(n))
+    found = _BETWEEN[shape.between[-1]](found, DIMS[shape.count - 1], wide)
+    tkw.write(found, args["y"])
+    if shape.reduced is not None:
+        tkw.write(getattr(tkw, shape.reduced)(found, dim=DIMS[shape.count - 1]), args["rows"])
 
 
 _BETWEEN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "nothing": lambda t, dim, kind: t,
     "relu": lambda t, dim, kind: tkw.maximum(t, tkw.scalar(0, kind)),
     "less its largest": lambda t, dim, kind: t - tkw.max(t, dim=dim),
+    "and its sum": lambda t, dim, kind: t + tkw.minimum(tkw.sum(t, dim=dim), tkw.scalar(2, kind)),
     "chosen": lambda t, dim, kind: tkw.select(t > tkw.scalar(1, kind), t, tkw.scalar(1, kind) - t),
     "by place": lambda t, dim, kind: t + tkw.cast(tkw.self_index(dim), kind) % tkw.scalar(3, kind),
 }
 
 
-def _kernel(constraints: list[Any], count: int, X: Any, W: list[Any], Y: Any, S: Any, body: Any) -> Any:
-    """The kernel of so many products: their number of arguments is fixed."""
-    W = [*W, *W][:3]
-    W0, W1, W2 = W if len(W) == 3 else [*W, W[0]]  # noqa: N806
-    if count == 1:
+# -- run ---------------------------------------------------------------------------------------------------
 
-        @tkw.wave(constraints)
-        def one(x: X, w0: W0, y: Y, sums: S) -> None:
-            body(x, (w0,), y, sums)
 
-        return one
-    if count == 2:
+def interpreted(case: Made, row: str, wanted: tuple[np.ndarray, ...], plan: str | None = None) -> tuple[bool, Plan]:
+    """(whether a machine's block program gives what is wanted, its plan); a race is an error."""
+    names = [a.name for a in case.kernel.trace().args]
+    results = [np.full(x.shape, -77, x.dtype) for x in wanted]
+    kernel = kernel_for(case.kernel, case.sizes, machine=machine(row), plan=plan)
+    kernel.bind(dict(zip(names, [*case.inputs, *results], strict=True)))()
+    return all(map(np.array_equal, results, wanted)), parse_plan(kernel.text("plan"))
 
-        @tkw.wave(constraints)
-        def two(x: X, w0: W0, w1: W1, y: Y, sums: S) -> None:
-            body(x, (w0, w1), y, sums)
 
-        return two
+def with_atoms(plan: Plan, row: Machine, family: str) -> str:
+    """The plan with every product by an atom of a family: of those with its types, the narrowest that has its columns.
 
-    @tkw.wave(constraints)
-    def three(x: X, w0: W0, w1: W1, w2: W2, y: Y, sums: S) -> None:
-        body(x, (w0, w1, w2), y, sums)
+    Its tasks stay. Raises where the machine has none, and where a plan's own words leave none.
+    """
+    products = []
+    for each in plan.products:
+        if each.atom is None:
+            raise ArgumentError(f"plan: {each}: it has no atom to be replaced")
+        if each.atom.startswith(f"{family}."):
+            products.append(each)
+            continue
+        own = row.multiply_atom(each.atom)
+        types = [x.dtype for x in (own.a, own.b, own.c)]
+        fitting = sorted(
+            (
+                x
+                for x in row.multiply.values()
+                if re.fullmatch(rf"{family}\.m\d+n\d+k\d+\.\w+", x.name) and [x.a.dtype, x.b.dtype, x.c.dtype] == types
+            ),
+            key=lambda x: x.shape[1],
+        )
+        if not fitting:
+            raise ArgumentError(f"plan: {row.name} has no {family} for {types[0]} by {types[1]}")
+        atom = next((x for x in fitting if x.shape[1] >= each.columns), fitting[-1])
+        products.append(Multiplied(each.name, atom.name, atom.shape[0], atom.shape[1]))
+    lines = [str(line) for line in plan.lines()]
+    for old, new in zip(plan.products, products, strict=True):
+        lines[lines.index(str(old))] = str(new)
+    return "; ".join(lines)
 
-    return three
+
+def by_atoms(case: Made, row: str, family: str, wanted: tuple[np.ndarray, ...]) -> str:
+    """What a machine gives where every product is done by such an atom: `exact`, `WRONG`, or why it is refused."""
+    try:
+        chosen = kernel_for(case.kernel, case.sizes, machine=machine(row)).plan
+        assert isinstance(chosen, Plan)
+        here = all((each.atom or "").startswith(f"{family}.") for each in chosen.products)
+        text = str(chosen) if here else with_atoms(chosen, machine(row), family)
+        right, plan = interpreted(case, row, wanted, text)
+    except ArgumentError as fault:
+        return f"refused: {fault}"
+    except ProgramError as fault:
+        return f"WRONG: {fault}"
+    roles = ", in roles" if plan.roles is not None else ""
+    return f"exact, {'chosen' if here else 'edited'}{roles}" if right else f"WRONG: {plan}"
+
+
+def natively(case: Made, wanted: tuple[np.ndarray, ...]) -> str:
+    """What this CPU gives: `exact`, or what is wrong; a product without an atom that the CPU has is wrong too."""
+    with warnings.catch_warnings():
+        for category in (FastPathLost, MissingAtomWarning):
+            warnings.simplefilter("error", category)
+        try:
+            got = tilewright.compile(case.kernel)(*case.inputs)
+        except (FastPathLost, MissingAtomWarning) as fault:
+            return f"WRONG: {fault}"
+    got = got if isinstance(got, tuple) else (got,)
+    return "exact" if all(map(np.array_equal, got, wanted)) else "WRONG"
 
 
 def wrong(number: int, seed: int, rows: tuple[str, ...] = (), most: int = 100) -> list[str]:
     """What is wrong with a program: natively, and on the interpreter for these machines."""
-    case = made(number, seed, most)
+    said = outcomes(number, seed, rows, {}, most)
+    return [f"{number}: {where}: {what}" for where, what in said if not what.startswith("exact")]
+
+
+def outcomes(
+    number: int,
+    seed: int,
+    rows: tuple[str, ...] = (),
+    by: dict[str, str] | None = None,
+    most: int = 100,
+    types: tuple[str, ...] = tuple(TYPES),
+) -> list[tuple[str, str]]:
+    """(where, what came of it) of a program: natively, on the interpreter for machines, and there by their atoms."""
+    case = made(number, seed, most, types)
     wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
-    found = []
-    with warnings.catch_warnings():
-        for category in (FastPathLost, MissingAtomWarning):
-            warnings.simplefilter("error", category)
-        got = tilewright.compile(case.kernel)(*case.inputs)
-    if not all(map(np.array_equal, got, wanted)):
-        found.append(f"{number}: natively: {case.words}")
-    names = [a.name for a in case.kernel.trace().args]
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    found = [("natively", natively(case, wanted))]
     for row in rows:
-        results = [np.full(x.shape, -77, x.dtype) for x in wanted]
-        kernel = kernel_for(case.kernel, case.sizes, machine=machine(row))
-        kernel.bind(dict(zip(names, [*case.inputs, *results], strict=True)))()
-        if not all(map(np.array_equal, results, wanted)):
-            found.append(f"{number}: {row}: {case.words}")
-    return found
+        right, plan = interpreted(case, row, wanted)
+        found.append((row, "exact" if right else f"WRONG: {plan}"))
+    for row, family in (by or {}).items():
+        found.append((f"{row} by {family}", by_atoms(case, row, family, wanted)))
+    return [(where, what + (f": {case.words}" if what.startswith("WRONG") else "")) for where, what in found]
 
 
 def main() -> None:
@@ -176,15 +310,28 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--most", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--rows", default="")
+    parser.add_argument("--by", default="", help="such as hopper:wgmma,cdna3:mfma,xe:dpas")
     options = parser.parse_args()
     rows = tuple(options.rows.split(",")) if options.rows else ()
-    faults: list[str] = []
-    for number in range(options.first, options.first + options.count):
-        faults += wrong(number, options.seed, rows)
-        print(f"\r{number + 1 - options.first} programs, {len(faults)} wrong", end="", flush=True)
-    print("", *faults, sep="\n")
-    sys.exit(1 if faults else 0)
+    by = dict(each.split(":") for each in options.by.split(",")) if options.by else {}
+    numbers = range(options.first, options.first + options.count)
+    one = partial(
+        outcomes, seed=options.seed, rows=rows, by=by, most=options.most, types=tuple(options.types.split(","))
+    )
+    counts: Counter[tuple[str, str]] = Counter()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for number, said in zip(numbers, pool.map(one, numbers), strict=True):
+            for where, what in said:
+                counts[where, re.sub(r"WRONG.*", "WRONG", what, flags=re.DOTALL)] += 1
+                if not what.startswith("exact"):
+                    print(f"{number}: {where}: {what}", flush=True)
+    for (where, what), count in sorted(counts.items()):
+        print(f"{count:4} {where}: {what}")
+    sys.exit(any(what.startswith("WRONG") for _, what in counts))
 
 
 if __name__ == "__main__":

@@ -113,9 +113,17 @@ LANE_MAPS = {
         lambda lane, e: (8 * (lane // 32) + e, lane % 32),
         lambda lane, r: (8 * (r // 4) + 4 * (lane // 32) + r % 4, lane % 32),
     ),
-    "dpas.8x16x16.bf16": (
-        lambda lane, m: (m, lane),
-        lambda lane, e: (2 * (e // 2) + e % 2, lane),
+    **{
+        f"dpas.8x16x16.{dtype}": (
+            lambda lane, m: (m, lane),
+            lambda lane, e: (2 * (e // 2) + e % 2, lane),
+            lambda lane, m: (m, lane),
+        )
+        for dtype in ("bf16", "f16")
+    },
+    "dpas.8x16x32.i8": (
+        lambda lane, e: (e // 2, 2 * lane + e % 2),
+        lambda lane, e: (4 * (e // 4) + e % 4, lane),
         lambda lane, m: (m, lane),
     ),
 }

@@ -16,6 +16,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
 from tilewright.plan.microkernel import microkernel
 from tilewright.targets.registry import machine
 
@@ -35,6 +36,45 @@ def test_random_products_are_exact(number):
 @pytest.mark.parametrize("row", random_products.ROWS)
 def test_random_products_are_exact_on_every_machine(row):
     assert not random_products.wrong(random_products.ROWS.index(row), 2, (row,), 17)
+
+
+MATRIX = ("bf16", "f16", "i8")
+"""The types that all three machines have matrix atoms for."""
+
+
+@pytest.mark.parametrize("number", range(40, 44))
+@pytest.mark.parametrize("row", random_products.BY)
+def test_random_products_are_exact_by_the_matrix_atoms_of_machines(row, number):
+    case = random_products.made(number, 3, 65, MATRIX)
+    wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    said = random_products.by_atoms(case, row, random_products.BY[row], wanted)
+    assert said.startswith("exact")
+
+
+@pytest.mark.parametrize("number", [24, 28])
+def test_a_step_of_k_ends_where_a_loops_tile_does(number):
+    """A tile of 16 was multiplied in steps of 64 or 128: what follows it was added too, again and again."""
+    case = random_products.made(number, 0, 136, MATRIX)
+    wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
+    assert random_products.by_atoms(case, "hopper", "wgmma", wanted).startswith("exact")
+
+
+def test_tasks_are_smaller_where_shared_memory_does_not_hold_their_values():
+    """Two products of 16 rows took more than a machine of 64 KB has: it was found out when the program was made."""
+    kernel, sizes = random_products.made(56, 0, 136, MATRIX).kernel, {"M": 100, "N": 600, "K": 40, "P": 30}
+    text = kernel_for(kernel, sizes, machine=machine("cdna3")).text("plan")
+    assert "axis M = (M 100): task 4\n" in text
+    with pytest.raises(ArgumentError, match=r"plan: `axis M .*: task 16`.*: shared memory: \d+ bytes are needed"):
+        kernel_for(kernel, sizes, machine=machine("cdna3"), plan=text.replace("task 4", "task 16"))
+
+
+def test_a_plan_whose_waves_copy_themselves_may_be_pinned():
+    """It was tried as one in which the machine copies, and refused."""
+    case = random_products.made(8, 0, 70, MATRIX)
+    text = kernel_for(case.kernel, case.sizes, machine=machine("hopper")).text("plan")
+    assert "roles load 4 waves" in text
+    assert kernel_for(case.kernel, case.sizes, machine=machine("hopper"), plan=text).text("plan") == text
 
 
 SMALL = {

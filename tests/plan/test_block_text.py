@@ -33,18 +33,18 @@ def test_the_text_gives_the_same_object_code(first, monkeypatch):
 
 
 def order(text):
-    return re.sub(r"for (f in [^,{]*), (m in [^{]*?) overlap", r"for \2, \1 overlap", text)
+    return re.sub(r"for (b_f_0 in [^,{]*), (b_rows_0 in [^{]*?) overlap", r"for \2, \1 overlap", text)
 
 
 def padded_planes(text):
     """Rows of the staged planes lie 40 elements apart."""
-    return re.sub(r"(%planes_ = alloc shared bf16 \(\d+, \d+, )32\)", r"\g<1>40)", text)
+    return re.sub(r"(%staged = alloc shared bf16 \(\d+, \d+, )32\)", r"\g<1>40)", text)
 
 
 def smaller_strips(text):
     """Twice the tasks, each with half of the columns' blocks: the loop over them is cut."""
-    return text.replace("tasks all in 0..1", "tasks half in 0..2").replace(
-        "for f in 0..4,", "for f in 2*half..2*half + 2,"
+    return text.replace("tasks t in 0..1", "tasks half in 0..2").replace(
+        "for b_f_0 in 0..4,", "for b_f_0 in 2*half..2*half + 2,"
     )
 
 
@@ -75,10 +75,10 @@ def test_an_edit_of_the_block_text_changes_the_code_and_stays_exact(edit):
     run = tilewright.compile_text(edited, "cpu")
     assert run.object_code != kernel.object_code
     arrays = work.arrays(np.random.default_rng(0), exact=True)
-    pack = tilewright.compile_text(str(kernel.module.programs["pack"]), "cpu")
-    packed = pack(arrays["w"].reshape([int(e) for e in pack.main.args[0].type.shape]))
-    shapes = [tuple(map(int, a.type.shape)) for a in run.main.args]
-    run.bind(arrays["x"].reshape(shapes[0]), packed, arrays["y"].reshape(shapes[2]))()
+    pack = tilewright.compile_text(str(kernel.module.programs["pack_w"]), "cpu")
+    packed = {"packed_w": pack(arrays["w"].reshape([int(e) for e in pack.main.args[0].type.shape]))}
+    given = [(packed | arrays)[a.name].reshape([int(e) for e in a.type.shape]) for a in run.main.args]
+    run.bind(*given)()
     assert np.array_equal(arrays["y"], work.reference(arrays).astype(arrays["y"].dtype))
 
 

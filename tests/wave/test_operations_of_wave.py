@@ -72,15 +72,18 @@ def test_ceiling_and_floor_of_numbers() -> None:
     assert int(sympy.floor(2.5)) == 2
 
 
+@pytest.mark.parametrize("along", [M, 0, -2])
 @pytest.mark.parametrize("target", TARGETS)
-def test_scatter_add(target: str) -> None:
+def test_scatter_add(target: str, along: Any) -> None:
+    """Wave's own kernels name the dimension by its number."""
+
     @tkw.wave()
     def counted(
         x: tkl.Memory[M, N, GLOBAL, tkl.f32],
         to: tkl.Memory[M, GLOBAL, tkl.i32],
         y: tkl.Memory[M, N, GLOBAL, tkl.f32],
     ) -> None:
-        tkw.scatter_add(tkw.read(x), tkw.read(to), M, y)
+        tkw.scatter_add(tkw.read(x), tkw.read(to), along, y)
 
     rng = np.random.default_rng(1)
     x, to = rng.integers(-5, 6, (7, 3)).astype(np.float32), np.array([2, 0, 2, 6, 6, 6, 1], np.int32)

@@ -279,22 +279,9 @@ class _Checker:
                     raise type(fault)(fault.what, fault.location or op.loc) from None
 
     def _check_memory(self) -> None:
-        if self.machine is None or self.machine.spaces["shared"].bytes is None:
-            return
-        limit = self.machine.spaces["shared"].bytes
-        align = self.machine.spaces["shared"].alignment
-        held = frames_of(self.program, self.places, self.machine).tensors if self.machine.lanes is not None else {}
-        total = 0
-        for op, factor in _allocations(self.program.body, 1):
-            kind = op.attrs["type"]
-            if isinstance(kind, TensorType) and op.results[0] not in held:
-                size = kind.cosize() * kind.dtype.numpy.itemsize
-                total += factor * (-(-size // align) * align)
-                if total > limit:
-                    raise ProgramError(
-                        f"shared memory: {total} bytes are needed up to {op_text(op)}; {self.machine.name} has {limit}",
-                        op.loc,
-                    )
+        over = None if self.machine is None else past_shared_memory(self.program, self.machine)
+        if over is not None:
+            raise over
 
     def _check_deferred(self, op: Op) -> None:
         if op.attrs.get("overlap") != "defer":
@@ -335,6 +322,23 @@ class _Checker:
                     f"has {stages} stage{'s' * (stages != 1)}",
                     op.loc,
                 )
+
+
+def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
+    """What is wrong with a program that allocates more shared memory than a workgroup of a machine has."""
+    space, total = machine.spaces["shared"], 0
+    if space.bytes is None:
+        return None
+    held = frames_of(program, Places(program, definitions(program)), machine).tensors
+    for op, factor in _allocations(program.body, 1):
+        kind = op.attrs["type"]
+        if isinstance(kind, TensorType) and op.results[0] not in held:
+            size = kind.cosize() * kind.dtype.numpy.itemsize
+            total += factor * (-(-size // space.alignment) * space.alignment)
+            if total > space.bytes:
+                what = f"{total} bytes are needed up to {op_text(op)}; {machine.name} has {space.bytes}"
+                return ProgramError(f"shared memory: {what}", op.loc)
+    return None
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:

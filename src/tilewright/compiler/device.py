@@ -158,10 +158,10 @@ class GpuDevice:
         self.made_for = found.kernel.target.machine.name
         return found
 
-    def near(self, arrays: Sequence[Any]) -> Memories:
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """The memory of the GPU that the arguments lie on."""
         found = gpu(f"gpu:{self.made_for}", None)
-        return found.backend.memory(found.machine, common_device("the call", list(arrays)))
+        return found.backend.memory(found.machine, common_device("the call", list(arrays)), passing)
 
 
 class GpuProgram:
@@ -170,7 +170,7 @@ class GpuProgram:
     def __init__(self, device: GpuDevice, program: Program, conditions: tuple[Condition, ...]):
         self.program = program
         described = machine_of(program)
-        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name))
+        self.kernel = gpu(device.target, described).kernel(program, described, Dump.of(program.name), conditions)
 
     def launch(self, arrays: list[Any], workers: int | None, params: Mapping[str, int] | None) -> Callable[[], None]:
         """The code bound to arrays; a call starts it. As many workers as there are cores mean all that it holds."""

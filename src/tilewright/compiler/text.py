@@ -173,11 +173,11 @@ class TextExecutable:
         form, kinds = Form([*args, *named.values()]), {a.name: a.type.dtype for a in self.main.args}
         for name in made:
             form.require(kinds[name], f"{self.name}: the output {name}")
-        launch = self._bound(arrays, params)
+        launch = self._bound(arrays, params, passing=True)
         launch()
         found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         if self._again is not None and not named and params is None:
-            self._again.learn(args, found, [a.type.role != "in" for a in self.main.args], launch)
+            self._again.learn(args, found, launch)
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
 
     def bind(self, *args: Any, params: Mapping[str, int] | None = None, **named: Any) -> Any:
@@ -240,13 +240,14 @@ class TextExecutable:
                         "give them memory of their own"
                     )
 
-    def _bound(self, arrays: dict[str, Any], params: Mapping[str, int] | None) -> Any:
+    def _bound(self, arrays: dict[str, Any], params: Mapping[str, int] | None, passing: bool = False) -> Any:
         if params and not self._open:
             raise ArgumentError(f"params: {self.name} has no open parameters; compile_text binds the others")
         given = [arrays[a.name or ""] for a in self.main.args]
         try:
             if self._executor is not None:
-                return _shown(self._executor.bind(given, params))
+                found = self._executor.bind(given, params, passing=passing)
+                return found if isinstance(self.device, GpuDevice) else _shown(found)
             assert self._launchable is not None
             launch = self._launchable.launch(given, self.workers, params)
         except ProgramError as fault:

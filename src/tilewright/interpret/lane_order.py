@@ -51,6 +51,11 @@ def meet(agent: Agent) -> None:
     agent.started.pop("waited", None)
 
 
+def act(agent: Agent) -> None:
+    """Each lane does something that one of them may not go ahead of."""
+    _now(agent)
+
+
 def waited(agent: Agent) -> None:
     """The lanes wait for a phase, each by itself."""
     agent.started["waited"] = [True]

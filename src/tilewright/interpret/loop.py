@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, UninitialisedFault
-from tilewright.interpret import lane_order, loop_waves
+from tilewright.interpret import lane_copies, lane_order, loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
 from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
@@ -303,4 +303,5 @@ HANDLERS: dict[str, Any] = {
     "wait": control.wait,
     "release": control.release,
     **loop_waves.HANDLERS,
+    **lane_copies.HANDLERS,
 }

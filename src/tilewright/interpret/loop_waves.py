@@ -2,12 +2,14 @@
 
 What goes on by itself is an actor with a clock of its own: it is done late, when the schedule says, and only who waits
 for it is ordered after it. Shared memory that a wave stored to is there for such actors after the wave's `fence` only:
-on a machine they go another way to memory, and a missing fence mostly goes unnoticed.
+on a machine they go another way to memory, and a missing fence mostly goes unnoticed. Copies of lanes go the waves'
+way: whoever has waited for them fences.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import numbers
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_MARKS = count(1)
+"""Of copies of lanes, to tell what each stored."""
 
 
 # -- barriers that count --------------------------------------------------------------------------------------
@@ -37,6 +41,8 @@ class Barrier:
     phase: int = 0
     arrived: int = 0
     bytes: int = 0
+    landing: int = 0
+    """Groups of lanes' copies that are under way."""
     knows: list[Array] = field(default_factory=list)
     known: list[Array] = field(default_factory=list)
     """What those knew who completed the last phase."""
@@ -55,8 +61,23 @@ class Barrier:
         self.knows.append(known)
         self._turn()
 
+    def await_copies(self, copies: list[Copying]) -> None:
+        """The phase waits for copies of lanes too."""
+        self.landing += 1
+        left = {id(copy) for copy in copies}
+
+        def landed(copy: Copying) -> None:
+            left.discard(id(copy))
+            self.knows.append(copy.clock.known)
+            if not left:
+                self.landing -= 1
+                self._turn()
+
+        for copy in copies:
+            copy.then.append(landed)
+
     def _turn(self) -> None:
-        if self.arrived == self.arrivals and self.bytes == 0:
+        if self.arrived == self.arrivals and self.bytes == 0 and self.landing == 0:
             self.phase, self.arrived = self.phase + 1, 0
             self.known, self.knows = self.knows, []
 
@@ -73,7 +94,8 @@ def alloc_barrier(agent: Agent, op: Op) -> None:
     agent.handles[op.results[0]] = found
 
 
-def _barrier(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
+def barrier_of(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
+    """The barrier that an operation names."""
     found: list[Barrier] = agent.handles[op.operands[place]]
     return found[_number(agent, op, place, at)]
 
@@ -91,7 +113,7 @@ def arrive(agent: Agent, op: Op) -> Steps:
     yield None
     lane_order.require_met(agent, op)
     if not op.attrs.get("everywhere"):
-        _barrier(agent, op).arrive(agent.clock.now(), op)
+        barrier_of(agent, op).arrive(agent.clock.now(), op)
         return
     yield from _for_all(agent, op, op.operands[:1])
     known, number = agent.clock.now(), _number(agent, op)
@@ -117,14 +139,14 @@ def expect(agent: Agent, op: Op) -> Steps:
     """The phase waits for bytes too."""
     yield None
     lane_order.require_passed(agent, op)
-    _barrier(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
+    barrier_of(agent, op).bytes += numbers((op.attrs["bytes"],), "bytes")[0]
 
 
 def await_(agent: Agent, op: Op) -> Steps:
     """Until a phase is complete; hardware tells neighbouring phases apart, not others."""
     yield None
     lane_order.waited(agent)
-    barrier = _barrier(agent, op)
+    barrier = barrier_of(agent, op)
     number = int(evaluated(op.attrs["phase"], agent.values))
     if barrier.phase not in (number, number + 1):
         raise ProtocolFault(
@@ -136,7 +158,7 @@ def await_(agent: Agent, op: Op) -> Steps:
         lambda: barrier.phase > number,
         lambda: (
             f"waits for phase {number} of {barrier.name}: {barrier.arrived} of {barrier.arrivals} have arrived, "
-            f"{barrier.bytes} bytes are under way"
+            f"{barrier.bytes} bytes and {barrier.landing} groups of lanes' copies are under way"
         ),
         op,
     )
@@ -183,11 +205,22 @@ def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
 
 
 def fence(agent: Agent, op: Op) -> Steps | None:
-    """What the wave stored is there for all."""
+    """What the wave stored is there for all, and what lanes' copies brought that it has waited for."""
+    landed: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
+    over = [mark for mark, stamp in landed.items() if agent.clock.knows(stamp)]
     for key, found in agent.worker.shared.items():
         if key[0] == "unfenced":
-            found[found == agent.clock.slot] = 0
+            found[(found == agent.clock.slot) | np.isin(found, over)] = 0
+    for mark in over:
+        del landed[mark]
     return None
+
+
+def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
+    """A lane's copy stored to shared memory, the way that waves do."""
+    mark = -next(_MARKS)
+    agent.worker.shared.setdefault(("landed",), {})[mark] = clock.stamp
+    _unfenced(agent, buffer)[places] = mark
 
 
 def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None:
@@ -221,12 +254,14 @@ def _far(agent: Agent, op: Op, tensor: Tensor) -> tuple[Array, Array]:
     return place, inside
 
 
-def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any) -> Array:
-    """Places in shared memory, after its swizzle, for every point of some axes."""
+def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any, active: Array | None = None) -> Array:
+    """Places in shared memory, after its swizzle, for every point of some axes; those not active may lie anywhere."""
     shape = numbers(tuple(s.upper + 1 for s in axes), op.name)
     values = {**agent.values, **dict(zip((s.name for s in axes), grid(shape), strict=True))}
     place = np.broadcast_to(np.asarray(evaluated(at, values)), shape)
     size = tensor.buffer.data.size
+    if active is not None:
+        place = np.where(active, place, 0)
     if place.size and (place.min() < 0 or place.max() >= size):
         raise OutOfBoundsFault(f"{at_line(op)} leaves {tensor.buffer.name}, which has {size} elements", op.loc)
     found: Array = tensor.swizzle(place) if tensor.swizzle is not None else place
@@ -238,7 +273,7 @@ def copy_in(agent: Agent, op: Op) -> Steps:
     yield None
     lane_order.require_passed(agent, op)
     tensor, shared = agent.handles[op.operands[0]], agent.handles[op.operands[1]]
-    targets = [(shared, _barrier(agent, op, 2, "signal"))]
+    targets = [(shared, barrier_of(agent, op, 2, "signal"))]
     if op.attrs.get("multicast"):
         yield from _for_all(agent, op, op.operands[1:])
         number = _number(agent, op, 2, "signal")

@@ -15,6 +15,9 @@ steps (arrive, expect, a copy that goes on by itself) are done once by the wave,
 | `copy_in %x (i 64)[8*m + i ?] -> %s[i] by ATOM signal %b[s]` | goes on by itself, and lands at the barrier |
 | `copy_in ... multicast` | the same to each workgroup of the cluster, landing at that barrier of each |
 | `copy_out %s (i 64)[i] -> %y[8*m + i ?] by ATOM` | goes on by itself, as part of the next sealed group |
+| `copy_lanes %x (l 32, v 8)[64*l + v] -> %s[8*l + v] by ATOM` | each lane's values go on by themselves |
+| `copy_lanes ... inside (64*l + v < 99)` | what the tensor does not have arrives as 0; `if (l < 9)`: lanes that copy |
+| `land %b[s]` | the phase also waits for what the wave's lanes have begun to copy |
 | `seal`, `drain 1` | closes a group of copies out; waits until at most one still reads |
 | `fence` | what the wave stored to shared memory is there for copies and products that go on by themselves |
 | `atom NAME %c += %a (i 64, k 64)[64*i + k] * %b ...` | operands that the instruction reads from memory |
@@ -72,19 +75,26 @@ def _at_barrier(op: Op) -> tuple[Any, ...]:
     return ()
 
 
-def _copied(op: Op, far: int, near: int) -> None:
+def _copied(op: Op, far: int, near: int, flat: bool = False) -> None:
     tensor, shared = op.operands[far].type, _shared_operand(op, near)
     if not isinstance(tensor, TensorType) or tensor.space != "global":
         raise ProgramError(f"operand {far} of {op.name} is {tensor}, not an argument")
     if tensor.dtype is not shared.dtype:
         raise DtypeMismatch(f"{op.name}: {tensor.dtype} and {shared.dtype} differ")
-    if len(op.attrs["there"]) != len(tensor.shape) or len(op.attrs["at"]) != 1:
+    if len(op.attrs["there"]) != (1 if flat else len(tensor.shape)) or len(op.attrs["at"]) != 1:
         raise DimensionMismatch(f"{op.name}: {len(op.attrs['there'])} coordinates for {tensor}, and one place")
 
 
 def _copy_in(op: Op) -> tuple[Any, ...]:
     _copied(op, 0, 1)
     _barrier_operand(op, 2)
+    return ()
+
+
+def _copy_lanes(op: Op) -> tuple[Any, ...]:
+    _copied(op, 0, 1, flat=True)
+    if len(op.attrs["over"]) != 2:
+        raise DimensionMismatch(f"copy_lanes: lane and value are two axes, not {len(op.attrs['over'])}")
     return ()
 
 
@@ -137,6 +147,13 @@ SPECS = (
         result_types=_copy_in,
         notation="copy_in $0 {over}{there} -> $1{at} by {by} signal $2{signal}[ ?multicast]",
     ),
+    OpSpec(
+        "copy_lanes",
+        {"over": "axes", "there": "exprs", "at": "exprs", "by": "dotted", "inside": "expr?", "when": "expr?"},
+        result_types=_copy_lanes,
+        notation="copy_lanes $0 {over}{there} -> $1{at} by {by}[ inside {inside}][ if {when}]",
+    ),
+    OpSpec("land", {"at": "exprs"}, result_types=_at_barrier, notation="land $0{at}"),
     OpSpec(
         "copy_out",
         {"over": "axes", "at": "exprs", "there": "places", "by": "dotted"},

@@ -107,6 +107,20 @@ def _bare(parts: tuple[Formula, ...]) -> tuple[Formula, ...]:
     return tuple(p.parts[0] if is_number(p) else p for p in parts)
 
 
+def scale_of(formula: Formula) -> tuple[Formula, float]:
+    """A formula as a formula without, and a number by which that is multiplied: 1 where there is none.
+
+    >>> x = Formula.argument("x")
+    >>> scale_of(call("mul", x, number(0.5, dtypes.f32)))[1], scale_of(x)[1]
+    (0.5, 1.0)
+    """
+    if formula.name == "mul":
+        for one, other in (formula.parts, formula.parts[::-1]):
+            if other.name == "number":
+                return one, float(other.value)
+    return formula, 1.0
+
+
 def index(e: Expr, dtype: DType) -> Formula:
     """An expression of the coordinates as an element."""
     return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))

@@ -52,8 +52,12 @@ class Limits:
     how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share,
-    `copy_latency` the cycles that a copy to it takes to arrive. `line_bytes` is what memory is moved by: what two cores
-    write lies at least so far apart.
+    `copy_latency` the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that
+    run beside other work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how
+    much longer products take that one group of waves starts alone, with few of them under way.
+    `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
+    `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself.
+    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
     registers: int
@@ -68,6 +72,12 @@ class Limits:
     copy_rate: float = 16.0
     shared_rate: float = 128.0
     copy_latency: int = 0
+    copy_shown: float = 0.0
+    shallow_ring: float = 1.0
+    lone_group: float = 1.0
+    working_registers: int = 64
+    loading_registers: int = 72
+    gathering_registers: int = 96
     latency: int = 4
     load_cycles: float = 0.6
     line_bytes: int = 64

@@ -11,15 +11,20 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.patching import planned_in_patches
+from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
+from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
+from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, cores, element_bytes
+from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
@@ -39,6 +44,18 @@ PART = 32 << 10
 
 def choose_plan(job: Job) -> None:
     """The plan that is given, or the best of those that fit the machine and the author's constraints."""
+    if job.given is None:
+        _choose_plan(job)
+        return
+    alone = replace(job, given=None)
+    try:
+        _choose_plan(job)
+    except ArgumentError as fault:
+        _choose_plan(alone)
+        raise naming(fault, job.given, alone.plan) from None
+
+
+def _choose_plan(job: Job) -> None:
     if job.contraction is not None:
         fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
         if _planned(job, job.contraction, fixed):
@@ -60,6 +77,8 @@ def choose_plan(job: Job) -> None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
         found = _with_roles(job, given) or _without_roles(job, given, opened)
+    if given is not None and found.plan.roles is not None and found.plan.split is None and found.plan.apart is None:
+        found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
@@ -72,13 +91,29 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
+    if given is not None and given.roles is not None and given.roles.load[0] > 1:
+        job.gathered = "the plan says so"
+    if given is not None and given.apart is not None:
+        return _apart(job, given)
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
+    if given is not None and given.roles is not None and given.roles.halo:
+        return _in_patches(job, None, given)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+    job.split = job.patched = None
     if isinstance(found, str):
-        job.no_roles = found
-        return None
-    job.split = None
+        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        two = _apart(job, given) if isinstance(chained, str) else None
+        if two is not None:
+            return two
+        if isinstance(chained, str):
+            job.no_roles = chained if len(names_of(job.program)) > 1 else found
+            return None
+        return chained
+    if given is None:
+        found = _in_patches(job, found)
+        if found.plan.roles is not None and found.plan.roles.halo:
+            return found
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
     cores = job.machine.limits.cores or 1
     for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
@@ -91,6 +126,31 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         else:
             found = other
     return found
+
+
+def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
+    """The plan over boxes of positions where it should take less than what is found; the job then has that program.
+
+    Candidates are those of both kinds.
+    """
+    made = planned_in_patches(job, given)
+    if isinstance(made, str):
+        if found is None:
+            raise ArgumentError(f"plan: {given.roles if given is not None else ''}: {made}")
+        return replace(found, refused=(*found.refused, Refusal("a halo tile", made)))
+    choice, patched = made
+    if found is None:
+        job.patched = patched
+        return choice
+    every = sorted(
+        zip((*found.costs, *choice.costs), (*found.candidates, *choice.candidates), strict=True), key=lambda x: x[0]
+    )
+    costs, plans = zip(*every, strict=True)
+    if choice.cycles < found.cycles:
+        job.patched = patched
+        found, choice = choice, found
+    other = Refusal(str(choice.plan.products[0]), f"{choice.cycles / found.cycles:.2f} of the time")
+    return replace(found, candidates=plans, costs=costs, refused=(*found.refused, other))
 
 
 def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:
@@ -114,13 +174,37 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
 
 
+def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
+    """The plan of the first of two programs, where what is computed from a product goes through memory to a second one;
+    the job then has both. None: it stays one."""
+    assert job.program is not None
+    if given is not None and given.apart is None:
+        return None
+    parts = apart(job.program, job.sizes)
+    if isinstance(parts, str):
+        if given is not None:
+            raise ArgumentError(f"plan: apart {given.apart}: {parts}")
+        return None
+    free = [op for op in parts.first.walk() if op in job.free]
+    wanted = None if given is None else replace(given, apart=None)
+    size = numbers_of(job.sizes)
+    found = plan_with_roles(parts.first, job.sizes, size, job.machine, free, wanted, job.gathered)
+    if isinstance(found, str):
+        return None
+    job.split = parts
+    last = list(names_of(parts.first))[-1]
+    return replace(found, plan=replace(found.plan, apart=last), candidates=())
+
+
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
     if given is not None and given.split is not None:
         return _parted(job, given.split[1], given)
-    found = plan_general(job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened)
+    found = plan_general(
+        job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened, job.narrowed
+    )
     parts = 1 if given is not None or opened or ordered or job.logs or job.free else _parts(job, found)
     if parts > 1:
         return _parted(job, parts)

@@ -6,10 +6,10 @@ passes them, and launches the block programs on what they take:
 host gemm_host(%a: in global f32 (5, 8), %b: in global f32 (8, 3), %c: out global f32 (5, 3))
 {
   bind {                                                      # where %b is constant; else at every launch
-    %packed_ = workspace global f32 (1, 8, 16, 1)
-    launch pack(%b, %packed_) workers 2
+    %packed_b = workspace global f32 (1, 8, 1, 1, 16, 1)
+    launch pack_b(%b, %packed_b) workers 1
   }
-  launch gemm(%a, %packed_, %c) workers 2
+  launch gemm(%a, %c, %packed_b) workers 2
 }
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.ir.binding import open_parameters
-from tilewright.ir.block import BLOCK, parse_block
+from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Program, Value
 from tilewright.ir.dtypes import DType, i32
@@ -35,17 +35,12 @@ from tilewright.ir.tensors import TensorType
 from tilewright.limits import ELEMENTS
 from tilewright.passes.job import Job
 from tilewright.passes.tile.general import Lowered
-from tilewright.plan.contraction import Contraction, Operand
 
 
 def write_host(job: Job) -> None:
     """The job's module, where its caller's arguments are known."""
-    if job.arguments is None:
-        return
-    if job.lowered is not None:
-        job.module = _of_one(job)
-    elif job.contraction is not None and job.draft is not None and job.packing is not None:
-        job.module = _Contracting(job, job.contraction).module()
+    if job.arguments is not None and job.lowered is not None:
+        job.module = _of_one(job, job.lowered)
 
 
 class _Host:
@@ -117,10 +112,8 @@ class _Host:
         return Module.of(self.b.program(self.name), self.programs)
 
 
-def _of_one(job: Job) -> Module:
-    """One program of the general path; what it logs is an argument, what it reports is looked at after it has run."""
-    lowered = job.lowered
-    assert lowered is not None
+def _of_one(job: Job, lowered: Lowered) -> Module:
+    """One program; what it logs is an argument, what it reports is looked at after it has run."""
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
     for name in _only_written(job.program) if job.program is not None else ():
@@ -181,37 +174,6 @@ def _workers(host: _Host, program: Program) -> Expr:
     """One for each task, and no more than there are cores."""
     tasks = next(op for op in program.walk() if op.name == "tasks")
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
-
-
-class _Contracting:
-    """The host program of a contraction: B packed into panels, operands converted where no atom takes their type."""
-
-    def __init__(self, job: Job, c: Contraction):
-        assert job.packing is not None
-        self.job, self.c, self.packing = job, c, job.packing
-        self.main = parse_block(str(job.draft))
-        self.host = _Host(job, self.main, {c.out.name: "out"})
-        if c.parameters:
-            self.host.b.record("param", {"parameters": tuple((s, None) for s in c.parameters)})
-
-    def module(self) -> Module:
-        c, host, constant = self.c, self.host, self.job.constant
-        with host.once(c.b.name in constant):
-            source = self._wide(c.b)
-            packed = host.workspace(self.packing.dtype, self.packing.shape, "packed_")
-            host.launch(parse_block(self.packing.text), (source, packed))
-        with host.once(c.a.name in constant and c.a.name in self.job.widened):
-            image = self._wide(c.a)
-        given = {"packed_": packed, c.a.value: image}
-        for operand in (*c.extras, c.out):
-            if operand.value not in given:
-                given[operand.value] = host.shaped(host.args[operand.name], operand.shape)
-        host.launch(self.main, [given[a.name or ""] for a in self.main.args])
-        return host.module()
-
-    def _wide(self, operand: Operand) -> Value:
-        """An operand as programs take it: in its digits' shape, converted first where that was decided."""
-        return self.host.as_taken(operand.name, TensorType("global", operand.dtype, tuple(map(as_expr, operand.shape))))
 
 
 def _widening(name: str, narrow: DType, wide: DType, count: Expr) -> Program:

@@ -11,10 +11,10 @@ from tilewright.ir.core import Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.module import Module
 from tilewright.machine import Machine
-from tilewright.passes.contraction.draft import Draft, Packing
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
+from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
@@ -56,14 +56,18 @@ class Job:
     form: Form | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
+    patched: Patched | None = None
+    """The program over boxes of positions, where what they read is brought as halo tiles."""
+    no_patches: str = ""
+    """Why it is not."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
     """Why all waves do everything, where some could load in a role of their own."""
+    narrowed: int = 0
+    """How often tasks were halved, because shared memory did not hold what one of them works on."""
     widened: dict[str, DType] = field(default_factory=dict)
     """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
-    packing: Packing | None = None
-    draft: Draft | None = None
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""
@@ -89,15 +93,11 @@ class Job:
 
         The text is written only where it is asked for: a program's costs as much as some passes.
         """
-        lowered, draft, packing, plan, choice = self.lowered, self.draft, self.packing, self.plan, self.choice
+        lowered, plan, choice = self.lowered, self.plan, self.choice
         if self.module is not None:
             return "host", self.module.__str__
         if lowered is not None:
             return "block", lambda: str(lowered.program)
-        if draft is not None:
-            return "block", lambda: str(draft)
-        if packing is not None:
-            return "pack", lambda: packing.text
         if plan is not None and choice is not None:
             return "plan", lambda: "\n".join([*plan.lines(), "", choice.explain(), ""])
         if self.contraction is not None:

@@ -4,12 +4,7 @@
 |------------|--------------------------------------------------------------------------------------|
 | normalise  | the contraction that the program is, its accesses in digits; or why it is none        |
 | choose     | the plan: axes, cuts, order, where operands lie; given, fixed in part, or the best    |
-| pack       | in tile registers, which have a strategy of their own: the program that packs B       |
-| place      | tasks and loops                                                                      |
-| stage      | rows where they are read                                                             |
-| multiply   | products by atoms                                                                    |
-| finish     | epilogue and store                                                                   |
-| general    | everything else, contractions by vectors and lanes too: operation by operation        |
+| general    | the block program: operation by operation, over the plan's tasks and blocks           |
 | host       | the module: a host program that launches the block programs                           |
 """
 
@@ -19,24 +14,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.interpret.loops import accumulates_only
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
+from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan
-from tilewright.passes.contraction import tiles
-from tilewright.passes.contraction.draft import Draft
-from tilewright.passes.contraction.tiles import packed_for_tiles
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
-from tilewright.plan.boxes import numbers_of
 from tilewright.plan.contraction import Contraction, recognise
-from tilewright.plan.cutting import cuts_of, digits_of
-from tilewright.plan.forms import LaneForm, TileForm, VectorForm
-from tilewright.plan.general import Cuts, GeneralChoice, plan_general
+from tilewright.plan.cutting import cuts_of, digits_of, in_lines
+from tilewright.plan.general import Cuts, GeneralChoice
+
+CROWD = 3
+"""Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -71,35 +67,12 @@ def normalise(job: Job) -> None:
         job.contraction = found
 
 
-def _by_general(job: Job) -> bool:
-    """Whether a contraction's plan is done by the lowering of all programs."""
-    return job.contraction is not None and isinstance(job.form, VectorForm | LaneForm)
-
-
-def pack(job: Job) -> None:
-    """The columns' factor in the order in which it is read."""
-    if job.contraction is not None and isinstance(job.form, TileForm):
-        job.packing, job.draft = packed_for_tiles(job.contraction, job.form), None
-
-
-def _part(fill: Callable[[Draft], None]) -> Callable[[Job], None]:
-    """The pass that fills in one part of the draft."""
-
-    def step(job: Job) -> None:
-        if job.contraction is None or not isinstance(job.form, TileForm) or job.packing is None:
-            return
-        if job.draft is None:
-            job.draft = Draft(job.contraction, job.form, job.machine.name, job.packing)
-        fill(job.draft)
-
-    return step
-
-
 def general(job: Job) -> None:
-    """What no strategy of its own does: the program's operations one by one, over the tasks of its plan."""
-    if _by_general(job):
+    """The program's operations one by one, over the tasks of its plan; a contraction's over its digits."""
+    if job.contraction is not None:
         job.lowered = _contracted(job)
-    if job.contraction is not None or job.program is None or not isinstance(job.choice, GeneralChoice):
+        return
+    if job.program is None or not isinstance(job.choice, GeneralChoice):
         return
     while job.lowered is None:
         try:
@@ -109,19 +82,40 @@ def general(job: Job) -> None:
                 raise
             if job.given is not None:
                 raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
-            if job.gathered:
+            if job.patched is not None:
+                job.no_patches = fault.what
+            elif job.gathered:
                 job.no_roles = fault.what
             else:
                 job.gathered = fault.what
             choose_plan(job)
+        else:
+            _narrow(job)
+
+
+def _narrow(job: Job) -> None:
+    """Has the job planned again, in smaller tasks, where shared memory does not hold what one of them works on."""
+    assert job.lowered is not None
+    over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
+    if over is None or job.plan is None:
+        return
+    if job.given is not None:
+        plan = job.plan
+        lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
+        raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
+    before, lowered = job.plan, job.lowered
+    job.narrowed += 1
+    choose_plan(job)
+    job.lowered = lowered if job.plan == before else None
 
 
 def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
     c, form = job.contraction, job.form
     assert c is not None
-    assert isinstance(form, VectorForm | LaneForm)
-    normal = over_digits(c, digits_of(c, form))
+    assert form is not None
+    walked = in_lines(c, form)
+    normal = over_digits(walked, digits_of(walked, form))
     (product,) = (op for op in normal.program.walk() if op.name == "mma")
     cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
     opened = job.opened = normal.opened
@@ -133,17 +127,33 @@ def _contracted(job: Job) -> Lowered:
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
-    if job.split is None:
+    if job.patched is not None:
+        sizes = {**job.sizes, **job.patched.sizes}
+        patched = replace(job, sizes=sizes, free=(), extents={})
+        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes)
+    elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
         halves = job.split
         sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
         split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
-        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
-        rest = plan_general(halves.second, sizes, numbers_of(sizes), job.machine, ())
-        lowered, _ = _lowered(split, halves.second, rest.cuts, sizes)
-        lowered = replace(lowered, before=(before,))
+        own = replace(split, free=[op for op in halves.first.walk() if op in job.free])
+        before, notes = _lowered(own, halves.first, choice.cuts, sizes)
+        rest = _rest(split, halves.second, [op.attrs["axis"] for op in job.free])
+        lowered = replace(rest, before=(before, *rest.before))
     job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
+    """The second of two programs, planned by itself; `free` are the axes of loops that give the same for all tiles."""
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and accumulates_only(op)]
+    rest = replace(
+        job, program=program, free=loops, given=None, split=None, choice=None, plan=None, no_roles="", gathered=""
+    )
+    choose_plan(rest)
+    general(rest)
+    assert rest.lowered is not None
+    return rest.lowered
 
 
 def _lowered(
@@ -166,17 +176,15 @@ def _lowered(
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    if cuts.overlap == "ahead":
+        groups = max(how.groups for how in cuts.products.values() if how is not None)
+        made = products_ahead(made, edges=groups < CROWD)
     return replace(lowered, program=made), notes
 
 
 PASSES: tuple[tuple[str, Callable[[Job], None]], ...] = (
     ("normalise", normalise),
     ("choose", choose_plan),
-    ("pack", pack),
-    ("place", _part(tiles.place)),
-    ("stage", _part(tiles.stage)),
-    ("multiply", _part(tiles.multiply)),
-    ("finish", _part(tiles.finish)),
     ("general", general),
     ("host", write_host),
 )
@@ -192,10 +200,9 @@ def run(job: Job, dumped: Dumped | None = None) -> Job:
     if job.program is not None:
         dump("start")
     for name, step in PASSES:
-        before = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
+        before = (job.contraction, job.plan, job.lowered, job.module)
         step(job)
-        after = (job.contraction, job.plan, job.packing, job.draft, job.lowered, job.module)
-        filled = job.draft is not None and name not in ("general", "host")
-        if filled or any(x is not y for x, y in zip(before, after, strict=True)):
+        after = (job.contraction, job.plan, job.lowered, job.module)
+        if any(x is not y for x, y in zip(before, after, strict=True)):
             dump(name)
     return job

@@ -11,8 +11,11 @@ loops around it.
       barrier                                    commit %ring                  release %ring
     }                                          } }                           } }
 
-Tiles that are copied in the same body are one stage of one channel. Results go the other way: what is written to a tile
-and copied from it is a channel of the multiplying role to itself.
+Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
+back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of one stage. Results
+go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
+that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
+beside the next one.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import ONE, as_expr
-from tilewright.check.block import definitions
+from tilewright.algebra.expr import ONE, Expr, as_expr
+from tilewright.check.block import definitions, past_shared_memory
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
@@ -29,7 +32,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
-from tilewright.ir.tensors import TensorType
+from tilewright.ir.tensors import TensorType, packed
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine, Refusal
 from tilewright.plan.plan import Roles
@@ -38,17 +41,20 @@ LOAD, MULTIPLY = "load", "multiply"
 
 
 def with_roles(
-    program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles, machine: Machine
+    program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """The program in two roles. `loads` are copies from arguments to shared memory, `stores` those back to arguments.
+    """The program in two roles. `loads` are copies from arguments to shared memory, by the `ring` or the one of `halo`
+    tiles, or once, at the `start`; `stores` are those back to arguments.
 
     Raises a ProgramError where no copy of the machine's own does one of the loads, with what each said, unless the role
     that loads has more than one wave: then these copy themselves. Gives too which copies waves do themselves, and why.
     """
     with building():
-        made = _Split(program, loads, stores, roles).run()
+        made = _Split(program, loads, stores, roles, machine).run()
         notes = _by_atoms(made, machine, required=roles.load[0] == 1)
         verify(made)
+        if (over := past_shared_memory(made, machine)) is not None:
+            raise over
     return made, notes
 
 
@@ -59,6 +65,8 @@ class _Channel:
     copies: list[Op]
     tiles: list[Value]
     """The allocations whose place its stages take."""
+    ring: str
+    """Which of a plan's rings it is one of."""
     stages: int
     value: Value | None = None
 
@@ -68,35 +76,54 @@ class _Channel:
 
 
 class _Split:
-    def __init__(self, program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles):
+    def __init__(
+        self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
+    ):
         self.program, self.roles = program, roles
+        self.alignment = machine.spaces["shared"].alignment
         self.roots = _roots(program)
-        self.filled: dict[int, _Channel] = {}
-        """By the identity of a body: the channel that copies in it fill."""
-        self.emptied: dict[int, _Channel] = {}
-        for copies, side, found, stages in (
-            (loads, 1, self.filled, roles.stages),
-            (stores, 0, self.emptied, roles.stored),
-        ):
-            for tile in dict.fromkeys(self.roots[op.operands[side]] for op in program.walk() if op in copies):
-                body = self._body(tile)
-                channel = found.setdefault(id(body), _Channel([], [], stages))
-                channel.tiles.append(tile)
-                channel.copies += [op for op in body.ops if op in copies and self.roots[op.operands[side]] is tile]
-        self.tiles = {t for c in (*self.filled.values(), *self.emptied.values()) for t in c.tiles}
         self.loads, self.stores = set(loads), set(stores)
+        self._bodies: dict[int, Block] = {}
+        self.counts = {"ring": roles.stages, "halo": roles.halo, "start": 1, "stored": roles.stored}
+        self.filled = self._channels(loads, 1)
+        """By the identity of a body: the channels that copies in it fill."""
+        self.emptied = self._channels(dict.fromkeys(stores, "stored"), 0)
+        for body, channels in self.filled.items():
+            if any(
+                id(b) in self.filled for op in self._bodies[body].ops for inner in _within(op) for b in inner.blocks
+            ):
+                for channel in channels:
+                    if channel.ring == "ring":
+                        channel.stages = 1
+        self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
+
+    def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
+        """The channels of copies that have tiles as an operand, by the body in which those are filled and used."""
+        found: dict[int, dict[Op, _Channel]] = {}
+        for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
+            body = self._body(tile)
+            self._bodies[id(body)] = body
+            mine = [op for op in body.ops if self._touches(op, tile) and op.name != "view"]
+            own = {op: ring for op, ring in copies.items() if self.roots[op.operands[side]] is tile}
+            moved = [op for op in mine if not own.keys().isdisjoint(_within(op))]
+            first = next(op for op in mine if op not in moved)
+            ring = next(iter(own.values()))
+            new = _Channel([], [], ring, self.counts[ring])
+            channel = found.setdefault(id(body), {}).setdefault(first, new)
+            channel.tiles.append(tile)
+            channel.copies += moved
+        return {body: list(channels.values()) for body, channels in found.items()}
+
+    def _touches(self, op: Op, tile: Value) -> bool:
+        return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _body(self, tile: Value) -> Block:
         """The innermost body in which a tile is filled and used: each round of it is a stage."""
         found = self.program.body
         while True:
-            users = [
-                op
-                for op in found.ops
-                if any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
-            ]
+            users = [op for op in found.ops if self._touches(op, tile)]
             inside = [b for op in users for b in op.blocks]
             if len(users) != 1 or len(inside) != 1:
                 return found
@@ -107,13 +134,13 @@ class _Split:
         for arg in self.program.args:
             self.b.args.append(arg)
         self.b.records += [r for r in self.program.records if r.name != "waves"]
-        for channel in self.filled.values():
+        for channel in _all(self.filled):
             self._open(channel, LOAD)
         with self.b.inside("role", attrs=_role(LOAD, *self.roles.load)):
             self._brought(self.program.body)
         self.values = {}
         with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.multiply)):
-            for channel in self.emptied.values():
+            for channel in _all(self.emptied) if not self.roles.pingpong else ():
                 self._open(channel, MULTIPLY)
             self._computed(self.program.body)
         made = self.b.program(self.program.name)
@@ -127,22 +154,33 @@ class _Split:
             kind: TensorType = tile.type
             if kind.strides is not None:
                 raise ProgramError(f"%{tile.name}: a tile with strides of its own is no stage of a ring")
-            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape))
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         name = "ring" if producer == LOAD else "out"
-        count = sum(c.value is not None for c in (*self.filled.values(), *self.emptied.values()))
+        count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
+
+    def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
+        """Strides with which each stage of a swizzled tile begins where its swizzle counts from; None: packed."""
+        own = packed(tile.shape)
+        size = int(tile.shape[0] * own[0]) * tile.dtype.bits // 8
+        if tile.swizzle is None or size % self.alignment == 0:
+            return None
+        whole = -(-size // self.alignment) * self.alignment * 8 // tile.dtype.bits
+        return as_expr(whole), *own
 
     # -- the role that loads ------------------------------------------------------------------------------
 
     def _brought(self, block: Block) -> None:
         """The part of a body that copies need: themselves, their views, and what is around them."""
-        channel = self.filled.get(id(block))
-        if channel is not None:
-            self._stage("acquire", channel)
+        channels = self.filled.get(id(block), [])
         needed = self._needed(block)
         for op in block.ops:
+            for channel in channels:
+                if op is channel.copies[0]:
+                    self._stage("acquire", channel)
+                    self._views_again(channel, block, op)
             if op in self.loads:
                 self._again(op)
             elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
@@ -151,8 +189,9 @@ class _Split:
                 self._again(op, self._brought)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
                 self._again(op)
-        if channel is not None:
-            self._hand("commit", channel)
+            for channel in channels:
+                if op is channel.copies[-1]:
+                    self._hand("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
         """The values that the copies within a body are made of."""
@@ -166,41 +205,64 @@ class _Split:
 
     def _computed(self, block: Block) -> None:
         """A body without what the other role does."""
-        taken, given = self.filled.get(id(block)), self.emptied.get(id(block))
+        taken, given = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         met = True
         """Whether the waves need not meet: only tiles that channels order were touched since they did."""
-        for n, op in enumerate(block.ops):
+        for op in block.ops:
             if op.name == "barrier" and met:
                 continue
-            if taken is not None and self._is_first(taken, block, n):
-                self._stage("wait", taken)
-            if given is not None and self._is_first(given, block, n):
-                self._stage("acquire", given)
-            if given is not None and op is given.copies[0]:
-                self._hand("commit", given)
-                self._stage("wait", given)
-                self._views_again(given, block, n)
+            for channel in taken:
+                if op is self._users(channel, block)[0]:
+                    self._stage("wait", channel)
+            for channel in given:
+                if op is self._users(channel, block)[0]:
+                    self._stage("acquire", channel)
+                if op is channel.copies[0]:
+                    self._hand("commit", channel)
+                    self._stage("wait", channel)
+                    self._views_again(channel, block, op)
             if op.name not in ("view", "alloc", "let"):
                 met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
-            if op in self.loads or (op.name == "alloc" and op.result in self.tiles):
+            if self._is_loading(op) or (op.name == "alloc" and op.result in self.tiles):
                 continue
-            self._again(op, self._computed if op.blocks else None)
-            for channel in (taken, given):
-                if channel is not None and self._is_last(channel, block, n):
+            if op.name == "tasks" and self.roles.pingpong:
+                self._in_turn(op)
+            else:
+                self._again(op, self._computed if op.blocks else None)
+            for channel in (*taken, *given):
+                if op is self._users(channel, block)[-1]:
                     self._hand("release", channel)
 
-    def _users(self, channel: _Channel, block: Block) -> list[int]:
-        return [n for n, op in enumerate(block.ops) if op not in self.loads and channel.uses(op, self.roots)]
+    def _in_turn(self, op: Op) -> None:
+        """Tasks that halves take in turn: up to the last use of what is brought, and what one half does beside that."""
+        (body,) = op.blocks
+        filled = list(_all(self.filled))
+        last = max(n for n, inner in enumerate(body.ops) if any(c.uses(inner, self.roots) for c in filled))
+        turn, end = Block(body.args, body.ops[: last + 1]), Block((), body.ops[last + 1 :])
+        for found, part in ((self.filled, turn), (self.emptied, end)):
+            if id(body) in found:
+                found[id(part)] = found.pop(id(body))
+        self.b.open()
+        self._computed(turn)
+        first = self.b.close(self.b.blocks[-1])
+        self.b.open()
+        for channel in _all(self.emptied):
+            self._open(channel, MULTIPLY)
+        self._computed(end)
+        second = self.b.close(self.b.blocks[-1])
+        self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
-    def _is_first(self, channel: _Channel, block: Block, n: int) -> bool:
-        return n == self._users(channel, block)[0]
+    def _is_loading(self, op: Op) -> bool:
+        """Whether an operation does nothing but load."""
+        inner = [x for x in _within(op) if x.name not in ("view", "let", "barrier", "for")]
+        return bool(inner) and all(x in self.loads for x in inner)
 
-    def _is_last(self, channel: _Channel, block: Block, n: int) -> bool:
-        return n == self._users(channel, block)[-1]
+    def _users(self, channel: _Channel, block: Block) -> list[Op]:
+        return [op for op in block.ops if not self._is_loading(op) and channel.uses(op, self.roots)]
 
-    def _views_again(self, channel: _Channel, block: Block, end: int) -> None:
-        """Views of tiles that were made before the tiles were handed over, of what has arrived now."""
-        for op in block.ops[:end]:
+    def _views_again(self, channel: _Channel, block: Block, end: Op) -> None:
+        """Views of tiles that were made before the tiles were handed over, of what is there now."""
+        for op in block.ops[: block.ops.index(end)]:
             if op.name == "view" and self.roots.get(op.result) in channel.tiles:
                 self._again(op)
 
@@ -261,6 +323,11 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
         if required and spaces[1] == "shared":
             raise ProgramError("; ".join(said) or f"{machine.name} has no copy from {spaces[0]} to {spaces[1]}", op.loc)
     return tuple(dict.fromkeys(notes))
+
+
+def _all(found: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
+    for channels in found.values():
+        yield from channels
 
 
 def _drop_unused_views(program: Program) -> None:

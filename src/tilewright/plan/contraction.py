@@ -40,18 +40,6 @@ class Operand:
     """Its extents: numbers, or expressions of open sizes."""
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
-    inside: frozenset[Expr] = frozenset()
-    """Conditions that hold however large an open size is."""
-
-    @property
-    def value(self) -> str:
-        """What it is called in a block program, where names that end in `_`, perhaps with a number, are the compiler's.
-
-        >>> from tilewright.ir.dtypes import f32
-        >>> [Operand(name, f32, (), ()).value for name in ("x", "sums_", "sums_2", "sums_arg")]
-        ['x', 'sums__arg', 'sums_2_arg', 'sums_arg_arg']
-        """
-        return f"{self.name}_arg" if re.search(r"_(\d*|arg)$", self.name) else self.name
 
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
@@ -170,7 +158,7 @@ def joined(c: Contraction) -> Contraction:
     a, out, *extras = operands
     if len({(x.name, x.shape) for x in operands}) > len({x.name for x in operands}):
         return c  # a tensor has one shape
-    over = _over_joined(c.over, rows, whole)
+    over = over_joined(c.over, rows, whole)
     return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras), over=over)
 
 
@@ -191,10 +179,10 @@ def joined_depth(c: Contraction) -> Contraction:
     assert b is not None
     if any(x.name == a.name and x.shape != a.shape for x in c.extras):
         return c  # a tensor has one shape
-    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b, over=_over_joined(c.over, (tap, last), whole))
+    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b, over=over_joined(c.over, (tap, last), whole))
 
 
-def _over_joined(
+def over_joined(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], whole: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:
     """What dimensions stand for what digits, after these digits became one."""

@@ -3,25 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import Expr, Symbol, index
+from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op
-from tilewright.plan.contraction import Contraction, dimension, size
-from tilewright.plan.forms import COLUMNS, LANES, ROWS, LaneForm, VectorForm, kept_digit
+from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
+from tilewright.plan.forms import COLUMNS, LANES, ROWS, Form, LaneForm, TileForm, VectorForm, kept_digit
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import own_rounds
 from tilewright.plan.microkernel import LaneKernel, Microkernel
+from tilewright.plan.sliding import halo_of
+from tilewright.plan.tiled import Depth, Tiled, Walk
 
 
-def digits_of(c: Contraction, form: VectorForm | LaneForm) -> tuple[Symbol, ...]:
+def in_lines(c: Contraction, form: Form) -> Contraction:
+    """The contraction as a form takes it: rows that are staged are one digit, lines with what lies between them."""
+    walk = _walk(c, form) if isinstance(form, TileForm) else None
+    if walk is None or len(c.rows) == 1:
+        return c
+    *others, line, place = c.rows
+    whole = index("rows_0", walk.extent)
+    images = Substitution({line: whole // walk.pitch, place: whole % walk.pitch})
+
+    def moved(operand: Operand) -> Operand:
+        return replace(operand, coordinates=tuple(map(images, operand.coordinates)))
+
+    a, out, *extras = map(moved, (c.a, c.out, *c.extras))
+    over = over_joined(c.over, (line, place), whole)
+    return replace(c, rows=(*others, whole), a=a, out=out, extras=tuple(extras), over=over)
+
+
+def digits_of(c: Contraction, form: Form) -> tuple[Symbol, ...]:
     """The digits in the order in which the program's tiles have them: last of a sum is what vectors lie along."""
     kept = (kept_digit(c),) if isinstance(form, LaneForm) else ()
     return (*(d for d in c.batch if d not in kept), *c.rows, *c.columns, *kept, *c.depth)
 
 
-def cuts_of(c: Contraction, form: VectorForm | LaneForm, product: Op) -> Cuts:
-    """The cuts of a contraction; `product` is that of its program."""
+def cuts_of(c: Contraction, form: Form, product: Op) -> Cuts:
+    """The cuts of a contraction; `product` is that of its program, whose rows are `in_lines`."""
+    if isinstance(form, TileForm):
+        return _of_tiles(c, form, product)
     return _of_lanes(c, form, product) if isinstance(form, LaneForm) else _of_vectors(c, form, product)
+
+
+def _of_tiles(c: Contraction, form: TileForm, product: Op) -> Cuts:
+    walk, walked = _walk(c, form), in_lines(c, form)
+    (column,), row = map(dimension, c.columns), dimension(walked.rows[-1])
+    pieces: dict[str, tuple[Expr, int]] = {ROWS: (row, form.rows), COLUMNS: (column, form.columns)}
+    width = form.strip if walk is None else walk.width
+    steps = (Depth(_digit(c, s.digit), s.size, s.written) for s in form.steps)
+    return Cuts(
+        _tasks(walked, form.tasks, {ROWS: (row, width), COLUMNS: (column, form.task_columns)}),
+        dict(pieces[axis] for axis in form.order),
+        products={product: Microkernel(form.atom, form.rows, form.columns)},
+        extended={column: form.columns},
+        schedule=form.schedule,
+        packed=True,
+        tiled=Tiled(
+            product,
+            row,
+            column,
+            dimension(c.depth[-1]),
+            tuple(steps),
+            (form.streams in ("a", "both"), form.streams in ("b", "both")),
+            form.overlap == "defer",
+            walk,
+            _shifts(c) if form.stage == "lines" else {},
+        ),
+    )
+
+
+def _walk(c: Contraction, form: TileForm) -> Walk | None:
+    """How the rows of a contraction lie that a task stages first; one digit of them is a line for each task."""
+    if form.stage == "place":
+        return None
+    if len(c.rows) == 1:
+        return Walk(1, -(-size(c.rows[-1]) // form.strip), form.strip, form.strip)
+    halo, length = halo_of(c), size(c.rows[-1])
+    pitch = length if halo is None or form.stage == "panel" else halo.line(c.a.shape[halo.column_dim])
+    return Walk(form.strip, size(c.rows[-2]), length, pitch)
+
+
+def _shifts(c: Contraction) -> dict[Expr, tuple[int, int]]:
+    """Taps that read the lines of others, and how many lines and places further on."""
+    halo = halo_of(c)
+    assert halo is not None
+    taps = ((halo.line_taps, (halo.line_step, 0)), (halo.column_taps, (0, halo.column_step)))
+    return {dimension(tap): step for tap, step in taps if tap is not None}
 
 
 def _of_vectors(c: Contraction, form: VectorForm, product: Op) -> Cuts:
@@ -73,6 +142,11 @@ def _depth(c: Contraction, form: VectorForm | LaneForm) -> dict[Expr, tuple[int,
     """The loops over the depth; of two cuts of a digit the first: the second is what one product takes."""
     found: dict[Expr, tuple[int, bool]] = {}
     for step in form.steps:
-        (digit,) = (d for d in c.depth if d.name == step.digit)
-        found.setdefault(dimension(digit), (step.size, step.written))
+        found.setdefault(_digit(c, step.digit), (step.size, step.written))
     return found
+
+
+def _digit(c: Contraction, name: str) -> Symbol:
+    """The dimension of a digit of the depth, by its name."""
+    (digit,) = (d for d in c.depth if d.name == name)
+    return dimension(digit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import ceil, prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -27,6 +27,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ranked import Ranked, ranked
 from tilewright.plan.rows import rows_and_waves
+from tilewright.plan.tiled import Tiled
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -72,8 +73,15 @@ class Cuts:
     """Which tasks a worker takes."""
     waves: int = 1
     """How many waves do a task together, where products do not say so."""
+    halo: int | None = None
+    """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
+    first task; None: A is brought step by step, as B is."""
+    overlap: str = "none"
+    """What runs beside other work: `ahead`, the first product of a loop's next round."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
+    tiled: Tiled | None = None
+    """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class GeneralChoice:
     notes: tuple[str, ...] = ()
     candidates: tuple[Plan, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
+    costs: tuple[float, ...] = ()
+    """The cycles that each of them should take."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -176,10 +186,12 @@ def plan_general(
     logs: bool = False,
     ordered: bool = False,
     opened: Collection[Expr] = (),
+    narrowed: int = 0,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
+    `narrowed` says how often tasks are halved along where they are widest.
     """
     dims = () if ordered else cut_dims(program, size, logs, bool(opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -193,6 +205,9 @@ def plan_general(
     waves = 1
     if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
         widths, waves = rows_and_waves(program, widths, size, machine)
+    for _ in range(narrowed if widths else 0):
+        widest = max(widths, key=lambda d: widths[d])
+        widths[widest] = ceil(widths[widest] / 2)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
@@ -216,6 +231,8 @@ def plan_general(
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
 
+    schedule = "strided"
+
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))
         cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
@@ -225,14 +242,18 @@ def plan_general(
             tile = now.get(d)
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(axis_of(words[str(d)], size(d), cuts))
-        tasks = tuple(words[str(d)] for d in dims if d in widths)
-        return Plan(tuple(axes), tasks, products=as_plan(products, program), waves=waves)
+        tasks = tuple(words[str(d)] for d in widths)
+        return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule, waves=waves)
 
     plan = made()
     if given is not None:
         wanted = parse_plan(given) if isinstance(given, str) else given
         for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
             _take(axis, d, widths, tiles, blocks, dims, program)
+        named = {axis.name: d for axis, d in zip(wanted.axes, dims, strict=False)}
+        for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
+            widths[d] = widths.pop(d)
+        schedule = wanted.schedule
         products = taken(wanted.products, program, machine, products_of(program, machine, width))
         wanted = replace(wanted, products=as_plan(products, program))
         if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
@@ -251,7 +272,16 @@ def plan_general(
         machine,
         program.name,
         plan,
-        Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), packed=bool(opened), waves=waves),
+        Cuts(
+            widths,
+            blocks,
+            tiles,
+            products,
+            extended=_extended(blocks, opened),
+            schedule=schedule,
+            packed=bool(opened),
+            waves=waves,
+        ),
         cycles,
         bound,
         tuple(refused),

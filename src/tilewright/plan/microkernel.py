@@ -37,14 +37,28 @@ class Microkernel:
     columns: int
     groups: int = 1
     """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
+    at_once: bool = False
+    """Of an atom that reads shared memory: whether all of K lies there at once, not one row's width of it at a time."""
+
+    @property
+    def held_a(self) -> bool:
+        """Whether the atom has A in registers and reads B from shared memory."""
+        return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
     @property
     def slab(self) -> int | None:
-        """Of an atom that reads its factors from shared memory: how many lie in a row there; None: it does not.
+        """Of an atom that reads factors, or B alone, from shared memory: how many lie in a row there; None: it reads
+        none.
 
         So many of K are a step.
         """
         return _slab(self.atom)
+
+    def deep(self, k: int) -> int:
+        """Of such an atom: what of K lies in shared memory at once, in whole rows where those go along K."""
+        row = self.slab or 1
+        unit = row if any(self.along_k[self.held_a :]) else self.atom.shape[2]
+        return -(-k // unit) * unit if self.at_once else row
 
     @property
     def along_k(self) -> tuple[bool, bool]:
@@ -226,21 +240,28 @@ def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
     read from shared memory, K fastest."""
     for x in machine.multiply.values():
         in_registers = all(isinstance(operand, RegisterOperand) for operand in (x.a, x.b, x.c))
-        if in_registers or (_slab(x) is not None and all(Microkernel(x, *x.shape[:2]).along_k)):
+        how = Microkernel(x, *x.shape[:2])
+        if in_registers or (how.slab is not None and not how.held_a and all(how.along_k)):
             yield x
 
 
 def shared_atoms(
-    machine: Machine, types: tuple[DType, DType, DType], along_k: tuple[bool, bool], precision: str | None
+    machine: Machine,
+    types: tuple[DType, DType, DType],
+    along_k: tuple[bool, bool],
+    precision: str | None,
+    held_a: bool = False,
 ) -> list[MultiplyAtom]:
-    """The atoms of these types that read both factors from shared memory, in rows along K or along M and N."""
+    """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
+    `held_a`, A from registers instead."""
+    found = [Microkernel(x, *x.shape[:2]) for x in machine.multiply.values() if _slab(x) is not None]
     return [
-        x
-        for x in machine.multiply.values()
-        if (x.a.dtype, x.b.dtype, x.c.dtype) == types
-        and x.rounds in (None, precision)
-        and _slab(x) is not None
-        and Microkernel(x, *x.shape[:2]).along_k == along_k
+        how.atom
+        for how in found
+        if (how.atom.a.dtype, how.atom.b.dtype, how.atom.c.dtype) == types
+        and how.atom.rounds in (None, precision)
+        and how.held_a == held_a
+        and how.along_k[held_a:] == along_k[held_a:]
     ]
 
 
@@ -276,10 +297,10 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
 
 
 def _slab(atom: MultiplyAtom) -> int | None:
-    """How many elements a row has where an atom reads both its factors from memory."""
-    forms = [_form(atom.a, 0, 1), _form(atom.b, 1, 0)]
+    """How many elements a row has where an atom reads its factors from memory, or B with A in registers."""
+    forms = [_form(x, *at) for x, at in ((atom.a, (0, 1)), (atom.b, (1, 0))) if isinstance(x, MemoryOperand)]
     found = {None if form is None else form[1] for form in forms}
-    return found.pop() if len(found) == 1 else None
+    return found.pop() if len(found) == 1 and isinstance(atom.b, MemoryOperand) else None
 
 
 def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tuple[bool, int] | None:

@@ -6,7 +6,7 @@ expression of the open symbols in both. Columns and depth shape the code, and mu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
@@ -36,7 +36,7 @@ def opened(
         usual = other_usual
     if not _structure(first) == _structure(second) == _structure(usual):
         return f"its form depends on {', '.join(s.name for s in names)}"
-    parameters = {s: symbol(name, 1, MOST - 1) for s, name in _parameter_names(names).items()}
+    parameters = {s: symbol(name, 1, MOST - 1) for s, name in parameter_names(names).items()}
     candidates = [e for e in {*known.values(), *names} if e.symbols and e.symbols <= set(names)]
 
     def meaning(a: int, b: int) -> Expr | None:
@@ -56,7 +56,6 @@ def opened(
             extents[digit] = e
     fresh = {d: index(d.name, MOST) for d in extents}
     images = Substitution(fresh)
-    tasks = {fresh[d]: e for d, e in extents.items() if d is not first.rows[-1]}
     operands = []
     for one, other in zip(_operands(first), _operands(second), strict=True):
         shape: list[int | Expr] = []
@@ -65,9 +64,7 @@ def opened(
             if extent is None:
                 return f"an extent of {one.name} is no size of the program"
             shape.append(extent)
-        coordinates = tuple(images(e) for e in one.coordinates)
-        inside = frozenset(_inside(coordinates, shape, tasks))
-        operands.append(replace(one, shape=tuple(shape), coordinates=coordinates, inside=inside))
+        operands.append(replace(one, shape=tuple(shape), coordinates=tuple(map(images, one.coordinates))))
     a, b, out, *extras = operands
     return replace(
         first,
@@ -84,19 +81,24 @@ def opened(
     )
 
 
-def _parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
+def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
     """What open sizes are called in a block program, whose other names are in small letters.
 
-    >>> list(_parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
+    >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']
     """
     found: dict[Symbol, str] = {}
     for s in sorted(sizes, key=lambda s: s.name.islower()):
-        name = s.name if s.name != s.name.lower() else f"OPEN_{s.name}"
-        while name in found.values():
-            name = f"OPEN_{name}"
-        found[s] = name
+        found[s] = fresh_name(s.name, found.values())
     return {s: found[s] for s in sizes}
+
+
+def fresh_name(name: str, taken: Collection[str]) -> str:
+    """A name for an open size that no other has."""
+    name = name if name != name.lower() else f"OPEN_{name}"
+    while name in taken:
+        name = f"OPEN_{name}"
+    return name
 
 
 def _sizes(known: Mapping[Symbol, Expr], numbers: Mapping[Symbol, int]) -> dict[Symbol, int]:
@@ -115,10 +117,3 @@ def _structure(c: Contraction) -> str:
     rows = [d.name for d in c.rows]
     places = [(o.name, [str(e) for e in o.coordinates]) for o in _operands(c)]
     return f"{fixed} {rows} {places} {c.epilogue}"
-
-
-def _inside(coordinates: tuple[Expr, ...], shape: list[int | Expr], extents: Mapping[Symbol, Expr]) -> Iterator[Expr]:
-    """The conditions that hold because a digit of a task stays within its extent."""
-    for e, n in zip(coordinates, shape, strict=True):
-        if isinstance(e, Symbol) and extents.get(e) is n:
-            yield e < n

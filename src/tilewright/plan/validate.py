@@ -148,6 +148,8 @@ def validate(plan: Plan, c: Contraction, machine: Machine) -> Form:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
+    if any(p.at is not None and p.form == "lines" for p in plan.placed) and halo_of(c) is None:
+        raise ArgumentError(f"plan: `{plan.operand(c.a.name)}`: rows do not slide over two dimensions by one")
     form = form_of(c, plan, _multiplies(plan.atom, c, machine))
     why = impossible(c, form, machine) or too_much(cost_of(c, form, machine), machine)
     if why is not None:

@@ -63,6 +63,20 @@ class DeviceArray:
             running *= n
         return True
 
+    @property
+    def coincides(self) -> bool:
+        """Whether two elements may lie in the same place: a stride does not go past all that the smaller ones reach.
+
+        >>> [DeviceArray(0, (3, 4), (s, 1), np.dtype("f4"), None).coincides for s in (3, 4, 5)]
+        [True, False, False]
+        """
+        reach = 1
+        for stride, count in sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1):
+            if stride < reach:
+                return True
+            reach += stride * (count - 1)
+        return False
+
 
 def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array without gaps, last dimension fastest.

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.errors import ArgumentError
 
 _CPU, _CUDA, _UNSIGNED, _BFLOAT = 1, 2, 1, 4
+_OPAQUE = 3
 _DEFAULT_STREAM = 1
 _CODES = {0: "int", 1: "uint", 2: "float", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 
@@ -69,6 +70,23 @@ def on_a_gpu(argument: Any, where: str) -> tuple[int, int, tuple[int, ...], tupl
     else:
         strides = tuple(prod(shape[d + 1 :]) for d in range(tensor.ndim))
     return int(number), (tensor.data or 0) + tensor.byte_offset, shape, strides, _element(tensor, where), capsule
+
+
+def form_of(dtype: np.dtype[Any], ndim: int) -> int:
+    """The word of a DLTensor that has its dimensions and its element type: how many, code, bits, lanes.
+
+    >>> hex(form_of(np.dtype("float32"), 3))
+    '0x1200200000003'
+    """
+    import ml_dtypes
+
+    kind = dtype.name.rstrip("0123456789")
+    if dtype == ml_dtypes.bfloat16:
+        code = _BFLOAT
+    else:
+        named = dtype.name if dtype.name.startswith("float8") else kind
+        code = next((c for c, name in _CODES.items() if name == named), _OPAQUE)
+    return ndim | code << 32 | 8 * dtype.itemsize << 40 | 1 << 48
 
 
 def _element(tensor: _Tensor, where: str) -> Any:

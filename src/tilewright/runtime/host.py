@@ -50,8 +50,8 @@ class Device(Protocol):
     def prepare(self, program: Program, params: Mapping[str, int]) -> Launchable:
         """The program with these parameters, ready to be bound to arrays."""
 
-    def near(self, arrays: Sequence[Any]) -> Memories:
-        """The memory that goes with the arguments of a call."""
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
+        """The memory that goes with the arguments of a call; `passing`: what it gives is used by that call alone."""
 
 
 class Memories(Protocol):
@@ -76,7 +76,7 @@ class Memories(Protocol):
 class HostMemory:
     """The host's memory, for devices that run their programs on it."""
 
-    def near(self, arrays: Sequence[Any]) -> Memories:
+    def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """The same for all."""
         return self
 
@@ -188,6 +188,15 @@ class Script:
     """The slots of workspaces that are made or written once."""
     lasting: bool = True
     """Whether what is done once only fills workspaces, so that it may be kept for other arguments."""
+
+    def places(self, arguments: int) -> list[tuple[int | None, ...]] | None:
+        """For each launch, which argument each of its arrays is, None: a workspace. None where it does more."""
+        roots: dict[int, int | None] = {n: n for n in range(arguments)}
+        for each in self.memory:
+            roots[each.slot] = None if each.source is None else roots[each.source]
+        if self.once or not all(isinstance(step, Launched) for step in self.each):
+            return None
+        return [tuple(roots[n] for n in step.slots) for step in self.each if isinstance(step, Launched)]
 
 
 @dataclass(frozen=True)
@@ -410,14 +419,22 @@ class HostExecutor:
         made = tuple(m for m in script.memory if m.slot in script.held)
         return Kept(tuple(script.once), made, {m.slot: memory[m.slot] for m in made})
 
-    def bind(self, arrays: Sequence[Array], params: Mapping[str, int] | None = None, kept: Kept | None = None) -> Call:
+    def bind(
+        self,
+        arrays: Sequence[Array],
+        params: Mapping[str, int] | None = None,
+        kept: Kept | None = None,
+        *,
+        passing: bool = False,
+    ) -> Call:
         """The program bound to arrays, in order; a call of the result launches it on what they hold by then.
 
         `params` gives sizes that no shape tells. What is done once is done now, or was: `kept` says with what outcome.
         Arrays that do not lie in memory as programs take them are copied before each launch, and back after it.
-        Threads may call the result at the same time; they take turns.
+        `passing` says that the result is called once, now: its workspaces may be gone afterwards. Threads may call the
+        result at the same time; they take turns.
         """
-        script, where = self.script(arrays, params), self.device.near(arrays)
+        script, where = self.script(arrays, params), self.device.near(arrays, passing)
         staged, copies = self._staged(arrays, where)
         known = kept if kept is not None and kept.fits(script) else None
         memory = self._memory(script, staged, known, where)
@@ -427,7 +444,16 @@ class HostExecutor:
         if copies:
             calls = [partial(where.copy, given, copy) for given, copy, _ in copies] + calls
             calls += [partial(where.copy, copy, given) for given, copy, written in copies if written]
-        return calls[0] if len(calls) == 1 else Bound(calls)
+            return Bound(calls)
+        places = script.places(len(arrays))
+        slots = [step.slots for step in script.each if isinstance(step, Launched)]
+        as_given = places is not None and slots == [tuple(range(len(arrays)))]
+        if as_given or (len(calls) == 1 and not hasattr(calls[0], "again")):
+            return calls[0]
+        if places is None:
+            return Bound(calls)
+        written = tuple(a.type.role != "in" for a in self.module.host.args)
+        return Bound(calls, Whole(tuple(arrays), written, tuple(zip(calls, places, strict=True))))
 
     def _staged(self, arrays: Sequence[Any], where: Memories) -> tuple[list[Any], list[tuple[Any, Any, bool]]]:
         """The arguments as programs take them: packed, at multiples of their element size; and which are copies."""
@@ -435,7 +461,10 @@ class HostExecutor:
         for place, (arg, array) in enumerate(zip(self.module.host.args, arrays, strict=True)):
             if not where.takes(array):
                 memory[place] = copy = where.empty(array.shape, array.dtype)
-                where.copy(array, copy)
+                try:
+                    where.copy(array, copy)
+                except ArgumentError as fault:
+                    raise ArgumentError(f"{self.module.host.name}: argument {arg.name}: {fault}") from None
                 copies.append((array, copy, arg.type.role != "in"))
         return memory, copies
 
@@ -452,13 +481,30 @@ class HostExecutor:
         return memory
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A call of a host program that only launches: its arguments, which of them are written, and the launches.
+
+    With each launch go the arguments that its arrays are; None: a workspace.
+    """
+
+    arrays: tuple[Any, ...]
+    written: tuple[bool, ...]
+    launches: tuple[tuple[Any, tuple[int | None, ...]], ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether it has workspaces."""
+        return any(place is None for _, places in self.launches for place in places)
+
+
 class Bound:
-    """Ready calls, one after the other."""
+    """Ready calls, one after the other; `whole` where they are launches and no more."""
 
-    __slots__ = ("_calls", "_lock")
+    __slots__ = ("_calls", "_lock", "whole")
 
-    def __init__(self, calls: list[Call]):
-        self._calls, self._lock = tuple(calls), Lock()
+    def __init__(self, calls: list[Call], whole: Whole | None = None):
+        self._calls, self._lock, self.whole = tuple(calls), Lock(), whole
 
     def __call__(self) -> None:
         """Does them; workspaces are one caller's at a time."""

@@ -15,6 +15,7 @@ from tilewright.ir.binding import allowed, open_sizes
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
 from tilewright.machine import Condition
+from tilewright.runtime.device_arrays import DeviceArray
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,6 +27,8 @@ def sizes_of(
     conditions: Iterable[Condition] = (),
 ) -> dict[str, int]:
     """The value of every open parameter and size: an extent that is the bare parameter tells it, or it is given.
+
+    So does the stride of an array that lies on a device, along a dimension of several elements.
 
     Every extent of the arrays is then checked, and the conditions under which copy atoms do their copies; arguments
     that are not among the arrays are left out.
@@ -47,15 +50,15 @@ def sizes_of(
         array = arrays.get(arg.name or "")
         if array is None or not _counts(program, arg.name or "", array, arg.type.shape):
             continue
-        for dim, (e, n) in enumerate(zip(arg.type.shape, array.shape, strict=True)):
+        for what, e, n in _told(arg.type, array):
             if not isinstance(e, Symbol) or e not in parameters:
                 continue
             if n not in allowed(e):
-                raise ArgumentError(f"{arg.name}: dimension {dim} is {n}; {program.name} takes {_text(e)}")
+                raise ArgumentError(f"{arg.name}: {what} is {n}; {program.name} takes {_text(e)}")
             if found.setdefault(e.name, n) != n:
                 says = f"{from_where[e.name]} says that {e.name} is {found[e.name]}"
-                raise ArgumentError(f"{arg.name}: dimension {dim} is {n}, but {says}")
-            from_where.setdefault(e.name, f"dimension {dim} of {arg.name}")
+                raise ArgumentError(f"{arg.name}: {what} is {n}, but {says}")
+            from_where.setdefault(e.name, f"{what} of {arg.name}")
     for s in parameters:
         if s.name not in found:
             raise ArgumentError(
@@ -71,6 +74,15 @@ def sizes_of(
                 f"{s.name} = {found[s.name]}" for s in sorted(condition.that.symbols, key=lambda s: s.name)
             )
             raise ArgumentError(f"{program.name}: {condition.reason}; here {here}")
+    return found
+
+
+def _told(kind: Any, array: Any) -> list[tuple[str, Any, int]]:
+    """(what it is, how the argument states it, its value) of everything that an array tells."""
+    found = [(f"dimension {dim}", e, n) for dim, (e, n) in enumerate(zip(kind.shape, array.shape, strict=True))]
+    if kind.strides is not None and isinstance(array, DeviceArray):
+        steps = zip(kind.strides, array.strides, array.shape, strict=True)
+        found += [(f"the stride of dimension {dim}", e, s) for dim, (e, s, n) in enumerate(steps) if n > 1]
     return found
 
 

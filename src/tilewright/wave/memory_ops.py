@@ -103,10 +103,13 @@ def scatter_add(
 ) -> None:
     """Adds each element of a tile to memory where `dim`'s coordinate is the element of `register_idx` beside it.
 
-    The other coordinates are the element's own, or what a mapping (turned as for a write) says.
+    `dim` is a dimension of the memory, or its number. The other coordinates are the element's own, or what a mapping
+    (turned as for a write) says.
     """
     value, places = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
-    kind, along = memory_of(memory, "scatter_add").type, as_expr(dim)
+    kind = memory_of(memory, "scatter_add").type
+    numbered = isinstance(dim, int) and -len(kind.dims) <= dim < len(kind.dims)
+    along = kind.dims[dim] if numbered else as_expr(dim)
     if along not in kind.dims:
         raise BadMapping(f"scatter_add: the memory {dims_text(kind.dims)} has no dimension {along}", author_location())
     dims = value.type.dims

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
+
+from tilewright.targets.nvidia.disassembly import in_wheel
 
 
 def ptxas() -> Path | None:
     """Where it is; None: it is not installed."""
-    named = os.environ.get("PTXAS")
-    if named:
-        return Path(named)
-    spec = find_spec("nvidia")
-    folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    for folder in folders:
-        for place in ("cuda_nvcc/bin/ptxas", "cu13/bin/ptxas"):
-            found = Path(folder) / place
-            if found.exists():
-                return found
-    return None
+    return in_wheel("ptxas")
 
 
 def assembled(text: str, architecture: str) -> str:

@@ -4,89 +4,154 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import STREAM, Tensor, capsule, tensor
+from test_driver import LAUNCH, Told, loaded_on
 
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.device_arrays import DeviceArray, array_of, common_device
 from tilewright.targets.gpu.again import Again
-
-
-class Tensor:
-    """What is asked of a tensor on a device."""
-
-    def __init__(self, pointer: int, shape: tuple[int, ...] = (4, 8), contiguous: bool = True, grad: bool = False):
-        self.pointer, self.shape, self.contiguous, self.requires_grad = pointer, shape, contiguous, grad
-        self.dtype, self.device, self.is_cuda, self.nbytes = "f32", "cuda:0", True, 4 * int(np.prod(shape))
-
-    def data_ptr(self) -> int:
-        return self.pointer
-
-    def is_contiguous(self) -> bool:
-        return self.contiguous
+from tilewright.targets.gpu.emit import Emitted
+from tilewright.targets.nvidia import memory
+from tilewright.targets.nvidia.launch import Config, Launch
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = ModuleType("torch")
     found.Tensor = Tensor  # type: ignore[attr-defined]
-    found.empty = lambda shape, dtype, device: Tensor(0xF000, shape)  # type: ignore[attr-defined]
+    found.empty = lambda shape, dtype, device: tensor(0xF000, shape)  # type: ignore[attr-defined]
+    monkeypatch.setattr(Tensor, "__dlpack_c_exchange_api__", capsule(), raising=False)
     monkeypatch.setitem(sys.modules, "torch", found)
     return found
 
 
-class Launch:
-    """Writes down where it was started."""
+class Kernel:
+    """A kernel of two inputs and one output; writes down where it was started, and on which stream."""
 
     def __init__(self) -> None:
-        self.started: list[list[int]] = []
+        self.started: list[tuple[int, ...]] = []
+        self.streams: list[int] = []
+        self.answer = 0
+        self.told = Told()
+        self.told.parameters = 3
+        self.loaded = loaded_on(self.told, "kernel")
+        self.loaded.device.start = LAUNCH(self._start)
 
-    def at(self, pointers: list[int]) -> None:
-        self.started.append(list(pointers))
+    def _start(self, config: int, function: int, table: int, extra: int) -> int:
+        self.streams.append(Config.from_address(config).stream or 0)
+        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(3)]
+        self.started.append(tuple(ctypes.c_uint64.from_address(p).value for p in places))
+        return self.answer
 
-    def forget(self) -> None:
-        """Nothing is kept."""
-
-
-def learnt(made: int = 0) -> tuple[Again, Launch]:
-    """A kernel with two inputs and one output, called once."""
-    again, launch = Again(), Launch()
-    tensors = (Tensor(0x1000), Tensor(0x2000), Tensor(0x3000))
-    again.learn(tensors[: 3 - made], tensors[3 - made :], [False, False, True], launch)
-    return again, launch
+    def learnt(self, made: int = 0, tensors: tuple[Tensor, ...] = ()) -> Again:
+        """What is known after one call."""
+        tensors = tensors or (tensor(0x1000), tensor(0x2000), tensor(0x3000))
+        emitted = Emitted("", "kernel", 32, 0, 1, (), (False, False, True))
+        found = Again()
+        launch = Launch(self.loaded, emitted, [t.array for t in tensors], None)
+        found.learn(tensors[: 3 - made], tensors[3 - made :], launch)
+        return found
 
 
 def test_a_call_like_one_before_only_moves(torch: Any) -> None:
-    again, launch = learnt()
-    assert again((Tensor(0x5000), Tensor(0x6000), Tensor(0x7000))) == ()
-    assert launch.started == [[0x5000, 0x6000, 0x7000]]
+    kernel = Kernel()
+    again = kernel.learnt()
+    assert again((tensor(0x5000), tensor(0x6000), tensor(0x7000))) == ()
+    assert again((tensor(0x8000), tensor(0x8000), tensor(0x7080))) == ()  # what is only read may be the same
+    assert kernel.started == [(0x5000, 0x6000, 0x7000), (0x8000, 0x8000, 0x7080)]
 
 
 def test_an_output_is_made_as_it_was(torch: Any) -> None:
-    again, launch = learnt(made=1)
-    (found,) = again((Tensor(0x5000), Tensor(0x6000))) or ()
-    assert (found.shape, launch.started) == ((4, 8), [[0x5000, 0x6000, 0xF000]])
-    assert again((Tensor(0x5000), Tensor(0x6000), Tensor(0x7000))) is None
+    kernel = Kernel()
+    again = kernel.learnt(made=1)
+    (found,) = again((tensor(0x5000), tensor(0x6000))) or ()
+    assert (found.shape, kernel.started) == ((4, 8), [(0x5000, 0x6000, 0xF000)])
+    assert again((tensor(0x5000), tensor(0x6000), tensor(0x7000))) is None
+    torch.empty = None  # nothing is made for a call that is not like the first
+    assert again((tensor(0x5000), tensor(0x6000, (8, 4)))) is None
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        Tensor(0x6000, (8, 4)),
-        Tensor(0x6008),  # no multiple of 16
-        Tensor(0x6000, contiguous=False),
-        Tensor(0x6000, grad=True),
-        Tensor(0x7000 + 112),  # its memory is the output's too
+        tensor(0x6000, (8, 4)),
+        tensor(0x6000, (32,)),
+        tensor(0x6000, kind="i4"),
+        tensor(0x6000, device=1),
+        tensor(0x6008),  # no multiple of 16
+        tensor(0x6000, strides=(1, 4)),
+        tensor(0x6000, grad=True),
+        tensor(0x7000 + 112),  # its memory is the output's too
+        tensor(0x7000 - 112),
         np.zeros((4, 8), np.float32),
+        type("Further", (Tensor,), {})(tensor(0x6000).array, 0x6000),
     ],
 )
 def test_what_may_be_wrong_is_left_to_the_checks(torch: Any, other: Any) -> None:
-    again, launch = learnt()
-    assert again((Tensor(0x5000), other, Tensor(0x7000))) is None
-    assert launch.started == []
+    kernel = Kernel()
+    again = kernel.learnt()
+    assert again((tensor(0x5000), other, tensor(0x7000))) is None
+    assert again((tensor(0x5000), tensor(0x6000))) is None
+    assert kernel.started == []
+
+
+def test_a_tensor_with_strides_is_like_another_with_these(torch: Any) -> None:
+    kernel = Kernel()
+    first = tensor(0x1000, (4, 1, 8), (16, 3, 1))
+    again = kernel.learnt(tensors=(first, tensor(0x2000), tensor(0x3000)))
+    # the stride of a single element says nothing
+    assert again((tensor(0x5000, (4, 1, 8), (16, 99, 1)), tensor(0x6000), tensor(0x7000))) == ()
+    assert again((tensor(0x5000, (4, 1, 8), (8, 3, 1)), tensor(0x6000), tensor(0x7000))) is None
+
+
+def test_a_library_without_exchange_functions_is_always_checked(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Tensor, "__dlpack_c_exchange_api__")
+    assert Kernel().learnt()((tensor(0x5000), tensor(0x6000), tensor(0x7000))) is None
+
+
+def test_every_launch_asks_for_the_current_stream(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.cuda = SimpleNamespace(is_initialized=lambda: True)
+    kernel = Kernel()
+    again = kernel.learnt()
+    for stream in (7, 9):
+        monkeypatch.setitem(STREAM, 0, stream)
+        again((tensor(0x5000), tensor(0x6000), tensor(0x7000)))
+    assert kernel.streams == [7, 9]
+
+
+def test_a_torch_that_does_not_tell_streams_by_exchange_is_asked_in_python(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Tensor, "__dlpack_c_exchange_api__")
+    asked = lambda number: SimpleNamespace(cuda_stream=40 + number)  # noqa: E731
+    torch.cuda = SimpleNamespace(is_initialized=lambda: True, current_stream=asked)
+    memory._asking_torch.cache_clear()
+    kernel = Kernel()
+    emitted = Emitted("", "kernel", 32, 0, 1, (), (False, False, True))
+    Launch(kernel.loaded, emitted, [tensor(n << 12).array for n in (1, 2, 3)], None)()
+    assert kernel.streams == [40]
+
+
+def test_what_the_driver_answers_to_a_call_like_one_before_is_told(torch: Any) -> None:
+    kernel = Kernel()
+    again, kernel.answer = kernel.learnt(), 700
+    with pytest.raises(TargetError, match="kernel: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
+        again((tensor(0x5000), tensor(0x6000), tensor(0x7000)))
+
+
+def test_threads_start_one_launch_at_a_time_each_with_its_own_tensors(torch: Any) -> None:
+    kernel = Kernel()
+    again = kernel.learnt()
+    calls = [tuple(tensor(0x10000 * n + 0x1000 * i) for i in range(3)) for n in range(1, 65)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(again, calls))
+    assert sorted(kernel.started) == [tuple(0x10000 * n + 0x1000 * i for i in range(3)) for n in range(1, 65)]
 
 
 def test_arguments_on_two_devices_are_refused() -> None:

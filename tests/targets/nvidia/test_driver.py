@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import EXCHANGE, Tensor
 
 from tilewright.check.block import check
 from tilewright.errors import TargetError
 from tilewright.ir.binding import bind
 from tilewright.ir.block import parse_block
 from tilewright.passes.waves.lower import lower_waves
-from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
@@ -53,6 +54,7 @@ class Told:
         self.cuuint64_t = self.cuuint32_t = int
         self.context = CONTEXT
         self.opaque, self.maps = False, 0
+        self.parameters = self.mapped = 0
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
@@ -71,10 +73,14 @@ class Told:
 
         return call
 
-    def start(self, config: Any, function: Any, table: Any, extra: Any) -> int:
+    def start(self, config: int, function: int, table: int, extra: int) -> int:
         """cuLaunchKernelEx, as the library has it."""
-        found = launch.Config.from_address(config.value)
-        self.calls.append(("start", (tuple(found.grid), tuple(found.block), found.shared, found.stream, table.value)))
+        found = launch.Config.from_address(config)
+        passed = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(self.parameters)]
+        words = [ctypes.c_uint64.from_address(p).value for p in passed]
+        self.maps_passed = [ctypes.string_at(p, 128) for p in passed[-self.mapped :]] if self.mapped else []
+        self.aligned = all(p % 64 == 0 for p in passed[len(passed) - self.mapped :])
+        self.calls.append(("start", (tuple(found.grid), tuple(found.block), found.shared, found.stream, words)))
         kind = launch.Attribute * found.attribute_count
         asked = kind.from_address(found.attributes) if found.attribute_count else ()
         self.asked = [(a.what, list(a.value)[:3]) for a in asked]
@@ -94,10 +100,14 @@ class Told:
         return 0
 
 
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+READDRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
 def loaded_on(told: Told, name: str) -> Any:
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.version, device.number = told, CONTEXT, 132, 13000, 0
-    device.start, device.readdress = told.start, told.readdress
+    device.start, device.readdress = LAUNCH(told.start), READDRESS(told.readdress)
     device.room_for_clusters = told.room_for_clusters
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, name, 33, 1
@@ -113,10 +123,12 @@ def emitted_of(name: str, **params: int) -> tuple[Any, Any]:
 
 def bound(name: str, told: Told, **params: int) -> tuple[Any, Any]:
     program, emitted = emitted_of(name, **params)
+    shapes = [tuple(int(e) for e in a.type.shape) for a in program.args]
     arrays = [
-        DeviceArray(1 << 20 + i, tuple(int(e) for e in a.type.shape), (), a.type.dtype.numpy, None)
-        for i, a in enumerate(program.args)
+        DeviceArray(1 << 20 + i, shape, packed_steps(shape), a.type.dtype.numpy, None)
+        for i, (shape, a) in enumerate(zip(shapes, program.args, strict=True))
     ]
+    told.parameters, told.mapped = len(arrays) + len(emitted.parameters), len(emitted.parameters)
     return launch.Launch(loaded_on(told, name), emitted, arrays, None), emitted
 
 
@@ -128,13 +140,12 @@ def test_a_product_is_launched_with_pointers_then_maps() -> None:
     kind, rank, pointer, extents, strides, box, steps, *_ = maps[0]
     assert (kind, rank, pointer) == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 2, 1 << 20)
     assert (extents, strides, box, steps) == ([1024, 4096], [2048], [64, 128], [1, 1])
-    (name, (grid, block, shared, stream, table)) = told.calls[-1]
+    (name, (grid, block, shared, stream, words)) = told.calls[-1]
     assert (name, grid, block, shared) == ("start", (132, 1, 1), (384, 1, 1), emitted.shared_bytes)
     assert stream is None
-    places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
-    assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 21, 1 << 22]
-    assert all(p % 64 == 0 for p in places[3:])
-    assert [ctypes.c_uint8.from_address(p).value for p in places[3:]] == [1, 2, 3]  # the maps, in order
+    assert words[:3] == [1 << 20, 1 << 21, 1 << 22]
+    assert told.aligned
+    assert [data[0] for data in told.maps_passed] == [1, 2, 3]  # the maps, in order
 
 
 def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
@@ -143,7 +154,7 @@ def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> Non
     run()
     assert told.calls[-1][1][0] == (120, 1, 1)
     assert told.asked == [(4, [2, 1, 1])]
-    launch.Launch(loaded_on(told, "gemm_hopper"), replace(emitted, programmatic=True), run._kept, 7)()
+    launch.Launch(loaded_on(told, "gemm_hopper"), replace(emitted, programmatic=True), run._arrays, 7)()
     assert told.calls[-1][1][0] == (6, 1, 1)
     assert told.asked == [(4, [2, 1, 1]), (6, [1, 0, 0])]
 
@@ -162,16 +173,19 @@ def test_a_launch_elsewhere_changes_pointers_and_maps(opaque: bool) -> None:
     told = Told()
     told.opaque = opaque
     run, _ = bound("gemm_hopper", told)
+    arrays = run._arrays
+    start = run.again(Tensor, EXCHANGE)
     told.calls.clear()
-    run.at([1 << 20, 1 << 30, 1 << 22])
-    readdressed = [args for name, args in told.calls if name == "readdress"]
-    table = told.calls[-1][1][-1]
-    places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(6)]
-    assert [ctypes.c_uint64.from_address(p).value for p in places[:3]] == [1 << 20, 1 << 30, 1 << 22]
-    # the map of the tensor that moved, and no other: by the driver, where the address is no word of it
-    assert readdressed == ([(places[4], 1 << 30)] if opaque else [])
-    if not opaque:
-        assert [ctypes.c_uint64.from_address(p + 16).value for p in places[3:]] == [1 << 20, 1 << 30, 1 << 22]
+    moved = [Tensor(a, pointer) for a, pointer in zip(arrays, (1 << 20, 1 << 30, 1 << 22), strict=True)]
+    assert start(*moved) == 0
+    readdressed = [args[1] for name, args in told.calls if name == "readdress"]
+    assert told.calls[-1][1][-1][:3] == [1 << 20, 1 << 30, 1 << 22]
+    # by the driver, where the address is no word of a map
+    assert readdressed == ([1 << 20, 1 << 30, 1 << 22] if opaque else [])
+    addresses = [int.from_bytes(data[16:24], "little") for data in told.maps_passed]
+    assert addresses == [p >> 4 if opaque else p for p in (1 << 20, 1 << 30, 1 << 22)]
+    run()  # the kernel is still bound to the first ones
+    assert told.calls[-1][1][-1][:3] == [1 << 20, 1 << 21, 1 << 22]
 
 
 def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:
@@ -210,11 +224,10 @@ def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     loaded = driver.Loaded("its text", emitted, "a test")
     assert ("cuModuleLoadData", (b"its text\0",)) in told.calls
     assert ("cuMemsetD32", (4096, 0, 2 * driver.LAUNCHES)) in told.calls
+    told.parameters = 2
     start = launch.Launch(loaded, emitted, [DeviceArray(1 << 20, (1,), (), np.dtype("f4"), None)], None)
     seen = []
     for _ in range(3):
         start()
-        table = told.calls[-1][1][-1]
-        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
-        seen.append([ctypes.c_uint64.from_address(p).value for p in places])
+        seen.append(told.calls[-1][1][-1])
     assert seen == [[1 << 20, 4096 + 8 * n] for n in (1, 2, 3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from programs import TEXTS
 
 from tilewright.check.block import check
 from tilewright.errors import ProgramError
@@ -23,33 +24,7 @@ def emitted(text: str) -> Emitted:
     return BACKEND.emitted(lower_waves(program, hopper), hopper)
 
 
-SHARED = """
-block shared(%x: in global f32 (6, 64), %y: out global f32 (6, 64))
-  machine hopper
-{
-  %s = alloc shared f32 (1, 64)
-  %once = channel %s stages 1 from bring to take
-  role bring waves 1 {
-    tasks t in 0..6 schedule dynamic {
-      %row = view %x (i 64) -> [t, i]
-      %free = acquire %once
-      copy %row -> %free
-      commit %once
-    }
-  }
-  role take waves 2 {
-    %r = alloc register f32 (64) by (64,1):(1,0)
-    tasks t in 0..6 schedule dynamic {
-      %full = wait %once
-      copy %full -> %r
-      release %once
-      map %r = select(%r > 1, exp2(%r), %r) rare
-      %to = view %y (i 64) -> [t, i]
-      copy %r -> %to
-    }
-  }
-}
-"""
+SHARED = (TEXTS / "tasks_dynamic.block").read_text().replace("%r*%r", "exp2(%r)")
 
 
 def test_one_wave_draws_dynamic_tasks_for_all_roles() -> None:

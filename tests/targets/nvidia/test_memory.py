@@ -5,15 +5,21 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from exchanging import STREAM, Tensor, capsule
+from test_driver import LAUNCH
 
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import compile_text
 from tilewright.errors import ArgumentError
-from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.nvidia import driver, memory
 from tilewright.targets.nvidia.backend import BACKEND
 from tilewright.targets.registry import machine
@@ -80,9 +86,9 @@ class Driver:
     def cuStreamSynchronize(self, stream: int) -> Any:
         return (0,)
 
-    def start(self, config: Any, function: Any, table: Any, extra: Any) -> int:
+    def start(self, config: int, function: int, table: int, extra: int) -> int:
         """A kernel: it does what `moved` does."""
-        places = [ctypes.c_uint64.from_address(table.value + 8 * i).value for i in range(2)]
+        places = [ctypes.c_uint64.from_address(table + 8 * i).value for i in range(2)]
         source, goal = (ctypes.c_uint64.from_address(p).value for p in places)
         self.calls.append(("launch", source, goal))
         ctypes.memmove(goal, source, 4 * 32 * 4)
@@ -94,7 +100,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
     device = driver.Device.__new__(driver.Device)
     device.cu, device.context, device.cores, device.number = found, 1, 132, 0
-    device.start, device.readdress = found.start, None
+    device.start, device.readdress = LAUNCH(found.start), None
     loaded = driver.Loaded.__new__(driver.Loaded)
     loaded.device, loaded.name, loaded.function, loaded.workgroups = device, "moved", 33, 1
     monkeypatch.setattr(memory, "device", lambda number: device)
@@ -134,3 +140,106 @@ def test_memory_is_filled_and_read(told: Driver) -> None:
     assert not where.takes(apart)
     with pytest.raises(ArgumentError, match="not contiguous"):
         where.copy(apart, made)
+
+
+class HostTensor(Tensor):
+    """A tensor of a torch whose GPU is the host."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str = "torch.float32"):
+        self.room = np.zeros(int(np.prod(shape)) * (4 if dtype == "torch.float32" else 1) + 256, np.uint8)
+        self.place = self.room.ctypes.data + -self.room.ctypes.data % 256
+        super().__init__(DeviceArray(self.place, shape, packed_steps(shape), np.dtype("f4"), None), self.place)
+        self.dtype, self.device = dtype, SimpleNamespace(type="cuda", index=0)  # type: ignore[assignment]
+
+    def data_ptr(self) -> int:
+        return self.place
+
+    def stride(self) -> tuple[int, ...]:
+        return packed_steps(self.shape)
+
+    @property
+    def values(self) -> Any:
+        """What it holds."""
+        return self.room[self.place - self.room.ctypes.data :][:512].view(np.float32).reshape(4, 32)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: list[HostTensor] = []
+
+    def empty(shape: Any, dtype: str, device: Any) -> HostTensor:
+        made.append(HostTensor(shape if isinstance(shape, tuple) else (shape,), dtype))
+        return made[-1]
+
+    capturing = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: False)
+    found = SimpleNamespace(Tensor=HostTensor, cuda=capturing, empty=empty, made=made)
+    found.uint8, found.float32 = "torch.uint8", "torch.float32"
+    monkeypatch.setattr(HostTensor, "__dlpack_c_exchange_api__", capsule(), raising=False)
+    monkeypatch.setitem(sys.modules, "torch", found)  # type: ignore[arg-type]
+    return found
+
+
+def test_a_host_program_of_launches_is_one_call_after_its_first(
+    told: Driver, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, results = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu"), []
+    monkeypatch.setitem(STREAM, 0, 7)
+    for n in range(3):
+        x = HostTensor((4, 32))
+        x.values[...] = np.arange(128).reshape(4, 32) + n
+        results.append((run(x), x))
+        if not n:
+            monkeypatch.setattr(run, "_arguments", None)  # from now on nothing is looked at length
+    for y, x in results:
+        np.testing.assert_array_equal(y.values, x.values)
+    launched = [call for call in told.calls if call[0] == "launch"]
+    assert len(launched) == 6
+    for (_, x, work), (_, again, y) in zip(launched[::2], launched[1::2], strict=True):
+        assert work == again
+        assert len({x, work, y}) == 3
+    assert len([t for t in torch.made if t.dtype == "torch.uint8"]) == 1  # one workspace
+    assert not [name for name, *_ in told.calls if name == "free"]
+
+
+def test_another_stream_and_a_graph_have_workspaces_of_their_own(
+    told: Driver, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A workspace that two streams used at a time held what either wrote."""
+    run = compile_text(TEXT.replace("  fill %t 7\n", ""), "gpu")
+    for stream, capturing in ((7, False), (7, False), (9, False), (7, False), (9, True), (9, False)):
+        monkeypatch.setitem(STREAM, 0, stream)
+        torch.cuda.is_current_stream_capturing = lambda capturing=capturing: capturing
+        run(HostTensor((4, 32)))
+    works = [to for name, _, to in [c for c in told.calls if c[0] == "launch"][::2]]
+    first, again, other, back, captured, after = works
+    assert first == again == back
+    assert other == after
+    assert captured not in (first, other)
+    assert first != other
+
+
+M, N = tkl.sym.M, tkl.sym.N
+
+
+@tkw.wave()
+def copied(
+    x: tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    y: tkl.Memory[M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+) -> None:
+    tkw.write(tkw.read(x), y)
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_a_tile_kernel_is_not_bound_anew_for_tensors_like_those_before(
+    told: Driver, torch: Any, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tilewright.compile(copied, target="gpu:hopper")
+    for n in range(3):
+        tensors = [HostTensor((4, 32)) for _ in range(given)]
+        tensors[0].values[...] = np.arange(128).reshape(4, 32) + n
+        made = run(*tensors)
+        np.testing.assert_array_equal((tensors[-1] if given == 2 else made).values, tensors[0].values)
+        if not n:
+            monkeypatch.setattr(run, "_bound", None)
+    monkeypatch.undo()
+    assert sum(name == "launch" for name, *_ in told.calls) == 3

@@ -54,6 +54,8 @@ class Copying:
     clock: Clock
     done: bool = False
     covered: bool = False
+    then: list[Callable[[Copying], None]] = field(default_factory=list)
+    """Who is told of its end."""
 
 
 @dataclass(eq=False)
@@ -310,6 +312,8 @@ class Worker:
         """A copy that is under way is done."""
         copy.finish()
         copy.done = True
+        for told in copy.then:
+            told(copy)
         copy.clock.end()
         self.copies = [c for c in self.copies if not c.done or not c.covered]
 

@@ -11,6 +11,8 @@
 | forming  | element by element; other dimensions, other types, choices                                 |
 | combining| products, reductions, running sums, the largest few                                        |
 | lanes    | products by vectors along a dimension that both factors keep                               |
+| tiled    | one product in tile registers by a plan: blocks of sums, results stored a round later      |
+| staging  | its rows of A, copied once for a task: halo tiles and im2col panels                        |
 | loops    | `iterate`, while loops and `conditional`                                                   |
 | moving   | dimensions that end where data say, loops that start there                                 |
 | grid     | workgroups one after another, memory of their own                                          |

@@ -16,7 +16,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
-from tilewright.ir.tile_formulas import call, converted
+from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lanes import LaneProduct
@@ -98,6 +98,11 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """The combination along one dimension, in memory: a load."""
+    inner, scale = scale_of(tile.formula)
+    if low.w.home is not None and step in ("maximum", "minimum") and 0 < scale != 1 and tile.dtype is wide:
+        # rounding keeps the order: the largest product is that of the largest
+        found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
+        return call("mul", found, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
@@ -107,6 +112,11 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     if there is None:
         source, there = low.load_of(source)
+    home = low.w.home
+    if home is not None and low.sums.get(there.tensor) == (home.row, dim):
+        total = low.room(wide, outer, source.parts, "total")
+        low.w.combine("reduce", there.tensor, total, 1, name)
+        return low.held(total, outer, source.parts).formula
     total = low.w.alloc(wide, sizes, "total")
     if _side_by_side(low, there, dim):
         over = low.w.axes(source.sizes)
@@ -294,8 +304,11 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
         return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+    if low.tiled is not None:
+        sums = low.tiled.multiply(a, b, acc.dims, parts)
+        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
     found = _by_atom(low, op, a, b, acc.dims, wide)
-    total = _place(low, op, acc, start, inner)
+    total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
     empty = False
     if total is None and found is not None:
         held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
@@ -398,6 +411,31 @@ def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Lo
         return found if found == same else None
     sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
     return found if found == same and low.room_of(found.tensor) == sizes else None
+
+
+def _taken_over(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
+    """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
+    element of its own, and nothing else looks at that."""
+    for each in loads(start):
+        carried = [v for v, tensor in low.going_on.items() if tensor is each.tensor and v is not op.results[0]]
+        own = each.tensor in low.sums and each == only_load(low.held(each.tensor, acc.dims, parts).formula)
+        if own and len(low.sums[each.tensor]) > 1 and any(_leads_to(low, v, op) for v in carried):
+            low.put(each.tensor, acc.dims, parts, start)
+            return each
+    return None
+
+
+def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
+    """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
+    while True:
+        users = [user for user in low.program.walk() if value in user.operands]
+        if low.uses.get(value, 0) != 1 or len(users) != 1:
+            return False
+        if users[0] is op:
+            return op.operands[2] is value
+        if users[0].blocks or len(users[0].results) != 1:
+            return False
+        (value,) = users[0].results
 
 
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:

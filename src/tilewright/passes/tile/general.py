@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import inf, prod
 from typing import Any
@@ -37,8 +37,10 @@ from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
+from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
+from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -59,6 +61,7 @@ from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
 from tilewright.plan.rows import MOST_VALUES
+from tilewright.plan.tiled import Walk
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
@@ -102,8 +105,9 @@ class Lowered:
     """Products that are done by loops, without an atom, and why."""
     packs: tuple[Pack, ...] = ()
     """What is packed before each run: the arguments that follow those of the tile program."""
-    loads: frozenset[Op] = frozenset()
-    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
+    loads: Mapping[Op, str] = field(default_factory=dict)
+    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them: by `ring`, `halo`, or at
+    the `start`."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
@@ -177,8 +181,9 @@ class Lowering:
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
-        self.sums: dict[Value, tuple[Expr, Expr]] = {}
-        """Tensors in registers that hold one block of a product's sum, and its dimensions M and N."""
+        self.sums: dict[Value, tuple[Expr, ...]] = {}
+        """Tensors in registers, and the dimensions they hold: a block of a product's sum has M and N; of others the
+        current part is one wide."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
         self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
@@ -189,8 +194,11 @@ class Lowering:
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
         """Products that are done by loops, and why."""
-        self.brought: list[Op] = []
-        """Copies of tiles from arguments to shared memory."""
+        self.brought: dict[Op, str] = {}
+        """Copies of tiles from arguments to shared memory: each step of a product (`ring`), halo tiles (`halo`), or
+        what is brought before the first task (`start`)."""
+        self._before = Block(())
+        """What is done before the first task."""
         self.taken: list[Op] = []
         """Copies of results from shared memory to arguments."""
         self.program, self.free = program, set(free)
@@ -199,6 +207,8 @@ class Lowering:
         self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
+        if self.cuts.roles is not None:
+            self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -216,6 +226,8 @@ class Lowering:
         """The axes of the while loops around."""
         self.ends: dict[Expr, Tile] = {}
         """Dimensions that end where data say: a number of i64."""
+        self.past: dict[Expr, int] = {}
+        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width."""
         self.bases: dict[Expr, Tile] = {}
         """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}
@@ -228,10 +240,22 @@ class Lowering:
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
+        self.walks: dict[Expr, Walk] = {}
+        """Dimensions that go along lines which a task stages."""
+        self.begins: dict[Expr, Expr] = {}
+        """Where the lines of a task begin."""
+        self.overhanging: set[Expr] = set()
+        """Dimensions whose current piece goes past their end, beside those that are always extended."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
         """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
+        tiled = self.cuts.tiled
+        how = None if tiled is None else self.cuts.products[tiled.product]
+        if tiled is not None and tiled.walk is not None:
+            self.walks[tiled.m] = tiled.walk
+        self.tiled = None if tiled is None or how is None else TiledTask(self, tiled, how)
+        """The one product of the program, where it is done in tile registers by a plan."""
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""
 
@@ -247,6 +271,13 @@ class Lowering:
         cases: list[list[Case]] = []
         counts: dict[Expr, int] = {}
         for d, width in tasks.items():
+            if (walk := self.walks.get(d)) is not None:
+                count = walk.extent // walk.width
+                ranges += [Range.of(self.w.fresh(f"t_{d}"), 0, count)] if count > 1 else []
+                self.begins[d] = walk.width * ranges[-1].symbol if count > 1 else as_expr(0)
+                self.parts[d] = self.begins[d], walk.walked
+                self.shared.append(d)
+                continue
             if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block, ranges)
                 continue
@@ -289,9 +320,10 @@ class Lowering:
                 self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
+            body.ops.extend(self._before.ops)
             schedule = None if self.cuts.schedule == "strided" else self.cuts.schedule
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
-        used = {v for op in _walk(inner) for v in op.operands}
+        used = {v for op in _walk(body) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
         args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
@@ -305,7 +337,7 @@ class Lowering:
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
-        copies = frozenset(self.brought), frozenset(self.taken)
+        copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
 
     def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
@@ -314,10 +346,14 @@ class Lowering:
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
         other, so that what is read stays in the cache that cores share.
         """
-        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-        places: dict[Expr, Expr] = {d: r.symbol for d, r in ranges.items()}
+        places: dict[Expr, Expr] = {}
         group = self.cuts.group
-        if group > 1:
+        if self.cuts.schedule == "dynamic":
+            ranges = self._longest_first(counts, places)
+        else:
+            ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+            places |= {d: r.symbol for d, r in ranges.items()}
+        if self.cuts.schedule != "dynamic" and group > 1:
             m, n = list(counts)[-2:]
             tall, wide = counts[m], counts[n]
             del ranges[m]
@@ -333,6 +369,35 @@ class Lowering:
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
+    @contextmanager
+    def before_tasks(self) -> Iterator[None]:
+        """Within it, operations are done once, before the first task."""
+        with self.w.inside(self._before):
+            yield
+
+    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> dict[Expr, Range]:
+        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of a few of
+        the dimension before them at a time."""
+        assert self.w.home is not None
+        row, dims = self.w.home.row, list(counts)
+        around = dims[: dims.index(row)]
+        found: dict[Expr, Range] = {}
+
+        def counted(key: Expr, name: str, count: int) -> Expr:
+            found[key] = Range.of(self.w.fresh(name), 0, count)
+            return found[key].symbol if count > 1 else as_expr(0)
+
+        for d in around[:-1]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        group = self.cuts.group
+        outer = counted(as_expr(0), "group", counts[around[-1]] // group) if around else as_expr(0)
+        places[row] = counts[row] - 1 - counted(row, "back", counts[row])
+        if around:
+            places[around[-1]] = group * outer + counted(around[-1], f"t_{around[-1]}", group)
+        for d in dims[dims.index(row) + 1 :]:
+            places[d] = counted(d, f"t_{d}", counts[d])
+        return found
+
     def _named(self, name: str, e: Expr) -> Symbol:
         """A name for a number."""
         found = symbol(self.w.fresh(name), definition=e)
@@ -342,7 +407,10 @@ class Lowering:
     def _task(self, chosen: list[Case]) -> None:
         """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
         if not chosen:
-            self.pieces(list(self.cuts.blocks))
+            if self.tiled is not None:
+                self.tiled.write()
+            else:
+                self.pieces(list(self.cuts.blocks))
             return
         (dim, part, condition), *rest = chosen
         self.parts[dim] = part
@@ -455,9 +523,16 @@ class Lowering:
         cost = weight(tile.formula)
         if not self.fits(tile.sizes):
             return tile
+        if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
+            return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
+
+    def is_row(self, tile: Tile) -> bool:
+        """Whether a tile is held in registers with an element for each row."""
+        axes = None if self.w.home is None else self.w.home.axes(tile.dims, tile.parts)
+        return axes is not None and len(axes) == 1
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -601,6 +676,8 @@ class Lowering:
 
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
+        if dim in self.overhanging or dim in self.walks:
+            return True
         if dim not in self.cuts.extended:
             return False
         first, width = self.part(dim)
@@ -619,7 +696,7 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], memory.role_of(self.program, arg)
+                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks)
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
@@ -695,9 +772,18 @@ class Lowering:
         sizes = tuple(parts[d][1] for d in dims)
         if 0 in sizes:  # nobody will look
             return Tile(dtype, dims, parts, Formula.cast(dtype, Formula.number(0)))
-        tensor = self.w.alloc(dtype, sizes, f"v{name}" if name is not None and name.isdigit() else name or "v")
+        tensor = self.room(dtype, dims, parts, f"v{name}" if name is not None and name.isdigit() else name or "v")
         self.put(tensor, dims, parts, formula)
         return self.held(tensor, dims, parts)
+
+    def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
+        """Room for a value over these parts: in registers, where it is dealt out to lanes, or in memory."""
+        axes = None if self.w.home is None else self.w.home.axes(dims, parts)
+        if axes is None:
+            return self.w.alloc(dtype, [parts[d][1] for d in dims], name)
+        found = self.w.dealt(dtype, [most(parts[d][1]) for d in axes], name)
+        self.sums[found] = axes
+        return found
 
     def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
         """Makes a tensor over these parts hold what the formula computes.

@@ -22,7 +22,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
-from tilewright.passes.tile import combining, moving
+from tilewright.passes.tile import combining, masks, moving
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 
@@ -43,13 +43,21 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     (body,) = op.blocks
     carried = [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(zip(starts, body.args, strict=True))]
     begin, rounds, rests = _rounds(low, op, first, length, tile)
+    if low.w.home is not None and rests and isinstance(length, int):  # one body: its last tile goes past the end
+        rounds, rests = rounds + 1, []
+        low.past[axis] = low.number(axis)
+    start, kept = as_expr(0), False
+    if low.w.home is not None and isinstance(tile, int) and not rests:
+        kept = rounds is not as_expr(1)  # what it brings is apart from what is brought before it
+        start, rounds = masks.rounds(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
         required = set(low.required)
-        with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds) as k:
+        with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds, start, kept=kept) as k:
             low.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
             low.required = required
+    low.past.pop(axis, None)
     for condition, rest in rests:
         low.iteration[axis] = rounds
         with low.branch(condition):

@@ -17,11 +17,13 @@ from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
+from tilewright.passes.places import Size
 from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
+from tilewright.plan.tiled import Walk
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -30,33 +32,40 @@ if TYPE_CHECKING:
 # -- what holds of arguments ------------------------------------------------------------------------------
 
 
-def role_of(program: Program, arg: Value) -> str:
-    """`in` for what is only read, `out` for what is written completely, `inout` for the rest."""
+def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk]) -> str:
+    """`in` for what is only read, `out` for what is written completely, `inout` for the rest.
+
+    `walks` are dimensions that go along lines.
+    """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
         return "in"
     if any(op.name == "read" and op.operands[0] is arg for op in ops) or arg.type.extents is not None:
         return "inout"
-    return "out" if _covers(program.body.ops, arg, ()) else "inout"
+    return "out" if _covers(program.body.ops, arg, (), walks) else "inout"
 
 
-def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...]) -> bool:
+def _covers(ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk]) -> bool:
     """Whether one of the operations writes all of an argument, whatever happens."""
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
-            if ("at" not in op.attrs or _everywhere(op)) and all(axis in op.operands[0].type.dims for axis in axes):
+            if ("at" not in op.attrs or _everywhere(op, walks)) and all(
+                axis in op.operands[0].type.dims for axis in axes
+            ):
                 return True
         elif op.name == "iterate" and not op.attrs.get("start"):
             inner = (*axes, op.attrs["axis"])
-            if _covers(op.blocks[0].ops, arg, inner):
+            if _covers(op.blocks[0].ops, arg, inner, walks):
                 return True
     return False
 
 
-def _everywhere(op: Op) -> bool:
+def _everywhere(op: Op, walks: Mapping[Expr, Walk]) -> bool:
     """Whether a write with a mapping reaches every element: each coordinate counts through iterators of its own."""
-    left = set(op.attrs["over"])
-    for e, extent in zip(op.attrs["at"], op.operands[1].type.dims, strict=True):
+    over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
+    lines = Substitution({over[d]: walk.there() for d, walk in walks.items() if d in over})
+    left = {s for e in over.values() for s in lines(e).symbols}
+    for e, extent in zip(map(lines, op.attrs["at"]), op.operands[1].type.dims, strict=True):
         form = linear_form(e, e.symbols)
         if form is None or form[1] is not ZERO or not e.symbols <= left:
             return False
@@ -96,6 +105,8 @@ def _form(op: Op) -> Any:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
+    if low.tiled is not None and (found := low.tiled.read(op)) is not None:
+        return (found,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.part(d) for d in kind.dims}
@@ -131,6 +142,15 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
+    elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
+        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over = low.w.axes([parts[d][1] for d in axes])
+        first = {d: part[0] for d, part in parts.items()}
+        first |= {d: first[d] + i for d, i in zip(axes, over, strict=True)}
+        here = Substitution({low.coordinate(d): e for d, e in first.items()})
+        view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
+        low.w.emit("copy", (view, tensor), otherwise=other)
+        tile = low.held(tensor, kind.dims, parts)
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
@@ -154,7 +174,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_surplus(low: Lowering, access: Access) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
-    return more and not access.data and not any(loose(low, access, Substitution({})))
+    lines = Substitution({low.coordinate(d): walk.there() for d, walk in low.walks.items()})
+    return more and not access.data and not any(loose(low, access, lines))
 
 
 def _gathered(
@@ -298,18 +319,32 @@ class Write:
 
     def target(self) -> Value:
         """A view of what is written. Of a piece that goes past the end of its dimension nothing is stored there, not
-        even where memory goes on: a view of the dimension alone comes first."""
-        w, past = self.low.w, [d for d in self.dims if self.low.is_past(d)]
+        even where memory goes on: a view of the dimension alone comes first, or of the lines that a task walks."""
+        w, low = self.low.w, self.low
+        past = [d for d in self.dims if low.is_past(d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
-        exact = w.axes([self.low.size(d) if d in past else n for d, n in zip(self.dims, self.sizes, strict=True)])
-        first = {d: as_expr(0) if d in past else self.parts[d][0] for d in self.dims}
-        images = Substitution({self.low.coordinate(d): first[d] + i for d, i in zip(self.dims, exact, strict=True)})
-        marks = loose(self.low, self.access, images)
+        sizes: list[Size] = []
+        for d, n in zip(self.dims, self.sizes, strict=True):
+            walk = low.walks.get(d)
+            sizes += (walk.lines, walk.length) if walk is not None else (low.size(d) if d in past else n,)
+        exact = w.axes(sizes)
+        numbers = iter(exact)
+        known: dict[Expr, Expr] = {}
+        at: list[tuple[Expr, bool]] = []
+        for d, i in zip(self.dims, self.over, strict=True):
+            first = self.parts[d][0]
+            if (walk := low.walks.get(d)) is not None:
+                begin = low.begins[d]
+                known[d] = begin + walk.pitch * next(numbers) + next(numbers)
+                row = first - begin + i
+                at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]
+            else:
+                known[d] = next(numbers) + (0 if d in past else first)
+                at.append((first + i, True) if d in past else (i, False))
+        images = Substitution({low.coordinate(d): e for d, e in known.items()})
+        marks = loose(low, self.access, images)
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
-        at = [
-            (self.parts[d][0] + i, True) if d in past else (i, False) for d, i in zip(self.dims, self.over, strict=True)
-        ]
         return w.view(whole, self.over, at)
 
     def looked_up(self) -> tuple[tuple[Symbol, tuple[Expr, ...]], ...] | None:

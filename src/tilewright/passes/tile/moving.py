@@ -31,7 +31,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile_formulas import call, converted
-from tilewright.passes.tile.values import Load, Tile, rewritten
+from tilewright.passes.tile.values import Load, Tile, only_load, rewritten
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -78,10 +78,33 @@ def counts(low: Lowering, dim: Expr) -> Formula | None:
 def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) -> Tile:
     """The tile with a number for elements that do not count along these dimensions."""
     for d in dims:
+        if d in low.past:
+            tile = _ended(low, tile, d, number)
         inside = counts(low, d)
         if inside is not None:
             other = formulas.number(number, tile.dtype)
             tile = replace(tile, formula=call("select", inside, tile.formula, other), wide=None)
+    return tile
+
+
+def _ended(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
+    """The tile with a number past the end of a dimension, where a tile of a loop may go past it.
+
+    It is put where the tile is held, since nobody else looks at what lies there; only the last round does it. Arguments
+    are zero there: whoever brings them sees to it.
+    """
+    (first, width), end = tile.parts[dim], low.past[dim]
+    found = only_load(tile.formula)
+    argument = found is not None and getattr(found.tensor.type, "role", None) == "in"
+    if low.holds(end - first - width) or tile.filled or (argument and number == 0):
+        return tile
+    tile, found = low.load_of(tile)
+    inside = call("lt", place(low, dim), formulas.number(end, dtypes.i64))
+    formula = call("select", inside, tile.formula, formulas.number(number, tile.dtype))
+    if found.tensor not in low.sums:
+        return replace(tile, formula=formula, wide=None)
+    with low.branch(first + width >= end + 1):
+        low.put(found.tensor, tile.dims, tile.parts, formula)
     return tile
 
 

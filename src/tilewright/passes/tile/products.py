@@ -23,6 +23,7 @@ from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import minimum
 from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
@@ -31,6 +32,7 @@ from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
+from tilewright.passes.tile.windows import AroundHalo
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2
 
@@ -94,8 +96,11 @@ class Product:
         """All of it."""
         how, axes = self.how, self.axes
         m, n, _ = how.atom.shape
+        if self.low.cuts.halo is not None:
+            AroundHalo(self, a, b, self.low.cuts.halo).write()
+            return
         if how.slab is not None:
-            left: Operand = Staged.of(self, a, axes.m)
+            left: Operand = InRegisters.of(self, a) if how.held_a else Staged.of(self, a, axes.m)
             right: Operand = Staged.of(self, b, axes.n)
         else:
             left, right = self.left(a), self.right(b)
@@ -270,9 +275,10 @@ class Product:
         chunks = pieces(deep, depth)
         right.ragged = across.ragged
         if how.slab is not None:
-            with w.loop("e", pieces(deep, how.slab)) as e:
-                a = left.rows(down.size, how.slab, row, how.slab * e, last)
-                b = right.columns(how.slab, across.size, how.slab * e, column)
+            at_once = int(pieces(deep, how.slab)) if how.at_once else 1
+            with w.loop("e", pieces(deep, how.slab * at_once)) as e:
+                a = left.rows(down.size, how.slab * at_once, row, how.slab * at_once * e, last)
+                b = right.columns(how.slab * at_once, across.size, how.slab * at_once * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
         if how.whole:
@@ -430,6 +436,33 @@ class Packed(Operand):
 
 
 @dataclass
+class InRegisters(Operand):
+    """A, where the atom has it in registers: all of it at once, zero past the end of K."""
+
+    tensor: Value
+
+    @classmethod
+    def of(cls, product: Product, a: Tile) -> InRegisters:
+        """A factor that was computed, put into registers."""
+        how, axes, low = product.how, product.axes, product.low
+        assert axes.m is not None
+        held = low.w.registers(
+            how.atom.a.dtype,
+            (how.rows, how.deep(most(product.width(axes.k)))),
+            f"{how.atom.name}.a",
+            "left",
+            how.groups,
+        )
+        low.sums[held] = axes.m, axes.k
+        low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+        return cls(product, held)
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """A's block."""
+        return self.tensor
+
+
+@dataclass
 class Staged(Operand):
     """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
 
@@ -438,7 +471,7 @@ class Staged(Operand):
     outer: list[Expr]
     dim: Expr | None
     held: Value
-    """Where a step lies: [M or N][K], or in slabs."""
+    """Where a step lies: [M or N][K], or in slabs; with all of K at once a number of these."""
     whole: bool
     """Whether it is the argument itself."""
     along_k: bool
@@ -456,6 +489,8 @@ class Staged(Operand):
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         whole = given and _ends_in_zeros(product, there)
+        if not whole and product.axes.k in product.low.past:
+            raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
         if not whole:
             over = product.w.axes([product.width(d) for d in dims])
             images = product.low.images(dims, product.parts, over)
@@ -466,22 +501,35 @@ class Staged(Operand):
         count = product.how.rows if dim is product.axes.m else product.how.columns
         row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
         sizes = (count, row) if along_k else (count // row, row, row)
-        held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
-        return cls(product, there, outer, dim, held, whole, along_k)
+        if not product.how.at_once:
+            held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
+            return cls(product, there, outer, dim, held, whole, along_k)
+        deep = product.how.deep(most(product.width(product.axes.k)))
+        places = [product.parts[d][0] for d in dims]
+        with product.w.before(places if whole else [symbol_ for symbol_, _ in product.w.loops]):
+            held = product.w.alloc(wanted.dtype, (-(-deep // row), *sizes), "slabs", swizzle)
+            found = cls(product, there, outer, dim, held, whole, along_k)
+            for d in outer:
+                product.at.setdefault(d, as_expr(0))
+            with product.w.loop("s", deep // row, unroll=True) as s:
+                found._bring(count, row, as_expr(0), row * s, s)
+            if deep % row:
+                found._bring(count, deep % row, as_expr(0), as_expr(deep // row * row), as_expr(deep // row))
+        return found
 
-    def _bring(self, count: int, deep: int, first: Expr, k: Expr) -> Value:
-        """Copies a step to where it lies."""
+    def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
+        """Copies a step to where it lies, which is the only one, or one of several."""
         p = self.product
+        place = [] if step is None else [(step, False)]
         if self.along_k:
             i, c = p.w.axes((count, deep))
-            self._copy((i, c), first + i, k + c, self.held)
-            return self.held
+            self._copy((i, c), first + i, k + c, p.w.view(self.held, (i, c), [*place, (i, False), (c, False)]))
+            return
         row = p.how.slab or 1
         with p.w.loop("s", count // row, unroll=True) as s:
             c, i = p.w.axes((deep, row))
-            target = p.w.view(self.held, (c, i), [(s, False), (c, False), (i, False)])
+            target = p.w.view(self.held, (c, i), [*place, (s, False), (c, False), (i, False)])
             self._copy((c, i), first + row * s + i, k + c, target)
-        return self.held
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
         """Elements at these places along M or N and K."""
@@ -493,25 +541,31 @@ class Staged(Operand):
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.found.tensor, over, places)
-        p.low.brought.append(p.w.emit("copy", (view, target), otherwise=0))
+        p.low.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
-        held = self._bring(rows, deep, row, k)
-        if self.along_k:
-            return held
+        if not self.product.how.at_once:
+            self._bring(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
-        return self.product.w.view(held, (i, c), self._in_slabs(i, c))
+        return self.product.w.view(self.held, (i, c), self._lies(i, c))
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """B's block: rows of shared memory along K are columns of it."""
-        held = self._bring(columns, deep, column, k)
+        if not self.product.how.at_once:
+            self._bring(columns, deep, column, k)
         e, j = self.product.w.axes((deep, columns))
-        return self.product.w.view(held, (e, j), [(j, False), (e, False)] if self.along_k else self._in_slabs(j, e))
+        return self.product.w.view(self.held, (e, j), self._lies(j, e))
 
-    def _in_slabs(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+    def _lies(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
+        """Where an element at a place along M or N and K lies."""
         row = self.product.how.slab or 1
-        return [(i // row, False), (c, False), (i % row, False)]
+        step, c = ([(c // row, False)], c % row) if self.product.how.at_once else ([], c)
+        return (
+            [*step, (i, False), (c, False)]
+            if self.along_k
+            else [*step, (i // row, False), (c, False), (i % row, False)]
+        )
 
 
 def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
@@ -521,10 +575,16 @@ def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
 
 
 def _ends_in_zeros(product: Product, there: Load) -> bool:
-    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read."""
-    k, deep = product.axes.k, product.how.slab or 1
-    if product.width(k) % deep == 0:
+    """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
+
+    What lies past the end of a part of K that ends before is there, and belongs to the next part.
+    """
+    k, width = product.axes.k, most(product.width(product.axes.k))
+    step = product.how.deep(width)
+    if width % step == 0 and k not in product.low.past:
         return True
+    if width % step and (product.parts[k][0] + width >= product.low.number(k)) is not ONE:
+        return False
     past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
     return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
 

@@ -34,7 +34,7 @@ class Halves:
     partial: Value
     sizes: dict[Symbol, int]
     shape: tuple[int, ...]
-    parts: int
+    parts: int = 1
     """How many parts of K there are."""
 
 

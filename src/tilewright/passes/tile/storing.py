@@ -10,7 +10,8 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
-from tilewright.passes.tile.values import Load, load, loads
+from tilewright.passes.tile.values import Load, Tile, load, loads
+from tilewright.passes.tile.writer import split
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -25,9 +26,16 @@ def through_shared(low: Lowering, to: Write) -> bool:
     """Writes a result of sums in registers, some columns at a time; False where it is none."""
     _need_outside(low, to)
     sums = {each.tensor for each in loads(to.formula) if each.tensor in low.sums}
+    if not sums:
+        return False
+    if len(sums) > 1:  # such as a sum that is divided by what its row has
+        made = low.stored(Tile(to.dtype, to.dims, to.parts, to.formula), name="made")
+        to.formula, sums = made.formula, {each.tensor for each in loads(made.formula) if each.tensor in low.sums}
     if len(sums) != 1:
         return False
     (held,) = sums
+    if len(low.sums[held]) != 2:
+        return False
     m, n = low.sums[held]
     rows, columns = to.parts[m][1], to.parts[n][1]
     row = next((n for n in ROWS if columns * to.dtype.bits // 8 % n == 0), None)
@@ -48,8 +56,12 @@ def through_shared(low: Lowering, to: Write) -> bool:
         marks = [
             not ((e >= 0) is ONE and (e < size) is ONE) for e, size in zip(coordinates, to.access.shape, strict=True)
         ]
-        goal = low.w.view(to.access.tensor, (i, c), list(zip(coordinates, marks, strict=True)))
-        low.taken.append(low.w.emit("copy", (tile, goal)))
+        axes, digits = split((i, c), coordinates)  # rows that are a box of positions are copied as one
+        goal = low.w.view(
+            to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(coordinates, marks, strict=True)]
+        )
+        source = low.w.view(tile, axes, [(digits(i), False), (digits(c), False)])
+        low.taken.append(low.w.emit("copy", (source, goal)))
     return True
 
 

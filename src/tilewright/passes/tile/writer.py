@@ -20,6 +20,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
 from tilewright.passes.places import Size
+from tilewright.passes.tile.homes import Home
 from tilewright.passes.tile.values import Load, loads, number_or, rewritten
 
 APART, LINE = 1024, 64
@@ -90,6 +91,10 @@ class Writer:
         self.loc: Any = None
         """The author's line that the operations come from."""
         self._names: dict[str, int] = {}
+        self.home: Home | None = None
+        """How values between products are dealt out to lanes, where they are."""
+        self.loops: list[tuple[Symbol, Block]] = []
+        """The loops around, from the outermost: their variables and bodies."""
 
     def fresh(self, name: str) -> str:
         """A name that nothing has yet; what cannot stand in a name becomes `_`.
@@ -165,6 +170,14 @@ class Writer:
         value.name = self.fresh(name)
         return value
 
+    def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
+        """Registers as values between products are dealt out."""
+        spread = None if self.home is None else self.home.distribution(tuple(sizes))
+        assert spread is not None
+        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
+        value.name = self.fresh(name)
+        return value
+
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
         """Registers that lanes share by a layout (lane, value) -> element."""
         kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(layout=layout))
@@ -190,17 +203,32 @@ class Writer:
         *,
         unroll: bool = False,
         peel: tuple[int, int] | None = None,
+        kept: bool = False,
     ) -> Iterator[Expr]:
-        """A loop from `first` up to `count`; gives its variable. One round is written without a loop."""
-        if as_expr(count) - first is as_expr(1):
+        """A loop from `first` up to `count`; gives its variable. One round is written without a loop, unless `kept`."""
+        if not kept and as_expr(count) - first is as_expr(1):
             yield as_expr(first)
             return
         found = Range.of(self.fresh(name), first, count)
         inner = Block(())
+        self.loops.append((found.symbol, inner))
         with self.inside(inner):
             yield found.symbol
+        self.loops.pop()
         ends = None if peel is None else tuple(map(as_expr, peel))
         self.emit("for", ranges=(found,), unroll=unroll or None, peel=ends, blocks=(inner,))
+
+    @contextmanager
+    def before(self, expressions: Collection[Expr]) -> Iterator[None]:
+        """Within it, operations go before the loops on which these expressions do not depend."""
+        used = {s for e in expressions for s in e.symbols}
+        outer = self.blocks[-1]
+        for symbol_, body in reversed(self.loops):
+            if body is not outer or symbol_ in used:
+                break
+            outer = self.blocks[self.blocks.index(outer) - 1]
+        with self.inside(outer):
+            yield
 
     def combine(
         self, name: str, source: Value, target: Value, along: int, how: str, *, accumulate: bool = False
@@ -218,6 +246,10 @@ class Writer:
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(e is s and not loose for (e, loose), s in zip(at, over, strict=True)):
             return tensor
+        if isinstance(tensor.type, RegisterType) and self._is_row(tensor, over, at, sizes):
+            wide = self.dealt(tensor.type.dtype, [int(n) for n in sizes], f"{tensor.name}_wide")
+            self.emit("broadcast", (tensor, wide), along=1)
+            return wide
         if isinstance(tensor.type, RegisterType):  # a part of it is looked at in memory: registers stay registers
             held = self.alloc(tensor.type.dtype, [int(n) for n in tensor.type.shape], f"{tensor.name}_held")
             self.emit("copy", (tensor, held))
@@ -225,6 +257,15 @@ class Writer:
         value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
         value.name = self.fresh(f"{tensor.name}_view")
         return value
+
+    def _is_row(
+        self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
+    ) -> bool:
+        """Whether a tensor with an element for each row is looked at along rows and columns."""
+        if self.home is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
+            return False
+        wanted = tuple(e.value for e in sizes if isinstance(e, Const))
+        return tensor.type.shape == sizes[:1] and self.home.distribution(wanted) is not None
 
     def copy(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], target: Value, otherwise: float

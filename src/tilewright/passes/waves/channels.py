@@ -1,6 +1,7 @@
 """Channels as two rows of barriers: a stage is full, a stage is empty; in turn t of the ring phase t is awaited.
 
-A producer's wave arrives at `full` when it commits, and copies that go on by themselves land there; a consumer's wave
+A producer's wave arrives at `full` when it commits, and copies that go on by themselves land there; those that lanes
+start store as waves do, so a consumer fences what products or further copies read by themselves. A consumer's wave
 arrives at `empty` when it releases. Whoever reads a stage by itself is waited for first: products before the release,
 copies out where the stage is wanted again, if the same role wants it, and otherwise before the release too.
 """
@@ -177,6 +178,8 @@ def commit(low: Waves, op: Op) -> None:
     ring: Ring = low.handles[op.operands[0]]
     low.make_visible()
     place = _taken(low, op, "commit", ring)
+    if op.operands[0] in low.landing:
+        low.emit("land", (ring.full,), at=(ring.barrier(place),))
     low.emit("arrive", (ring.full,), at=(ring.barrier(place),))
 
 
@@ -185,6 +188,8 @@ def wait(low: Waves, op: Op) -> None:
     ring: Ring = low.handles[op.operands[0]]
     place = _taken(low, op, "wait", ring)
     low.emit("await", (ring.full,), at=(ring.barrier(place),), phase=place.turn)
+    if op.operands[0] in low.landing and any(low.chain.root(v) in low.asynchronous for v in ring.op.operands):
+        low.emit("fence")
     _hand_out(low, op, ring, place)
 
 

@@ -55,6 +55,8 @@ class Lanes:
         if name == "arrive" or (name in ALONE and self.waited):
             self.meet()
         self.waited = name == "await" or (self.waited and name not in COLLECTIVE)
+        if name == "land":  # who arrives next does not go ahead of the others
+            self.touched.setdefault(operands[0], Touched())
         if name not in ("load", "store", "atomic") or not isinstance(operands[1].type, TensorType):
             return
         memory, others = operands[1], {self.current}

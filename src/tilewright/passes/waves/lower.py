@@ -68,6 +68,7 @@ class Waves(Lowering):
         self._counters: dict[tuple[str, Op], dict[str, channels.Count]] = {}
         self.leaving = False
         self.asynchronous = _read_by_itself(program, self.chain, machine)
+        self.landing = _filled_by_lanes(program, self.chain, machine)
         self.cluster = cluster_of(program)
         self.rank: Expr = as_expr(0)
         self.shared_channels = shared_channels(program)
@@ -269,6 +270,17 @@ def _read_by_itself(program: Program, chain: Places, machine: Machine) -> set[Va
             for value in op.operands[1:]:
                 if isinstance(value.type, TensorType):
                     note(value)
+    return found
+
+
+def _filled_by_lanes(program: Program, chain: Places, machine: Machine) -> set[Value]:
+    """The channels into whose stages lanes start copies."""
+    found = set()
+    for op in program.walk():
+        if op.name == "copy" and "by" in op.attrs and moving.lane_copy(machine, op.attrs["by"]):
+            made = chain.made.get(chain.root(op.operands[1]))
+            if made is not None and made.name == "acquire":
+                found.add(made.operands[0])
     return found
 
 

@@ -15,6 +15,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.machine import Machine, RegisterOperand
+from tilewright.machine.views import is_number, weight
 from tilewright.passes.places import Memory, MemoryView, Where, sizes
 from tilewright.passes.waves import channels
 from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
@@ -192,16 +193,18 @@ def store(low: Waves, source: Value, piece: Piece, memory: InMemory) -> None:
 
 
 def over_lanes(
-    low: Waves, shape: tuple[int, ...], size: int, body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None]
+    low: Waves,
+    shape: tuple[int, ...],
+    size: int,
+    body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
+    width: int | None = None,
 ) -> None:
-    """`body` for every element of a shape, dealt out over lanes: 16 bytes to a lane where that fits."""
+    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or 16 bytes where that fits."""
     count = prod(shape)
     if not count:
         return
-    width = max(1, 16 // size)
-    while shape and shape[-1] % width:
-        width //= 2
-    width = width if shape else 1
+    if width is None:
+        width = _widest(shape, size)
     threads = low.lanes * low.group.waves
     rounds = -(-count // (threads * width))
     with low.loop("round", 0, rounds) as turn:
@@ -209,6 +212,14 @@ def over_lanes(
         number = ((turn * low.group.waves + low.group.wave) * low.lanes + lane) * width + v
         inside = None if count % (threads * width) == 0 else number < count
         body(lane, v, unravelled(number, shape), inside)
+
+
+def _widest(shape: tuple[int, ...], size: int) -> int:
+    """How many elements a lane takes: up to 16 bytes, of one row."""
+    width = max(1, 16 // size)
+    while shape and shape[-1] % width:
+        width //= 2
+    return width if shape else 1
 
 
 def unravelled(number: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
@@ -276,6 +287,8 @@ def copy(low: Waves, op: Op) -> None:
     by = op.attrs.get("by")
     if by is not None and box_copy(low.target, by):
         by_itself(low, op, source, target)
+    elif by is not None and lane_copy(low.target, by):
+        by_lanes(low, op, source, target)
     elif isinstance(target, Held):
         for piece in target.pieces:
             _whole(piece)
@@ -343,9 +356,44 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
 
 
 def box_copy(machine: Machine, by: str) -> bool:
-    """Whether an atom copies whole boxes by itself; one that each lane issues is done by loads and stores here."""
+    """Whether an atom copies whole boxes by itself."""
     atom = machine.copy_atom(by)
     return atom.asynchronous and atom.bytes_moved is None
+
+
+def lane_copy(machine: Machine, by: str) -> bool:
+    """Whether each lane starts copies of its own by an atom, which go on by themselves."""
+    atom = machine.copy_atom(by)
+    return atom.asynchronous and atom.bytes_moved is not None
+
+
+def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
+    """Each lane of the group starts copies of runs that are neighbours in the target; the commit sees to their end."""
+    if not isinstance(target.root, channels.Stage):
+        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+    atom = low.target.copy_atom(op.attrs["by"])
+    width = (atom.bytes_moved or 0) // low.lanes // target.dtype.numpy.itemsize
+    shape = target.extents
+    axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(shape))
+    offset = target.at(axes).offset
+    along = next((d for d, axis in enumerate(axes) if is_number(weight(offset, axis), 1)), len(shape) - 1)
+    order = [*(d for d in range(len(shape)) if d != along), *([along] if shape else [])]
+
+    def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
+        place = tuple(at[order.index(d)] for d in range(len(shape)))
+        from_, to = source.at(place), target.at(place)
+        conditions: dict[str, Any] = {"inside": both(from_.conditions), "when": inside}
+        low.emit(
+            "copy_lanes",
+            (from_.buffer, to.buffer),
+            over=(lane, v),
+            there=(from_.offset,),
+            at=(to.offset,),
+            by=atom.name,
+            **{name: c for name, c in conditions.items() if c is not None},
+        )
+
+    over_lanes(low, tuple(shape[d] for d in order), target.dtype.numpy.itemsize, body, width)
 
 
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[Expr, bool], ...]:

@@ -8,6 +8,10 @@ from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.machine.lanes import lane_load, lane_store
 
 WAVE = 64
+RATES = {f32: 32, f16: 256, bf16: 256, i8: 512}
+"""Products that one of a core's four units adds up in a cycle, by the type of the factors."""
+LOADED = 32
+"""Bytes that one of them reads in a cycle from the memory that threads share: a quarter of the core's."""
 
 
 def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
@@ -26,6 +30,8 @@ def mfma(side: int, depth: int, dtype: DType, sums: DType) -> MultiplyAtom:
         RegisterOperand(depth, side, dtype, Layout(((side, groups), each), ((depth, each), 1))),
         RegisterOperand(side, side, sums, rows if side == 32 else Layout(((16, 4), 4), ((16, 4), 1))),
         ("gfx942",),
+        cycles=side * side * depth / RATES[dtype],
+        load_cycles=side * depth * dtype.bits // 8 / LOADED,
     )
 
 

@@ -1,7 +1,7 @@
 """Calls like one before: tensors of the same shapes and types, elsewhere in memory. Only addresses are new.
 
-The first call of its kind is checked at length and makes a launch; another one looks at what may differ between
-tensors of one shape and type, and starts the same launch at other addresses.
+The first call of its kind is checked at length and makes a launch. That launch then looks by itself whether tensors are
+like those of its first call, and starts at their addresses.
 """
 
 from __future__ import annotations
@@ -10,43 +10,23 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.runtime.exchange import exchange_of
+from tilewright.runtime.host import Bound
+
 KINDS = 16
 """The kinds of calls, at most, that are remembered."""
-ALIGNMENT = 16
+UNLIKE = -1
+"""What a launch answers to tensors that are not like those of its first call."""
 
 
 class _Known:
-    """One kind of call: what its tensors have in common, its launch, what is written, what makes outputs."""
+    """One kind of call: how many tensors it has, what starts it, and how its outputs are made."""
 
-    __slots__ = ("launch", "likeness", "made", "sizes", "written")
+    __slots__ = ("count", "made", "start", "trouble", "works")
 
-    def __init__(self, args: tuple[Any, ...], made: Sequence[Any], written: Sequence[bool], launch: Any):
-        self.likeness = [(t.shape, t.dtype, t.device) for t in args]
-        self.launch: Callable[[list[int]], None] = launch
-        self.sizes = [t.nbytes for t in args]
-        self.written = [i for i, (_, w) in enumerate(zip(args, written, strict=False)) if w]
-        self.made = [(tuple(t.shape), t.dtype, t.device) for t in made]
-
-    def pointers(self, args: tuple[Any, ...], plain: Any) -> list[int] | None:
-        """Where the arguments of a call lie; None: they are not like those of this kind, or not to be taken so."""
-        likeness = self.likeness
-        if len(args) != len(likeness):
-            return None
-        found = []
-        for t, (shape, dtype, device) in zip(args, likeness, strict=True):
-            if t.__class__ is not plain or t.dtype is not dtype or t.shape != shape or t.device != device:
-                return None
-            pointer = t.data_ptr()
-            if pointer % ALIGNMENT or t.requires_grad or not t.is_contiguous():
-                return None
-            found.append(pointer)
-        sizes = self.sizes
-        for i in self.written:
-            first, last = found[i], found[i] + sizes[i]
-            for j, pointer in enumerate(found):
-                if pointer < last and i != j and first < pointer + sizes[j]:
-                    return None
-        return found
+    def __init__(self, count: int, made: Sequence[Any], start: Callable[..., int], trouble: Any, works: bool):
+        self.count, self.start, self.trouble, self.works = count, start, trouble, works
+        self.made = [(t.shape, t.dtype, t.device) for t in made]
 
 
 class Again:
@@ -54,28 +34,42 @@ class Again:
 
     def __init__(self) -> None:
         self._known: list[_Known] = []
+        self._torch: Any = None
 
     def __call__(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Runs a call like one before, and gives the outputs that it made; None: there was none like it."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return None
         for known in self._known:
-            pointers = known.pointers(args, torch.Tensor)
-            if pointers is None:
+            if len(args) != known.count or (known.works and self._capturing()):
                 continue
-            if not known.made:
-                known.launch(pointers)
-                return ()
-            made = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
-            known.launch(pointers + [t.data_ptr() for t in made])
+            made: tuple[Any, ...] = ()
+            if known.made:
+                if known.start(*args):
+                    continue
+                empty = self._torch.empty
+                made = tuple(empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
+            answer = known.start(*args, *made)
+            if answer == UNLIKE:
+                continue
+            if answer:
+                known.trouble(answer, (*args, *made))
             return made
         return None
 
-    def learn(self, args: tuple[Any, ...], made: Sequence[Any], written: Sequence[bool], launch: Any) -> None:
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is made, which must have workspaces of its own."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+    def learn(self, args: tuple[Any, ...], made: Sequence[Any], launch: Any) -> None:
         """A call was right, whose outputs `made` follow its arguments; another one like it may be done so."""
-        at, plain = getattr(launch, "at", None), getattr(sys.modules.get("torch"), "Tensor", None)
-        if at is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
+        self._torch = torch = sys.modules.get("torch")
+        plain = getattr(torch, "Tensor", None)
+        exchange = None if plain is None else exchange_of(plain)
+        if exchange is None or not all(type(t) is plain and t.is_cuda for t in (*args, *made)):
             return
-        launch.forget()
-        self._known = [_Known(args, made, written, at), *self._known[: KINDS - 1]]
+        whole = launch.whole if isinstance(launch, Bound) else None
+        first = launch if whole is None else whole.launches[0][0]
+        works = whole is not None and whole.works
+        if not hasattr(first, "again") or (works and self._capturing()):
+            return
+        known = _Known(len(args), made, first.again(plain, exchange, whole), first.once_more, works)
+        self._known = [known, *self._known[: KINDS - 1]]

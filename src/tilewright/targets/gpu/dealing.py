@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr_rules import maximum
 from tilewright.errors import ProgramError
+from tilewright.ir.attrs import Range
 from tilewright.ir.core import Op, walk_block
 from tilewright.ir.tensors import numbers
 
@@ -34,16 +36,24 @@ class Deal:
     """
 
     counter: int
-    total: int
+    total: Expr
     waves: int = 0
     full: int = 0
     empty: int = 0
     place: int = 0
 
 
-def count_of(op: Op) -> int:
-    """How many tasks there are."""
-    return max(0, prod(numbers((-(-(r.hi - r.lo) // r.step),), "tasks")[0] for r in op.attrs["ranges"]))
+def count_of(op: Op) -> Expr:
+    """How many tasks there are; a number, or an expression of open parameters."""
+    total: Expr = as_expr(1)
+    for r in op.attrs["ranges"]:
+        total = total * maximum(0, count_along(r))
+    return total
+
+
+def count_along(r: Range) -> Expr:
+    """How many tasks there are along one range, unless it is empty."""
+    return -(-(r.hi - r.lo) // r.step)
 
 
 def dealt(roles: list[Op]) -> dict[Op, tuple[Deal, bool]]:
@@ -65,7 +75,7 @@ def dealt(roles: list[Op]) -> dict[Op, tuple[Deal, bool]]:
             leads = place == len(deals)
             if leads:
                 deals.append(Deal(place, total))
-            if deals[place].total != total:
+            if deals[place].total is not total:
                 raise ProgramError(
                     f"tasks schedule dynamic: role {role.attrs['name']} has {total} of them, another role "
                     f"{deals[place].total}; roles of a workgroup do the same tasks together",
@@ -93,6 +103,7 @@ def reserve(e: Emitter, deal: Deal) -> None:
 def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
     """The body for each task that the workgroup takes; gives the task's number, an i32."""
     w, d = e.w, e.dialect
+    total, last = w.number(deal.total), w.number(deal.total - 1)
     taken, drawn = w.slot("i32"), w.slot("i32")
     w.line(f"store i32 0, ptr {taken}")
     workers = d.workers(e) if leads else ""
@@ -125,14 +136,13 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
             d.arrive(e, empty, everywhere=False)
         w.line(f"store i32 {w.value(f'add i32 {n}, 1')}, ptr {taken}")
         numbered.append(number)
-        return w.value(f"icmp slt i32 {number}, {deal.total}")
+        return w.value(f"icmp slt i32 {number}, {total}")
 
     numbered: list[str] = []
     with w.rounds(next_number):
         if leads:
             with w.when(dealing), w.when(e.first_lane):
                 # after the last number of a launch the counter is 0 again
-                last = deal.total - 1
                 one = w.value(f"atomicrmw uinc_wrap ptr addrspace(1) {w.value(counter)}, i32 {last} monotonic")
                 w.line(f"store i32 {one}, ptr {drawn}")
         yield numbered[0]

@@ -71,6 +71,12 @@ class Dialect(Protocol):
     def copy_in(self, e: Emitter, op: Op) -> None:
         """A copy to shared memory that goes on by itself, by one lane."""
 
+    def copy_lanes(self, e: Emitter, op: Op) -> None:
+        """A copy of a few neighbours to shared memory that goes on by itself, by each lane."""
+
+    def land(self, e: Emitter, address: str) -> None:
+        """The barrier waits for what the lane has begun to copy."""
+
     def copy_out(self, e: Emitter, op: Op) -> None:
         """A copy from shared memory that goes on by itself, by one lane."""
 

@@ -11,22 +11,25 @@ from math import prod
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr_rules import maximum
 from tilewright.algebra.expr_use import Substitution
 from tilewright.check.cluster import cluster_of
 from tilewright.codegen.text import element, literal
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir.attrs import Range
+from tilewright.ir.binding import open_parameters
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.loop_types import BarrierType, FragmentType, VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
+from tilewright.passes.places import Size, sizes
 from tilewright.targets.gpu import dealing, memory
 from tilewright.targets.gpu.dialect import Dialect
 from tilewright.targets.gpu.formulas import LaneFormula
-from tilewright.targets.gpu.writer import LaneWriter
+from tilewright.targets.gpu.writer import MOST, LaneWriter
 
 SINGLE = ("arrive", "expect", "copy_in", "copy_out", "seal", "drain")
 """Steps that one lane does for its wave."""
@@ -49,7 +52,8 @@ class Emitted:
     name: str
     threads: int
     shared_bytes: int
-    tasks: int
+    tasks: Size
+    """How many there are; an expression where parameters are open."""
     parameters: tuple[Parameter, ...]
     written: tuple[bool, ...]
     """Of each tensor, whether the kernel writes to it."""
@@ -58,7 +62,9 @@ class Emitted:
     programmatic: bool = False
     """Whether a launch may begin while the one before it ends."""
     counters: int = 0
-    """Numbers of 32 bits in global memory that are 0 before a launch, and after it again: the last argument."""
+    """Numbers of 32 bits in global memory that are 0 before a launch, and after it again; after the sizes."""
+    sizes: tuple[str, ...] = ()
+    """The open parameters, numbers of 32 bits: arguments after the tensors' pointers."""
 
 
 class Emitter:
@@ -77,7 +83,7 @@ class Emitter:
         self.pointers = {arg: f"%t{i}" for i, arg in enumerate(program.args)}
         self.parameters: list[Parameter] = []
         self.shared_bytes = 0
-        self.tasks = 1
+        self.tasks: Expr = as_expr(1)
         self.pending: list[Op] = []
         self.threads = 0
         self.cluster = cluster_of(program)
@@ -85,6 +91,14 @@ class Emitter:
         self.lane = self.first_lane = self.shared = self.rank = self.wave = ""
         self.counters = "%counters"
         self.dealt: dict[Op, tuple[dealing.Deal, bool]] = {}
+        self.sizes = open_parameters(program)
+        for i, s in enumerate(self.sizes):
+            if s.hi > MOST:
+                raise ProgramError(
+                    f"{program.name}: {s.name} may be {s.hi}; an open parameter of a kernel is at most {MOST}, a "
+                    "number of 32 bits"
+                )
+            self.w.names[s] = f"%n{i}"
 
     # -- the kernel -------------------------------------------------------------------------------------------
 
@@ -101,10 +115,10 @@ class Emitter:
         for deal, leads in self.dealt.values():
             if leads:
                 dealing.reserve(self, deal)
-        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
+        waves = [numbers((op.attrs["waves"],), "waves")[0] for op in roles]
         apart = d.waves_together if any(self._is_aligned(op) for op in roles) else 1
         starts, total = [], 0
-        for size in sizes:
+        for size in waves:
             starts.append(total)
             total += -(-size // apart) * apart
         self.threads = total * self.lanes
@@ -112,7 +126,7 @@ class Emitter:
             counts = [
                 numbers((op.attrs["registers"],), "registers")[0] if "registers" in op.attrs else None for op in roles
             ]
-            rooms = [-(-size // apart) * apart * self.lanes for size in sizes]
+            rooms = [-(-size // apart) * apart * self.lanes for size in waves]
             d.check_registers(list(zip(rooms, counts, strict=True)))
         thread = d.thread(self)
         self.lane = w.value(f"and i32 {thread}, {self.lanes - 1}")
@@ -123,7 +137,7 @@ class Emitter:
         if self.programmatic:
             d.after_the_launch_before(self)
         self.rank = d.rank(self) if self.cluster > 1 else "0"
-        self._branch(list(zip(roles, starts, sizes, strict=True)), wave, apart)
+        self._branch(list(zip(roles, starts, waves, strict=True)), wave, apart)
         if self.cluster > 1:
             d.together_at_the_end(self)
         return Emitted(
@@ -131,12 +145,13 @@ class Emitter:
             self.program.name,
             self.threads,
             self.shared_bytes,
-            self.tasks,
+            sizes((self.tasks,))[0],
             tuple(self.parameters),
             tuple(arg.type.role != "in" for arg in self.program.args),
             self.cluster,
             self.programmatic,
             self.counted,
+            tuple(s.name for s in self.sizes),
         )
 
     @property
@@ -225,8 +240,13 @@ class Emitter:
             self._nest(op, ranges[1:])
 
     def _tasks(self, op: Op) -> None:
-        total = dealing.count_of(op)
-        self.tasks = max(self.tasks, total)
+        count = dealing.count_of(op)
+        unknown = sorted(s.name for s in count.symbols - set(self.sizes))
+        if unknown:
+            raise ProgramError(
+                f"tasks: how many there are, {count}, depends on {', '.join(unknown)}; a launch must know it", op.loc
+            )
+        self.tasks = maximum(self.tasks, count)
         if op in self.dealt:
             deal, leads = self.dealt[op]
             with dealing.rounds(self, deal, leads, self.wave) as number:
@@ -234,9 +254,10 @@ class Emitter:
             return
         w = self.w
         worker, workers = self.dialect.worker(self), self.dialect.workers(self)
-        first, step, last = worker, workers, str(total)
+        total = w.number(count)
+        first, step, last = worker, workers, total
         if op.attrs.get("schedule") == "contiguous":
-            more = w.value(f"add i32 {workers}, {total - 1}")
+            more = w.value(f"add i32 {workers}, {w.number(count - 1)}")
             part = w.value(f"udiv i32 {more}, {workers}")
             first, step = w.value(f"mul i32 {worker}, {part}"), "1"
             end = w.value(f"add i32 {first}, {part}")
@@ -252,8 +273,8 @@ class Emitter:
         """The task of a number: its coordinates, the last fastest, and its body."""
         w, rest = self.w, number
         for r in reversed(op.attrs["ranges"]):
-            (count,) = numbers((-(-(r.hi - r.lo) // r.step),), "tasks")
             first = r is op.attrs["ranges"][0]
+            count = "" if first else w.number(dealing.count_along(r))
             digit = rest if first else w.value(f"urem i32 {rest}, {count}")
             rest = rest if first else w.value(f"udiv i32 {rest}, {count}")
             if r.step != 1:
@@ -481,6 +502,13 @@ class Emitter:
 
     def _copy_in(self, op: Op) -> None:
         self.dialect.copy_in(self, op)
+
+    def _copy_lanes(self, op: Op) -> None:
+        self.w.names[op.attrs["over"][0]] = self.lane
+        self.dialect.copy_lanes(self, op)
+
+    def _land(self, op: Op) -> None:
+        self.dialect.land(self, self.barrier_address(op))
 
     def _copy_out(self, op: Op) -> None:
         self.dialect.copy_out(self, op)

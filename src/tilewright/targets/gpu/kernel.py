@@ -10,20 +10,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright.algebra.expr import as_expr
 from tilewright.errors import ArgumentError, ProgramError, TargetError
-from tilewright.ir.binding import open_parameters
+from tilewright.interpret.evaluation import evaluated
+from tilewright.ir.binding import inlined, open_parameters
 from tilewright.ir.core import Program
 from tilewright.ir.loop import LOOP
-from tilewright.ir.tensors import numbers
-from tilewright.machine import Machine
+from tilewright.machine import Condition, Machine
 from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.device_arrays import DeviceArray, common_device
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.host import Memories
+from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.toolchain import toolchain
 from tilewright.targets.gpu.emit import Emitted
+from tilewright.targets.gpu.writer import MOST
 
 
 class Backend(Protocol):
@@ -47,11 +50,13 @@ class Backend(Protocol):
     def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
 
-    def memory(self, machine: Machine, number: int) -> Memories:
-        """The memory of the device of that number."""
+    def memory(self, machine: Machine, number: int, passing: bool = False) -> Memories:
+        """The memory of the device of that number; `passing`: what it gives is used by one call alone."""
 
-    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Callable[[], None]:
-        """A launch on arrays of the host and of the device; its `at` starts it at other addresses."""
+    def bound(
+        self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
+    ) -> Callable[[], None]:
+        """A launch on arrays of the host and of the device, for these open sizes; `at` starts it at other addresses."""
 
 
 @dataclass(frozen=True)
@@ -62,29 +67,29 @@ class GpuTarget:
     machine: Machine
     backend: Backend
 
-    def kernel(self, program: Program, described: Machine | None, dump: Dump) -> GpuKernel:
-        """The code of a program that was written for a machine."""
+    def kernel(
+        self, program: Program, described: Machine | None, dump: Dump, conditions: tuple[Condition, ...] = ()
+    ) -> GpuKernel:
+        """The code of a program that was written for a machine; `conditions` are what open sizes must meet."""
         if described is not None and described is not self.machine:
             raise ProgramError(
                 f"{program.name} is written for {described.name}, not for {self.machine.name}, which {self.name} is"
             )
-        return GpuKernel(program, self, dump)
+        return GpuKernel(program, self, dump, conditions)
 
 
 class GpuKernel:
     """A program's code, made as far as it is asked for."""
 
-    def __init__(self, program: Program, target: GpuTarget, dump: Dump):
-        if open_parameters(program):
-            names = ", ".join(s.name for s in open_parameters(program))
-            raise ProgramError(f"{program.name}: {names}: open parameters have no form on GPUs yet; give params=")
+    def __init__(self, program: Program, target: GpuTarget, dump: Dump, conditions: tuple[Condition, ...] = ()):
         for arg in program.args:
-            if arg.type.strides is not None or arg.type.swizzle is not None:
+            if arg.type.swizzle is not None:
                 raise ProgramError(
-                    f"{program.name}: %{arg.name} is {arg.type}: arguments with strides or a swizzle of their own have "
-                    "no form on GPUs yet; leave them out, and pass a contiguous array"
+                    f"{program.name}: %{arg.name} is {arg.type}: arguments with a swizzle of their own have no form on "
+                    "GPUs; leave it out"
                 )
         self.program, self.target = program, target
+        self.open, self.conditions = open_parameters(program), conditions
         _ = self.emitted  # what the machine refuses is refused now, also where it is not at hand
         dump.write("lower", "loop", lambda: str(self.loop))
         dump.write("emit", "ll", lambda: self.llvm)
@@ -96,7 +101,10 @@ class GpuKernel:
     @cached_property
     def loop(self) -> Program:
         """The loop program."""
-        return self.program if self.program.level is LOOP else lower_waves(self.program, self.target.machine)
+        program = self.program
+        if program.level is LOOP:
+            return inlined(program) if self.open else program
+        return lower_waves(program, self.target.machine)
 
     @cached_property
     def emitted(self) -> Emitted:
@@ -144,27 +152,61 @@ class GpuKernel:
     def launch(
         self, arrays: list[Any], workers: int | None = None, params: Mapping[str, int] | None = None
     ) -> Callable[[], None]:
-        """The program bound to arrays; call it as often as wanted."""
+        """The program bound to arrays; call it as often as wanted.
+
+        Open parameters are told by the arrays' shapes; `params` gives those that no shape tells.
+        """
         why = self.target.backend.why_not(self.target.machine)
         if why is not None:
             raise TargetError(f"{self.program.name}: code for {self.target.machine.name} does not run here: {why}")
+        sizes: dict[str, int] = {}
+        if self.open or params:
+            named = {a.name or "": array for a, array in zip(self.program.args, arrays, strict=True)}
+            sizes = sizes_of(self.program, named, params, self.conditions)
         for array, arg in zip(arrays, self.program.args, strict=True):
-            self._check(array, arg)
+            self._check(array, arg, sizes)
+        tasks = evaluated(as_expr(self.emitted.tasks), sizes)
+        if tasks > MOST:
+            raise ArgumentError(f"{self.program.name}: arrays of these sizes are {tasks} tasks; the most is {MOST}")
         loaded = self.on_device(common_device(self.program.name, arrays))
-        return self.target.backend.bound(loaded, self.emitted, arrays, workers)
+        return self.target.backend.bound(loaded, self.emitted, arrays, workers, sizes)
 
-    def _check(self, array: Any, arg: Any) -> None:
+    def _check(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
         kind, name = arg.type, arg.name
-        shape = numbers(kind.shape, "shape")
+        shape = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.shape))
         takes = f"{self.program.name} takes"
         if tuple(array.shape) != shape:
             raise ArgumentError(f"{name} has the shape {tuple(array.shape)}; {takes} {shape}")
         if array.dtype != kind.dtype.numpy:
             raise ArgumentError(f"{name} holds {array.dtype}; {takes} {kind.dtype}")
-        packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
-        if not packed:
-            raise ArgumentError(f"{name} is not contiguous; pass a contiguous copy of it")
+        self._check_strides(array, arg, sizes)
         if isinstance(array, DeviceArray) and array.pointer % 16:
             raise ArgumentError(f"{name} does not lie at a multiple of 16 bytes; pass a copy of it")
         if isinstance(array, np.ndarray) and kind.role != "in" and not array.flags.writeable:
             raise ArgumentError(f"{name} is written, but the array given is read-only")
+
+    def _check_strides(self, array: Any, arg: Any, sizes: Mapping[str, int]) -> None:
+        """An array lies as its argument says: without gaps, or with the strides that the text states."""
+        kind, name = arg.type, arg.name
+        if kind.strides is None:
+            packed = array.packed if isinstance(array, DeviceArray) else array.flags.c_contiguous
+            if not packed:
+                raise ArgumentError(
+                    f"{name} is not contiguous, and {self.program.name} takes {kind}, without gaps; pass a contiguous "
+                    "copy of it, or state its strides in the text"
+                )
+            return
+        wanted = tuple(extent(e, sizes, name, dim) for dim, e in enumerate(kind.strides))
+        if not isinstance(array, DeviceArray):
+            raise ArgumentError(
+                f"{name} is an array of the host; {self.program.name} takes it with the strides {wanted}, as {kind}: "
+                "pass one that lies so on the device"
+            )
+        if any(n > 1 and s != w for n, s, w in zip(array.shape, array.strides, wanted, strict=True)):
+            raise ArgumentError(
+                f"{name} has the strides {array.strides}; {self.program.name} takes {wanted}, as {kind}"
+            )
+        if kind.role != "in" and array.coincides:
+            raise ArgumentError(
+                f"{name} is written, but its shape {array.shape} and strides {array.strides} may make elements coincide"
+            )

@@ -62,7 +62,8 @@ def _together(places: list[Expr], conditions: list[Expr | None], first: int, wid
     return True
 
 
-def _pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
+def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
+    """The address of an element."""
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
         return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
@@ -88,8 +89,8 @@ def load(e: Emitter, op: Op) -> None:
     def one(run: Run) -> None:
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _forms(kind, size, run.count)
-        pointer = _pointer(e, memory, run.place, size)
-        text = e.w.value(f"load {moved}, ptr addrspace({space}) {pointer}, align {size * run.count}")
+        address = pointer(e, memory, run.place, size)
+        text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
             text = e.w.value(f"bitcast {moved} {text} to {values}")
         for n in range(run.count):
@@ -122,8 +123,8 @@ def store(e: Emitter, op: Op) -> None:
                 text = e.w.value(f"insertelement {values} {text}, {kind} {part}, i32 {n}")
         if moved != values:
             text = e.w.value(f"bitcast {values} {text} to {moved}")
-        pointer = _pointer(e, memory, run.place, size)
-        e.w.line(f"store {moved} {text}, ptr addrspace({space}) {pointer}, align {size * run.count}")
+        address = pointer(e, memory, run.place, size)
+        e.w.line(f"store {moved} {text}, ptr addrspace({space}) {address}, align {size * run.count}")
 
     for run in _runs(e, op):
         if run.when is None or (isinstance(run.when, Const) and run.when.value):
@@ -149,9 +150,9 @@ def atomic(e: Emitter, op: Op) -> None:
 
         def one(i: int = i, place: Expr = place) -> None:
             space = 3 if memory.type.space == "shared" else 1
-            pointer = _pointer(e, memory, place, dtype.numpy.itemsize)
+            address = pointer(e, memory, place, dtype.numpy.itemsize)
             text = e.get(source, i)
-            e.w.value(f"atomicrmw {word} ptr addrspace({space}) {pointer}, {kind} {text} monotonic")
+            e.w.value(f"atomicrmw {word} ptr addrspace({space}) {address}, {kind} {text} monotonic")
 
         if when is None:
             one()

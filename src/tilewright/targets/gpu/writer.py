@@ -6,8 +6,9 @@ Registers that change are stack slots; LLVM's first pass makes values of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from tilewright.algebra.expr import (
@@ -64,6 +65,17 @@ class LaneWriter(Writer):
         found = self.name("slot")
         self.slots.append(f"  {found} = alloca {kind}")
         return found
+
+    def together(self, kinds: Sequence[str]) -> str:
+        """The type of several values that one instruction gives; named, since products give a hundred and more.
+
+        >>> w = LaneWriter()
+        >>> w.together(["float"] * 3 + ["i32"]), list(w.declared)
+        ('%of.3_float.1_i32', ['%of.3_float.1_i32 = type {float, float, float, i32}'])
+        """
+        name = ".".join(["%of", *(f"{len(list(same))}_{kind}" for kind, same in groupby(kinds))])
+        self.declared[f"{name} = type {{{', '.join(kinds)}}}"] = None
+        return name
 
     def assembly(self, text: str, constraints: str = "", operands: tuple[str, ...] = (), result: str = "void") -> str:
         """Instructions that LLVM has no name for; `operands` are written with their types."""

@@ -1,24 +1,27 @@
-"""What an Intel Xe machine offers: DPAS by sub-groups of 16 lanes; B comes in pairs along k."""
+"""What an Intel Xe machine offers: DPAS by sub-groups of 16 lanes; words of 32 bits hold neighbours of B along k."""
 
 from __future__ import annotations
 
 from tilewright.algebra import Layout
-from tilewright.ir.dtypes import bf16, f32
+from tilewright.ir.dtypes import DType, bf16, f16, f32, i8, i32
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.machine.lanes import lane_load, lane_store
 
-MULTIPLY = {
-    atom.name: atom
-    for atom in (
-        MultiplyAtom(
-            "dpas.8x16x16.bf16",
-            RegisterOperand(8, 16, bf16, Layout((16, 8), (8, 1))),
-            RegisterOperand(16, 16, bf16, Layout((16, (2, 8)), (16, (1, 2)))),
-            RegisterOperand(8, 16, f32, Layout((16, 8), (8, 1))),
-            ("xe",),
-        ),
+
+def dpas(dtype: DType, wide: DType) -> MultiplyAtom:
+    """Eight rows by sixteen columns; a step of k is as long as sixteen lanes with two bytes of a row of A each."""
+    near = 16 // dtype.bits  # neighbours along k that a lane has of a row of A
+    k = 16 * near
+    return MultiplyAtom(
+        f"dpas.8x16x{k}.{dtype}",
+        RegisterOperand(8, k, dtype, Layout((16, (near, 8)), (8 * near, (8, 1)))),
+        RegisterOperand(k, 16, dtype, Layout((16, k), (k, 1))),
+        RegisterOperand(8, 16, wide, Layout((16, 8), (8, 1))),
+        ("xe",),
     )
-}
+
+
+MULTIPLY = {atom.name: atom for atom in (dpas(bf16, f32), dpas(f16, f32), dpas(i8, i32))}
 
 # each lane has its own address; one, two or four words of 32 bits
 COPY = {

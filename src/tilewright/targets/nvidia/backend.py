@@ -59,13 +59,15 @@ class Nvidia:
         """The code on a GPU."""
         return driver.Loaded(assembly, emitted, key, number)
 
-    def memory(self, machine: Machine, number: int) -> DeviceMemory:
+    def memory(self, machine: Machine, number: int, passing: bool = False) -> DeviceMemory:
         """The memory of a GPU."""
-        return DeviceMemory(machine, number)
+        return DeviceMemory(machine, number, passing)
 
-    def bound(self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None) -> Launch:
-        """A launch on arrays."""
-        return Launch(loaded, emitted, arrays, workers)
+    def bound(
+        self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
+    ) -> Launch:
+        """A launch on arrays, for these values of open parameters."""
+        return Launch(loaded, emitted, arrays, workers, sizes)
 
 
 BACKEND = Nvidia()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra import linear_form
-from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.errors import ProgramError
+from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import MemoryView, Refused, ViewRequest
 from tilewright.targets.gpu.emit import Parameter
 from tilewright.targets.nvidia.im2col import Im2colMap, column_of
-from tilewright.targets.nvidia.tma import TensorMap, number
+from tilewright.targets.nvidia.tma import TensorMap
 from tilewright.targets.nvidia.tma_view import tiled_box
 
 if TYPE_CHECKING:
@@ -29,7 +31,42 @@ class Box:
     place: Expr
 
 
-def boxes(op: Op, loads: bool) -> tuple[TensorMap | Im2colMap, list[Box]]:
+@dataclass(frozen=True)
+class MapForm:
+    """A tensor map of which a launch may tell sizes: its fields are numbers, and expressions of open parameters.
+
+    >>> from tilewright.algebra.expr import symbol
+    >>> M = symbol("M", 1, 99)
+    >>> MapForm.of(TensorMap, 0, (as_expr(8), M), (as_expr(1), as_expr(8)), (8, 4), 0).at({"M": 5})
+    TensorMap(start=0, extents=(8, 5), strides=(1, 8), box=(8, 4), swizzle=0)
+    """
+
+    kind: type[TensorMap] | type[Im2colMap]
+    fields: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, kind: type[TensorMap] | type[Im2colMap], *fields: Any) -> MapForm:
+        """The form with numbers where they are known."""
+        return cls(kind, tuple(_each(_known, f) for f in fields))
+
+    def at(self, values: Mapping[str, int]) -> TensorMap | Im2colMap:
+        """The map for values of the open parameters, by name."""
+
+        def number(e: Any) -> Any:
+            return int(evaluated(e, values)) if isinstance(e, Expr) else e
+
+        return self.kind(*(_each(number, f) for f in self.fields))
+
+
+def _known(e: Any) -> Any:
+    return e.value if isinstance(e, Const) else e
+
+
+def _each(change: Any, field: Any) -> Any:
+    return tuple(map(change, field)) if isinstance(field, tuple) else change(field)
+
+
+def boxes(op: Op, loads: bool) -> tuple[MapForm, list[Box]]:
     """The tensor map of a copy, and its instructions."""
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type
@@ -58,26 +95,26 @@ def boxes(op: Op, loads: bool) -> tuple[TensorMap | Im2colMap, list[Box]]:
         raise ProgramError(f"{op.attrs['by']}: {fault}", op.loc) from None
 
 
-def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[TensorMap, list[Box]]:
+def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[Box]]:
     tile, dimensions = tiled_box(request, loads)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
-    extents, strides = (tuple(number(getattr(d, what)) for d in dimensions) for what in ("extent", "stride"))
+    extents, strides = (tuple(getattr(d, what) for d in dimensions) for what in ("extent", "stride"))
     found = [
         Box(tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in dimensions), (), start + offset)
         for first, offset in tile.pieces()
     ]
-    return TensorMap(0, extents, strides, box, tile.span), found
+    return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), found
 
 
-def _column(request: ViewRequest, start: Expr) -> tuple[Im2colMap, list[Box]]:
-    tensor_map, tile, coordinates, offsets = column_of(request)
+def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[Box]]:
+    fields, tile, coordinates, offsets = column_of(request)
     pieces = list(tile.pieces())
     if len(pieces) != 1:
         raise Refused("a column is copied by one instruction; the tile asks for several")
-    return tensor_map, [Box(coordinates, offsets, start + pieces[0][1])]
+    return MapForm.of(Im2colMap, *fields), [Box(coordinates, offsets, start + pieces[0][1])]
 
 
-def parameter(e: Emitter, op: Op, loads: bool, tensor_map: TensorMap | Im2colMap) -> str:
+def parameter(e: Emitter, op: Op, loads: bool, tensor_map: MapForm) -> str:
     """The kernel's argument that is this tensor map; the same for the same map."""
     wanted = Parameter(e.program.args.index(op.operands[0 if loads else 1]), tensor_map)
     if wanted not in e.parameters:

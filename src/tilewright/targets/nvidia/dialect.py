@@ -11,7 +11,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
-from tilewright.targets.nvidia import eights, functions, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
 from tilewright.targets.nvidia.boxes import Box, boxes, parameter
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Ptx:
     waves_together = 4
 
     def module(self, e: Emitter) -> str:
-        """The kernel: pointers of the tensors, then tensor maps, which stay where the launch put them."""
+        """The kernel: pointers of the tensors, open sizes, then tensor maps, which stay where the launch put them."""
         pointers = [f"ptr addrspace(1) %t{i}" for i in range(len(e.program.args))]
+        pointers += [f"i32 %n{i}" for i in range(len(e.sizes))]
         if e.counted:
             pointers.append("ptr addrspace(1) %counters")
         maps = [f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %m{i}' for i in range(len(e.parameters))]
@@ -215,6 +216,14 @@ class Ptx:
             operands += [f"i16 {(1 << e.cluster) - 1}"] if shared else []
             marks = ",".join(["r", "l", "r", *["r"] * rank, *["h"] * (len(box.offsets) + shared)])
             e.w.assembly(text, marks, tuple(operands))
+
+    def copy_lanes(self, e: Emitter, op: Op) -> None:
+        """cp.async."""
+        cp_async.copy(e, op)
+
+    def land(self, e: Emitter, address: str) -> None:
+        """cp.async.mbarrier.arrive: it adds the arrival that it waits for, so that barriers count waves."""
+        e.w.assembly("cp.async.mbarrier.arrive.shared::cta.b64 [$0];", "r", (f"i32 {address}",))
 
     def copy_out(self, e: Emitter, op: Op) -> None:
         """TMA from shared memory."""

@@ -15,14 +15,23 @@ PLACES = ("cuda_nvcc/bin", "cu13/bin")
 TOOLKIT = "/usr/local/cuda/bin"
 
 
-def tool(name: str) -> Path | None:
-    """Where a tool of NVIDIA's is: named by a variable (PTXAS, NVDISASM), on the path, in a wheel, in the toolkit."""
-    named = os.environ.get(name.upper()) or shutil.which(name)
+def in_wheel(name: str) -> Path | None:
+    """Where a tool of NVIDIA's is: named by a variable (PTXAS, NVDISASM), or in a wheel (the extra `sass`)."""
+    named = os.environ.get(name.upper())
     if named:
         return Path(named)
     spec = find_spec("nvidia")
     folders = [Path(f) / p for f in (spec.submodule_search_locations or () if spec is not None else ()) for p in PLACES]
-    return next((f / name for f in [*folders, Path(TOOLKIT)] if (f / name).exists()), None)
+    return next((f / name for f in folders if (f / name).exists()), None)
+
+
+def tool(name: str) -> Path | None:
+    """The same, or on the path, or in the toolkit."""
+    found = in_wheel(name)
+    if found is not None:
+        return found
+    on_path = shutil.which(name) or shutil.which(name, path=TOOLKIT)
+    return None if on_path is None else Path(on_path)
 
 
 def disassembled(ptx: str, architecture: str) -> str:
@@ -30,7 +39,10 @@ def disassembled(ptx: str, architecture: str) -> str:
     found = {name: tool(name) for name in ("ptxas", "nvdisasm")}
     missing = [name for name, place in found.items() if place is None]
     if missing:
-        raise TargetError(f"sass: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; `ptx` needs neither")
+        raise TargetError(
+            f"sass: {' and '.join(missing)} of NVIDIA's toolkit is not on the path; the extra `sass` brings both, and "
+            "`ptx` needs neither"
+        )
     with tempfile.TemporaryDirectory() as folder:
         source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx)

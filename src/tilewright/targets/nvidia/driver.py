@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import TargetError
 from tilewright.machine import Machine
 from tilewright.targets.gpu.emit import Emitted
@@ -27,7 +29,7 @@ def _bindings() -> Any:
 class Device:
     """A GPU by its number: its context is the one that other libraries of the process use too.
 
-    What every launch calls goes to the driver's library directly: bindings take longer than the launch itself.
+    What every launch calls goes to the driver's library directly (`starting`): bindings take as long as the launch.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -99,9 +101,10 @@ def why_not(machine: Machine) -> str | None:
     if isinstance(found, str):
         return found
     major, minor = found.capability
-    wanted = 9 if "sm_90a" in machine.features else 8
-    if major != wanted:
-        return f"the GPU here has compute capability {major}.{minor}, not {wanted}.x"
+    if "sm_90a" in machine.features and major != 9:
+        return f"the GPU here has compute capability {major}.{minor}, not 9.x"
+    if major < 8:
+        return f"the GPU here has compute capability {major}.{minor}, not 8.0 or more"
     return None
 
 
@@ -126,7 +129,7 @@ class Memory:
 
 
 class Loaded:
-    """A kernel on a device."""
+    """A kernel on a device. `drawn` is how many of its launches have drawn counters."""
 
     def __init__(self, assembly: str, emitted: Emitted, made_by: str, number: int = 0):
         found = device(number)
@@ -143,19 +146,14 @@ class Loaded:
         self.function = check(cu.cuModuleGetFunction(self.module, self.name.encode()), f"{self.name}: its code")
         most = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
-        self._counters, self._launches = emitted.counters, 0
         if emitted.counters:
             count = emitted.counters * LAUNCHES
-            self._memory = Memory(4 * count, self.device.number)
-            check(cu.cuMemsetD32(self._memory.pointer, 0, count), f"{self.name}: cuMemsetD32")
+            self.counters = Memory(4 * count, self.device.number)
+            check(cu.cuMemsetD32(self.counters.pointer, 0, count), f"{self.name}: cuMemsetD32")
+            self.drawn = np.zeros(1, np.uint64)
         self.workgroups = int(
             check(
                 cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, emitted.threads, emitted.shared_bytes),
                 f"{self.name}: its workgroups",
             )
         )
-
-    def counters(self) -> int:
-        """The address of counters for a launch: its own, unless very many are under way at a time."""
-        self._launches += 1
-        return self._memory.pointer + 4 * self._counters * (self._launches % LAUNCHES)

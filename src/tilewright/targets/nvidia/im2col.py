@@ -253,27 +253,29 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
         raise Refused(f"positions {max(tensor_map.steps)} apart are more than {MOST_STEP}, or not forwards")
 
 
-def column_of(request: ViewRequest) -> tuple[Im2colMap, Tile, tuple[Expr, ...], tuple[Expr, ...]]:
-    """(map, tile, coordinates, offsets of the tap) of a copy that the conditions allow, as expressions.
+def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], Tile, tuple[Expr, ...], tuple[Expr, ...]]:
+    """(what an Im2colMap is made of, tile, coordinates, offsets of the tap) of a copy that the conditions allow.
 
-    Coordinates and offsets are those of the first pixel and channel, fastest dimension first.
+    Extents, strides and upper corners are expressions. Coordinates and offsets are those of the first pixel and
+    channel, fastest dimension first.
     """
     near, far = sides(request, loads=True)
     tile = near_tile(request, near, most=2)
     channel, pixel = tile.order
     found = list(walks(far, request.axes[channel], request.axes[pixel]))
-    extents, strides = (tuple(number(e) for e in reversed(what)) for what in (far.shape, far.strides))
-    lower, counts = tuple(int(walk.taps.lo) for walk in found), tuple(number(walk.count) for walk in found)
-    steps = tuple(walk.step for walk in found)
-    ends = zip(lower, counts, steps, extents[1:-1], strict=True)
-    upper = tuple(low + (count - 1) * step - (extent - 1) for low, count, step, extent in ends)
+    extents, strides = (tuple(reversed(what)) for what in (far.shape, far.strides))
+    lower, steps = tuple(int(walk.taps.lo) for walk in found), tuple(walk.step for walk in found)
+    upper = tuple(
+        low + (walk.count - 1) * walk.step - (far.shape[walk.dimension] - 1)
+        for low, walk in zip(lower, found, strict=True)
+    )
     shape = (tile.box[channel], tile.box[pixel])
-    tensor_map = Im2colMap(0, extents, strides, lower, upper, steps, *shape, tile.span)
+    made_of = (0, extents, strides, lower, upper, steps, *shape, tile.span)
     # what the taps add is told apart from where the first tap stands
     offsets = {walk.dimension: walk.taps - low for walk, low in zip(found, lower, strict=True)}
     begin = {axis: as_expr(0) for axis in request.axes}
     coordinates = tuple(substitute(c - offsets.get(d, 0), begin) for d, c in enumerate(far.coordinates))
-    return tensor_map, tile, tuple(reversed(coordinates)), tuple(offsets.values())
+    return made_of, tile, tuple(reversed(coordinates)), tuple(offsets.values())
 
 
 IM2COL = CopyAtom(

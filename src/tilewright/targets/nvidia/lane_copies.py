@@ -6,6 +6,7 @@ from tilewright.machine import CopyAtom
 from tilewright.machine.lanes import lane_load, lane_store, lane_transfer
 
 WARP = 32
+LANDS = "cp.async.mbarrier.arrive"
 
 LANE_COPIES: list[CopyAtom] = [
     make(f"{verb}.{space}.{width}", space, width, WARP)
@@ -15,7 +16,7 @@ LANE_COPIES: list[CopyAtom] = [
 ]
 
 CP_ASYNC: list[CopyAtom] = [
-    *(lane_transfer(f"cp.async.{width}", width, WARP, ("sm_80",), "cp.async.wait_group") for width in (4, 8, 16)),
+    *(lane_transfer(f"cp.async.{width}", width, WARP, ("sm_80",), LANDS) for width in (4, 8, 16)),
     # past the cache of the core; only for 16 bytes
-    lane_transfer("cp.async.16.cg", 16, WARP, ("sm_80",), "cp.async.wait_group", hint="bypass"),
+    lane_transfer("cp.async.16.cg", 16, WARP, ("sm_80",), LANDS, hint="bypass"),
 ]

@@ -1,26 +1,29 @@
-"""Launches: a kernel's arguments in memory, and starting it, as often as wanted.
-
-A kernel's arguments are the tensors' pointers, that of its counters if it has any, and tensor maps, each 128 bytes at a
-multiple of 64. They are written once; a launch on other tensors of the same shapes changes addresses only, in the maps
-too, and every launch has counters of its own.
-"""
+"""Launches: a kernel bound to arrays, started as often as wanted, on these or on others that are like them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from functools import partial
-from threading import Lock
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.algebra.expr import as_expr
+from tilewright.errors import TargetError
+from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.device_arrays import DeviceArray
+from tilewright.runtime.dlpack import form_of
+from tilewright.runtime.exchange import Exchange
+from tilewright.runtime.host import Whole
+from tilewright.targets.gpu.again import UNLIKE
 from tilewright.targets.gpu.emit import Emitted
-from tilewright.targets.nvidia.driver import Loaded
-from tilewright.targets.nvidia.maps import MAP_BYTES, tensor_map
+from tilewright.targets.nvidia.driver import LAUNCHES, Loaded
 from tilewright.targets.nvidia.memory import stream_of
+from tilewright.targets.nvidia.passed import Passed
+from tilewright.targets.nvidia.starting import TENSOR_WORDS, Record
 
+_GRAD = sys.intern("requires_grad")
 ELSEWHERE = (201, 400)
 """The driver's answers, invalid context and handle, to a thread that works in another context, or in none."""
 
@@ -64,31 +67,62 @@ class Launch:
     Arrays of the host are copied to the device before each run, and back after it, which waits for the device.
     """
 
-    def __init__(self, loaded: Loaded, emitted: Emitted, arrays: list[Any], workers: int | None):
-        self.loaded, self.device = loaded, loaded.device
+    def __init__(
+        self,
+        loaded: Loaded,
+        emitted: Emitted,
+        arrays: list[Any],
+        workers: int | None,
+        sizes: Mapping[str, int] | None = None,
+    ):
+        self.loaded, self.device, self._emitted = loaded, loaded.device, emitted
         self._moved: list[tuple[Any, np.ndarray[Any, Any], bool]] = []
-        self._kept = arrays
+        self._arrays = arrays
+        self._following: Launch | None = None  # kept, as long as this is
         with self.device.entered():
-            self._pointers = [self._place(a, w) for a, w in zip(arrays, emitted.written, strict=True)]
-            self._write(emitted, arrays)
-        most = self.device.cores * max(1, loaded.workgroups)
-        workgroups = max(1, min(emitted.tasks, workers or most) // emitted.cluster) * emitted.cluster
-        self._config = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
+            pointers = [self._place(a, w) for a, w in zip(arrays, emitted.written, strict=True)]
+            self._passed = Passed(self.device, emitted, arrays, pointers, sizes or {})
+        self._config = self._configuration(emitted, workers, sizes or {})
+        self._stream = stream = stream_of(arrays, self.device.number)
+        self._record = Record(
+            launch=self.device.start,
+            function=int(loaded.function),
+            config=self._config,
+            template=self._passed.block,
+            bytes=self._passed.block.nbytes,
+            offsets=self._passed.offsets,
+            parameters=len(self._passed.offsets),
+            current=stream.current,
+            device=self.device.number,
+            stream=stream.fixed,
+        )
+        if emitted.counters:
+            self._record.set(
+                counters=loaded.drawn,
+                counters_at=self._passed.counters,
+                counters_base=loaded.counters.pointer,
+                counters_step=4 * emitted.counters,
+                counters_most=LAUNCHES,
+            )
+        self._start: Callable[..., int] = self._record.start
+
+    def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
+        most = self.device.cores * max(1, self.loaded.workgroups)
+        tasks = int(evaluated(as_expr(emitted.tasks), sizes))
+        workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
+        found = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)
         self._asked = (Attribute * len(asked))(*asked)
-        self._config.attributes, self._config.attribute_count = ctypes.addressof(self._asked), len(asked)
+        found.attributes, found.attribute_count = ctypes.addressof(self._asked), len(asked)
         if emitted.cluster > 1 and workers is None:
-            self._config.grid[0] = min(workgroups, self._room_for_clusters() * emitted.cluster)
-        given = (ctypes.addressof(self._config), int(loaded.function), self._table.ctypes.data, None)
-        self._start = partial(self.device.start, *map(ctypes.c_void_p, given))
-        self._stream, self._lock = stream_of(arrays, self.device.number), Lock()
-        self._streaming = 0
+            found.grid[0] = min(workgroups, self._room_for_clusters(found) * emitted.cluster)
+        return found
 
-    def _room_for_clusters(self) -> int:
+    def _room_for_clusters(self, config: Config) -> int:
         """How many clusters there is room for at a time: they leave multiprocessors over."""
         found, function = ctypes.c_int(0), ctypes.c_void_p(int(self.loaded.function))
         with self.device.entered():
-            code = self.device.room_for_clusters(ctypes.byref(found), function, ctypes.byref(self._config))
+            code = self.device.room_for_clusters(ctypes.byref(found), function, ctypes.byref(config))
         if code:
             raise self._fault(code, ": its clusters")
         return max(1, found.value)
@@ -101,101 +135,80 @@ class Launch:
         self._moved.append((memory, array, written))
         return int(memory)
 
-    def _write(self, emitted: Emitted, arrays: list[Any]) -> None:
-        """The arguments, and a table of where each lies."""
-        maps, count = emitted.parameters, len(arrays) + (1 if emitted.counters else 0)
-        self._room = np.zeros(64 + MAP_BYTES * len(maps) + 8 * count, np.uint8)
-        start = self._room.ctypes.data + (-self._room.ctypes.data) % 64
-        after = start + MAP_BYTES * len(maps)
-        self._slots = [[ctypes.c_uint64.from_address(after + 8 * i)] for i in range(count)]
-        self._maps: list[list[int]] = [[] for _ in arrays]
-        for i, parameter in enumerate(maps):
-            array = arrays[parameter.tensor]
-            data = tensor_map(self.device, parameter.what, self._pointers[parameter.tensor], array.dtype)
-            place = start + MAP_BYTES * i
-            ctypes.memmove(place, data, MAP_BYTES)
-            word = self._address_in(place, self._pointers[parameter.tensor])
-            if word is None:
-                self._maps[parameter.tensor].append(place)
-            else:
-                self._slots[parameter.tensor].append(word)
-        for slots, pointer in zip(self._slots, self._pointers, strict=False):
-            slots[0].value = pointer
-        self._counters = self._slots[-1][0] if emitted.counters else None
-        places = [ctypes.addressof(s) for s, *_ in self._slots] + [start + MAP_BYTES * i for i in range(len(maps))]
-        self._table = np.array(places, np.uint64)
-
-    def _address_in(self, place: int, pointer: int) -> ctypes.c_uint64 | None:
-        """The word of a tensor map that is the tensor's address, where the driver changes nothing else for another one.
-
-        Maps are the driver's own; writing a word is quicker than asking it.
-        """
-        before = ctypes.string_at(place, MAP_BYTES)
-        for other in (pointer + 256, pointer):
-            if self.device.readdress(place, other):
-                return None
-            words = np.frombuffer(ctypes.string_at(place, MAP_BYTES), np.uint64)
-            there = np.nonzero(words == other)[0]
-            if len(there) != 1 or (np.delete(words, there) != np.delete(np.frombuffer(before, np.uint64), there)).any():
-                ctypes.memmove(place, before, MAP_BYTES)
-                return None
-        return ctypes.c_uint64.from_address(place + 8 * int(there[0]))
+    # -- starting -------------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
         """Starts the kernel."""
         if self._moved:
             self._there_and_back()
             return
-        with self._lock:
-            self._begin()
-
-    def at(self, pointers: Sequence[int]) -> None:
-        """Starts the kernel on tensors that lie elsewhere, and are otherwise like those it was bound to."""
-        with self._lock:
-            now = self._pointers
-            for i, pointer in enumerate(pointers):
-                if pointer != now[i]:
-                    for slot in self._slots[i]:
-                        slot.value = pointer
-                    for place in self._maps[i]:
-                        code = self.device.readdress(place, pointer)
-                        if code:
-                            raise self._fault(code, ": a tensor map")
-                    now[i] = pointer
-            self._begin()
-
-    def forget(self) -> None:
-        """The arrays may go: from now on a launch is told where they lie."""
-        self._kept = []
-
-    def _begin(self) -> None:
-        """What every launch does, and no more than it must."""
-        if self._counters is not None:
-            self._counters.value = self.loaded.counters()
-        stream = self._stream()
-        if stream != self._streaming:
-            self._config.stream = self._streaming = stream
         code = self._start()
         if code:
-            self._once_more(code)
+            self.once_more(code, ())
 
-    def _once_more(self, code: int) -> None:
+    def once_more(self, code: int, tensors: Sequence[Any]) -> None:
         """The driver refused: perhaps only in the context that this thread works in."""
         if code in ELSEWHERE:
             with self.device.entered():
-                code = self._start()
+                code = self._start(*tensors)
         if code:
             raise self._fault(code)
 
+    def again(self, kind: type, exchange: Exchange, whole: Whole | None = None) -> Callable[..., int]:
+        """What starts the kernel on tensors of this type that are like those it was bound to; these are let go.
+
+        It gives 0, `UNLIKE`, or what the driver answered; given the first of the tensors alone, it only looks. With the
+        call of a `whole` host program, of which this is the first launch, it starts all of them.
+        """
+        given: Sequence[DeviceArray] = self._arrays if whole is None else whole.arrays
+        written = self._emitted.written if whole is None else whole.written
+        launches = ((self, tuple(range(len(given)))),) if whole is None else whole.launches
+        width = TENSOR_WORDS + 2 * max(a.ndim for a in given)
+        kinds = np.zeros((len(given), width), np.uint64)
+        for row, array, writes in zip(kinds, given, written, strict=True):
+            words = [2 | array.device << 32, form_of(array.dtype, array.ndim), array.nbytes, writes]
+            words += [*array.shape, *array.strides]
+            row[: len(words)] = words
+        self._record.set(
+            tensors=len(given), kinds=kinds, width=width, look=exchange.look,
+            tensor_type=id(kind), type_at=object.__basicsize__ - 8, grad=id(_GRAD), false=id(False),
+        )  # fmt: skip
+        before: Launch | None = None
+        for launch, places in launches:
+            launch._follow(before, places, alone=whole is not None and whole.works)
+            before = launch
+        return self._start
+
+    def _follow(self, before: Launch | None, places: tuple[int | None, ...], alone: bool) -> None:
+        """Its arrays are these arguments of a call; `alone`: on the stream that is the current one now."""
+        passed = self._passed
+        patches, maps = (
+            np.array([(places[i], at) for i, at in found if places[i] is not None], np.uint64).reshape(-1, 2)
+            for found in (passed.words, passed.maps)
+        )
+        self._record.set(
+            patches=len(patches), patched=patches, maps=len(maps), mapped=maps, readdress=self.device.readdress
+        )
+        if alone:
+            self._record.set(bound_to_stream=1, stream=self._stream())
+        if before is not None:
+            before._record.set(next=self._record)
+            before._following = self
+        self._arrays = [a for a, place in zip(self._arrays, places, strict=True) if place is None]
+
     def _fault(self, code: int, what: str = "") -> Exception:
+        if code == UNLIKE:
+            return TargetError(f"{self.loaded.name}{what}: its stream could not be told")
         return self.device.fault(self.device.cu.CUresult(code), f"{self.loaded.name}{what}")
 
     def _there_and_back(self) -> None:
         cu, check, name = self.device.cu, self.device.check, self.loaded.name
-        with self.device.entered(), self._lock:
+        with self.device.entered():
             for memory, array, _ in self._moved:
                 check(cu.cuMemcpyHtoD(memory, array.ctypes.data, array.nbytes), f"{name}: a copy to the device")
-            self._begin()
+            code = self._start()
+            if code:
+                raise self._fault(code)
             check(cu.cuCtxSynchronize(), name)
             for memory, array, written in self._moved:
                 if written:

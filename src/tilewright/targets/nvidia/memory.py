@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.machine import Machine
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
+from tilewright.runtime.exchange import exchange_of
 from tilewright.targets.nvidia.driver import Device, device, why_not
 
 ALIGNMENT = 16
@@ -33,18 +36,28 @@ class Allocated:
 
 
 class DeviceMemory:
-    """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them."""
+    """The memory of one GPU; what is asked of it happens on the stream of launches, in order with them.
 
-    def __init__(self, machine: Machine, number: int):
+    Memory for one call, `passing`, comes from torch where a program uses it: nothing waits when it goes, the next call
+    on the stream has it again, and a CUDA graph keeps what was asked for while it was captured.
+    """
+
+    def __init__(self, machine: Machine, number: int, passing: bool = False):
         why, found = why_not(machine), device(number)
         if why is not None or isinstance(found, str):
             raise TargetError(f"code for {machine.name} does not run here: {why or found}")
-        self.device = found
+        self.device, self.passing = found, passing
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""
-        owner = Allocated(self.device, prod(shape) * dtype.itemsize)
-        return DeviceArray(int(owner.pointer), shape, packed_steps(shape), dtype, owner, self.device.number)
+        size, torch = prod(shape) * dtype.itemsize, torch_in_use() if self.passing else None
+        if torch is not None:
+            owner = torch.empty(max(ALIGNMENT, size), dtype=torch.uint8, device=f"cuda:{self.device.number}")
+            pointer = owner.data_ptr()
+        else:
+            owner = Allocated(self.device, size)
+            pointer = int(owner.pointer)
+        return DeviceArray(pointer, shape, packed_steps(shape), dtype, owner, self.device.number)
 
     def takes(self, array: Any) -> bool:
         """Packed, on the device, at a multiple of 16 bytes."""
@@ -66,7 +79,11 @@ class DeviceMemory:
             elif isinstance(goal, np.ndarray):
                 np.copyto(goal, self.numpy(source))
             elif not (source.packed and goal.packed):
-                raise ArgumentError("an array on the device is not contiguous; pass a contiguous copy of it")
+                given = source if not source.packed else goal
+                raise ArgumentError(
+                    f"an array on the device of shape {given.shape} with strides {given.strides} is not contiguous; "
+                    "pass a contiguous copy of it"
+                )
             else:
                 check(cu.cuMemcpyDtoDAsync(goal.pointer, source.pointer, source.nbytes, stream), "a copy on the device")
 
@@ -91,18 +108,56 @@ class DeviceMemory:
             self.device.check(set_(array.pointer, bits, prod(array.shape), self._stream(array)), "a fill")
 
 
-def stream_of(arrays: Sequence[Any], number: int) -> Callable[[], int]:
-    """What tells the stream: torch's current one where a program uses it, one that an array names, or the default.
+def torch_in_use() -> Any:
+    """torch, where the program uses it on GPUs."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
+    return torch if cuda is not None and cuda.is_initialized() else None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream that work goes to: `fixed`, or what DLPack's function `current` says when it is asked."""
+
+    fixed: int
+    current: Any
+    number: int
+
+    def __call__(self) -> int:
+        """The stream at this moment."""
+        if not self.current:
+            return self.fixed
+        found = ctypes.c_void_p()
+        if _CURRENT(self.current)(_CUDA, self.number, ctypes.byref(found)):
+            raise TargetError(f"the current stream of device {self.number} could not be told")
+        return found.value or 0
+
+
+_CUDA = 2
+_CURRENT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+
+
+def stream_of(arrays: Sequence[Any], number: int) -> Stream:
+    """The stream: torch's current one where a program uses it, one that an array names, or the default.
 
     >>> stream_of([DeviceArray(0, (1,), (1,), np.dtype("f4"), None, stream=7)], 0)()
     7
     """
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)  # absent while torch is still being imported
-    if torch is not None and cuda is not None and cuda.is_initialized():
-        quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        if quick is not None:
-            return partial(quick, number)
-        return lambda: int(torch.cuda.current_stream(number).cuda_stream)
+    torch = torch_in_use()
+    if torch is not None:
+        exchange = exchange_of(torch.Tensor)
+        return Stream(0, _asking_torch() if exchange is None else exchange.current_stream, number)
     named = next((a.stream for a in arrays if isinstance(a, DeviceArray) and a.stream is not None), 0)
-    return lambda: named
+    return Stream(named, 0, number)
+
+
+@cache
+def _asking_torch() -> Any:
+    """The same function for a torch that has none."""
+    torch = sys.modules["torch"]
+
+    def current(_: int, number: int, goal: int) -> int:
+        ctypes.c_void_p.from_address(goal).value = torch.cuda.current_stream(number).cuda_stream
+        return 0
+
+    return _CURRENT(current)

@@ -138,7 +138,7 @@ MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 WGMMA = [
     _wgmma(columns, dtype, *forms)
-    for columns in (8, 64, 128, 160, 192, 256)
+    for columns in (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
     for dtype in (f16, bf16)
     for forms in ((), ("ra",), ("ta",), ("tb",), ("ra", "tb"), ("ta", "tb"))
     # with n fastest, rows of 128 bytes hold 64 of n

@@ -123,7 +123,7 @@ def multiply(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
         more = add if total == "i32" else f"{add}, 1, 1" if second.size != 2 else f"{add}, 1, 1, {turns}"
         lines.append(f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{kind} {{{sums}}}, {left}, y, {more};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    form = "{" + ", ".join([total] * count) + "}"
+    form = w.together([total] * count)
     before = range(0 if fresh else count)
     constraints = ",".join([f"={mark}"] * count + [str(i) for i in before] + [marks, "l"])
     operands = (*(f"{total} {e.get(c, i)}" for i in before), *factors)
@@ -140,7 +140,7 @@ def settle(e: Emitter, pending: int, sums: tuple[Value, ...]) -> None:
         e.w.assembly(wait)
         return
     kinds = [element(value.type.dtype) for value, _ in places]
-    form = "{" + ", ".join(kinds) + "}" if len(places) > 1 else kinds[0]
+    form = e.w.together(kinds) if len(places) > 1 else kinds[0]
     marks = ["=r" if kind == "i32" else "=f" for kind in kinds]
     constraints = ",".join(marks + [str(i) for i in range(len(places))])
     given = tuple(f"{kind} {e.get(v, i)}" for kind, (v, i) in zip(kinds, places, strict=True))

@@ -1,0 +1,95 @@
+"""Where values live between products: in registers, dealt out to lanes as the products have their sums.
+
+A sum of M x N elements is dealt out to lanes by its atom. Values over the same rows stay with the lanes that have those
+rows: a value over M and some other dimension as a sum of that width would be, a value over M alone in all lanes that
+share the row. Then maps are each lane's own, a reduction along a row goes over few lanes, and a row's value is where it
+is needed.
+
+    %sums = alloc register f32 (128, 64) as matrix.m64n64k16.bf16.c waves (2, 1)
+    %best = alloc register f32 (128) by ((4,8,4,2),2):((0,1,16,64),8)
+    reduce %sums -> %best along 1 with max
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.algebra import Layout
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.inttuple import leaves
+from tilewright.check.distribution import operand_layout
+from tilewright.ir.core import Op
+from tilewright.ir.tensors import Distribution
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes.tile.values import Parts
+from tilewright.plan.microkernel import Microkernel, axes_of
+
+
+@dataclass(frozen=True)
+class Home:
+    """Values over a dimension of rows, so many at a time, dealt out as sums of these atoms are, by their columns."""
+
+    row: Expr
+    rows: int
+    groups: int
+    atoms: Mapping[int, MultiplyAtom]
+
+    def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
+        """The dimensions by which a value over these parts is held in registers, the rows first; None: in memory."""
+        wide = [d for d in dims if d is not self.row and parts[d][1] != 1]
+        if self.row not in dims or parts[self.row][1] != self.rows or len(wide) > 1:
+            return None
+        found = (self.row, *wide)
+        return None if self.distribution(tuple(parts[d][1] for d in found)) is None else found
+
+    def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
+        """How a value of so many rows, or rows and columns, is dealt out; None where no sum is like it."""
+        if not sizes or sizes[0] != self.rows or len(sizes) > 2:
+            return None
+        if len(sizes) == 1:
+            return Distribution(layout=self._of_rows())
+        columns = sizes[1]
+        atom = self.atoms.get(columns) if isinstance(columns, int) else None
+        if atom is None:
+            return None
+        waves = None if self.groups == 1 else (as_expr(self.groups), as_expr(1))
+        return Distribution(operand=f"{atom.name}.c", waves=waves)
+
+    def _of_rows(self) -> Layout:
+        """Where a sum has its rows, without its columns."""
+        columns, atom = next(iter(self.atoms.items()))
+        whole = operand_layout(atom, "c", (self.rows, columns), (self.groups, 1))
+        modes = []
+        for mode, kept in ((whole[0], True), (whole[1], False)):
+            pairs = zip(leaves(mode.shape), leaves(mode.stride), strict=True)
+            steps = [(n, 0 if step % self.rows == 0 else step) for n, step in pairs]
+            modes.append([(n, step) for n, step in steps if kept or step] or [(1, 0)])
+        shape, stride = (tuple(tuple(pair[i] for pair in mode) for mode in modes) for i in (0, 1))
+        return Layout(shape, stride)
+
+
+def home_of(
+    products: Mapping[Op, Microkernel | None], machine: Machine | None, width: Callable[[Expr], int]
+) -> Home | None:
+    """Where values live in a program with these products; None where its sums are not dealt out alike.
+
+    `width` says how wide a task is along a dimension.
+    """
+    found = [(op, how) for op, how in products.items() if how is not None and how.slab is not None]
+    if machine is None or not found or len(found) < len(products):
+        return None
+    how = found[0][1]
+    c = how.atom.c
+    axes = []
+    for op, _ in found:
+        a, b, to = (v.type.dims for v in op.operands)
+        axes.append(axes_of(a, b, to, width))
+    row = {None if isinstance(x, str) else x.m for x in axes}
+    if len(row) > 1 or None in row or any((x.rows, x.groups) != (how.rows, how.groups) for _, x in found):
+        return None
+    atoms = {x.atom.shape[1]: x.atom for _, x in found}
+    for atom in machine.multiply.values():
+        if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
+            atoms.setdefault(atom.shape[1], atom)
+    return Home(row.pop(), how.rows, how.groups, atoms)  # type: ignore[arg-type]

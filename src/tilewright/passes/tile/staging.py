@@ -1,0 +1,83 @@
+"""The rows of a task, copied once for all its blocks of sums, in planes of an atom's K.
+
+    %staged = alloc shared bf16 (2, 1743, 32)                                   [K / 32][rows][32]
+    %x_view = view %x (l 30, q 57, b 2, c 32) -> [0, 28*t + l - 1 ?, q - 1 ?, 32*b + c]
+    copy %x_view -> %staged_view else 0
+
+Rows run on from line to line, with what lies between them. Taps of a convolution that slide along the lines read the
+same rows a little further on: a halo tile. The zeros that end a line also begin the next. For other taps rows are
+staged apart, [tap][K / 32][rows][32]: an im2col panel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Op, TileType, Value
+from tilewright.passes.tile.accesses import Access, access_of, loose
+from tilewright.passes.tile.values import Load, pieces
+from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.tiled import Tiled, Walk
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+
+def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
+    """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
+    w, kind, depth = low.w, read.results[0].type, how.atom.shape[2]
+    own = [d for d in _taps(plan, kind) if d not in plan.shifts]
+    last = {d: low.number(d) - 1 for d in plan.shifts}
+    lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
+    along = sum(last[d] * further for d, (_, further) in plan.shifts.items())
+    count = lines * walk.pitch
+    past = how.rows + along - (walk.pitch - walk.length) if plan.shifts else -count % how.rows
+    outer = [*map(low.number, own), int(pieces(low.number(plan.k), depth))]
+    held = w.alloc(kind.dtype, (*outer, count + past, depth), "staged")
+    if past:  # rows that blocks read behind the last line
+        *before, i, c = w.axes((*outer, past, depth))
+        behind = w.view(held, (*before, i, c), [(e, False) for e in (*before, count + i, c)])
+        w.emit("fill", (behind,), value=0)
+    over = w.axes((lines, walk.pitch, *outer, depth))
+    line, place, *taps, chunk, c = over
+    first, row = low.part(plan.m)[0], walk.pitch * line + place
+    known: dict[Expr, Expr] = {d: low.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
+    known |= {plan.m: first + row, **dict(zip(own, taps, strict=True))}
+    access = access_of(low, read, read.operands[0], kind.dims, ())
+    source = _in_chunks(low, access, known, plan.k, over, depth * chunk + c)
+    goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
+    w.emit("copy", (source, goal), otherwise=0)
+    at = low.coordinate(plan.m) - first
+    for d, (down, further) in plan.shifts.items():
+        at = at + (down * walk.pitch + further) * low.coordinate(d)
+    k = low.coordinate(plan.k)
+    return Load(held, (*map(low.coordinate, own), k // depth, at, k % depth))
+
+
+def _taps(plan: Tiled, kind: TileType) -> list[Expr]:
+    """What is summed beside K, in the order in which A has it."""
+    summed = {s.dim for s in plan.steps}
+    return [d for d in kind.dims if d in summed and d is not plan.k]
+
+
+def _in_chunks(
+    low: Lowering, access: Access, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
+) -> Value:
+    """The view of what is copied, K in chunks of an atom's: `at` says where in K.
+
+    Where K shares a dimension with others, a group or a tap, their elements lie past its end: a view of K alone comes
+    first, which they are outside of.
+    """
+    w, deep, own = low.w, low.number(k), low.coordinate(k)
+    chunk, c = over[-2:]
+    count, depth = (int(s.hi) + 1 for s in (chunk, c))
+    whole = count * depth == deep or any(e is own for e in access.at)
+    *rest, t = w.axes([*(int(s.hi) + 1 for s in over[:-2]), deep])
+    images = Substitution({low.coordinate(d): e for d, e in {**known, k: at if whole else t}.items()})
+    places = list(zip(map(images, access.at), loose(low, access, images), strict=True))
+    if whole:
+        return w.view(access.tensor, over, places)
+    alone = w.view(access.tensor, (*rest, t), places)
+    return w.view(alone, over, [*((e, False) for e in over[:-2]), (at, True)])

@@ -1,0 +1,364 @@
+"""Several products in one kernel: plans in which what lies between them stays in registers.
+
+All products have the same rows, which tasks cut; groups of waves have rows of their own, one atom each. What one
+product makes is dealt out to lanes as the atom has its sum, and stays so while maps and reductions along rows change
+it, until it is the factor A of the next, from registers. Factors that are arguments are brought by a role of its own:
+those that a loop goes over through rings, the others once a task.
+
+    axis M = (M 4096): task 128
+    axis N = (N 4096): loop 128
+    mma by matrix.m64n128k16.bf16, block 128x128
+    mma2 by matrix.m64n128k16.bf16.ra.tb, block 128x128
+    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2, stored 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.machine import Machine
+from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.hiding import uneven
+from tilewright.plan.microkernel import (
+    Axes,
+    Microkernel,
+    as_plan,
+    axes_of,
+    names_of,
+    precision_of,
+    shared_atoms,
+    types_of,
+)
+from tilewright.plan.model import l2
+from tilewright.plan.plan import Cut, Plan, Roles
+from tilewright.plan.planner import Refusal
+from tilewright.plan.rings import (
+    GROUPS,
+    MOST,
+    SHOWN,
+    STORED,
+    bound_by_memory,
+    is_along,
+    registers_of,
+    row_bytes,
+)
+
+WORKING = 32
+"""Registers of a lane beside sums and factors: addresses, counters, what rows have."""
+FEWEST = 2
+"""Stages of the ring of each factor, at least."""
+LANES = 128
+"""Elements that a core's lanes compute in a cycle, of the simplest kind."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A candidate: how each product is done, the roles, and the cycles it should take."""
+
+    products: dict[Op, Microkernel]
+    roles: Roles
+    overlap: str
+    cycles: float
+
+    @property
+    def rows(self) -> int:
+        """The rows of a task."""
+        return next(iter(self.products.values())).rows
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The products of a program, by what their dimensions are, and how wide those are that tasks and loops cut."""
+
+    axes: dict[Op, Axes]
+    held: dict[Op, bool]
+    """Whether A is computed, so that it is in registers."""
+    looped: dict[Expr, int]
+    """The axes that loops go over, and their tiles."""
+    row: Expr
+    cut: tuple[Expr, ...]
+    """The dimensions that tasks may cut."""
+
+
+def plan_chained(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+    given: Plan | None = None,
+    gathered: str = "",
+) -> GeneralChoice | str:
+    """The plan of a program with several products, whose values stay in registers; or why it has none.
+
+    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
+    """
+    found = _products(program, sizes, size)
+    if isinstance(found, str):
+        return found
+    candidates = sorted(
+        _candidates(program, found, size, machine, gathered != ""), key=lambda x: (round(x.cycles), -x.rows)
+    )
+    workgroups, _ = tiles_of(program, sizes)
+    rows = workgroups.get(str(found.row))
+    fitting = [x for x in candidates if rows in (None, x.rows)]
+    if given is not None:
+        wanted = (given.roles, given.overlap, given.products)
+        fitting = [x for x in fitting if (x.roles, x.overlap, as_plan(x.products, program)) == wanted]
+        if not fitting:
+            raise ArgumentError(
+                f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
+            )
+    if not fitting:
+        return "no rows of its sums fit registers and shared memory" if not candidates else "none fits the constraints"
+    made = [_choice(x, found, program, sizes, size, machine) for x in fitting]
+    best = made[0]
+    others = [
+        Refusal(f"{x.rows} rows a task, overlap {x.overlap}", f"{x.cycles / best.cycles:.2f} of the time")
+        for x in fitting[1 : SHOWN + 1]
+    ]
+    return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
+
+
+def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> _Found | str:
+    """The products and their dimensions; or why their values do not stay in registers."""
+    dims, (_, tilings) = cut_dims(program, size), tiles_of(program, sizes)
+    if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
+        return "it writes where data say: what tasks at the edges compute too much would go there as well"
+    looped: dict[Expr, int] = {}
+    for op in program.walk():
+        if op.name == "iterate":
+            tile = tilings.get(str(op.attrs["axis"]))
+            if op.attrs.get("start") or tile is None:
+                return "a loop of it has no tile size that is a number"
+            looped[op.attrs["axis"]] = tile
+
+    def width(d: Expr) -> int:
+        return looped.get(d) or (1 if d in dims and d not in across else size(d))
+
+    across: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}
+    made = {r: op for op in program.walk() for r in op.results}
+    axes: dict[Op, Axes] = {}
+    held: dict[Op, bool] = {}
+    for op in names_of(program).values():
+        across |= {d for d in op.operands[0].type.dims if d not in op.operands[1].type.dims}
+        dims_a, dims_b, dims_c = (v.type.dims for v in op.operands)
+        each = axes_of(dims_a, dims_b, dims_c, width)
+        if isinstance(each, str):
+            return each
+        if each.m is None or each.m not in dims:
+            return "tasks cannot cut the rows of its sums"
+        if any(width(d) > 1 for d in (*each.around, *each.deep)):
+            return "its sums have more dimensions than rows and columns"
+        a, b = op.operands[:2][::-1] if each.swapped else op.operands[:2]
+        if not _is_read(b, made):
+            return "a factor B is computed"
+        axes[op], held[op] = each, not _is_read(a, made)
+    if not axes:
+        return "it has no product"
+    (row, *others) = {x.m for x in axes.values()}
+    if others:
+        return "its products have rows of different dimensions"
+    assert row is not None
+    if _wide(program, row, dims, looped, size):
+        return "a value between its products has more than rows and columns"
+    return _Found(axes, held, looped, row, dims)
+
+
+def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
+    op = made.get(value)
+    return op is not None and op.name == "read" and not op.attrs.get("lookups")
+
+
+def _wide(
+    program: Program, row: Expr, dims: Collection[Expr], looped: Mapping[Expr, int], size: Callable[[Expr], int]
+) -> bool:
+    """Whether a value that is neither an argument's nor a number has two dimensions beside the rows."""
+    for op in program.walk():
+        for value in op.results if op.name not in ("read", "fill", "scalar") else ():
+            kind = value.type
+            if isinstance(kind, TileType) and sum(size(d) > 1 and d is not row for d in kind.dims) > 1:
+                others = [d for d in kind.dims if d is not row and size(d) > 1 and d not in dims]
+                if len(others) > 1:
+                    return True
+    return False
+
+
+def _candidates(
+    program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine, gathered: bool
+) -> Iterator[Chain]:
+    """One for each number of groups of waves for which registers and shared memory are enough."""
+    shared = machine.spaces["shared"].bytes
+    if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
+        return
+    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
+    for groups in GROUPS:
+        products: dict[Op, Microkernel] = {}
+        for op, axes in found.axes.items():
+            how = _microkernel(op, axes, found, groups, size, machine, program)
+            if how is not None:
+                products[op] = how
+        if len(products) < len(found.axes):
+            return
+        roles = _roles(machine, products, found, size, shared, bits, gathered)
+        for overlap in ("ahead", "none") if roles is not None and found.looped and len(products) > 1 else ("none",):
+            if roles is not None:
+                yield Chain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+
+
+def _microkernel(
+    op: Op,
+    axes: Axes,
+    found: _Found,
+    groups: int,
+    size: Callable[[Expr], int],
+    machine: Machine,
+    program: Program,
+) -> Microkernel | None:
+    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them."""
+    factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
+    along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
+    atoms = shared_atoms(machine, types_of(op, axes.swapped), along_k, precision_of(op), found.held[op])
+    wanted = found.looped.get(axes.n) or size(axes.n)
+    fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
+    if not fitting:
+        return None
+    atom = min(fitting, key=lambda x: x.shape[1])
+    how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=True)
+    depth = _depth(axes, found, size)
+    exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
+    return how if not exact or how.deep(depth) == depth else None
+
+
+def _depth(axes: Axes, found: _Found, size: Callable[[Expr], int]) -> int:
+    return found.looped.get(axes.k) or size(axes.k)
+
+
+def _roles(
+    machine: Machine,
+    products: Mapping[Op, Microkernel],
+    found: _Found,
+    size: Callable[[Expr], int],
+    shared: int,
+    bits: int,
+    gathered: bool,
+) -> Roles | None:
+    """The roles, if registers hold what is alive at a time, and shared memory enough stages."""
+    how = next(iter(products.values()))
+    lanes = how.atom.c.lanes
+    assert machine.lanes is not None
+    spare, own = registers_of(machine, how, gathered)
+    live = sum(x.atom.c.values for x in products.values())
+    once, staged = 0, 0
+    turning = [d for d, tile in found.looped.items() if size(d) > tile]
+    fewest = FEWEST if turning else 1
+    for op, each in products.items():
+        axes = found.axes[op]
+        deep = each.deep(_depth(axes, found, size))
+        width = each.atom.a.dtype.bits // 8
+        if found.held[op]:
+            live += each.atom.shape[0] * deep * width // 4 // lanes
+        tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        for count, dims in tiles:
+            if not turning or any(d in turning for d in dims):
+                staged += count * deep * width
+            else:
+                once += count * deep * width
+    if live + WORKING > own:
+        return None
+    last = list(products.values())[-1]
+    row = row_bytes(last) * bits // last.atom.a.dtype.bits
+    left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment - once  # each begins at a multiple
+    room = {n: (left - n * last.rows * row) // max(1, staged) for n in STORED}
+    stored = next((n for n in STORED if room[n] >= fewest), STORED[-1])
+    if room[stored] < fewest:
+        return None
+    waves = lanes // machine.lanes
+    return Roles((waves if gathered else 1, spare), (waves * how.groups, own), min(MOST, room[stored]), stored)
+
+
+def _cycles(
+    machine: Machine,
+    products: Mapping[Op, Microkernel],
+    found: _Found,
+    size: Callable[[Expr], int],
+    program: Program,
+    overlap: str,
+) -> float:
+    """Cycles of all tasks: each round costs products, arithmetic between them, and what of one hides no other."""
+    limits = machine.limits
+    rows = next(iter(products.values())).rows
+    groups = next(iter(products.values())).groups
+    rounds = prod(ceil(size(d) / tile) for d, tile in found.looped.items())
+    multiplied = filled = 0.0
+    for op, how in products.items():
+        deep = how.deep(_depth(found.axes[op], found, size))
+        multiplied += deep / how.atom.shape[2] * how.atom.cycles * groups
+        filled += how.columns * deep * how.atom.b.dtype.bits / 8 / limits.l2_rate
+    columns = sum(tile for tile in found.looped.values())
+    between = sum(
+        rows * columns / LANES
+        for op in program.walk()
+        if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
+    )
+    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none"))
+    step += machine.limits.copy_shown * filled
+    tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
+    rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
+    return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles
+
+
+def _together(program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine) -> int:
+    """Of the dimension before the rows, how many to walk together: what they read stays in the cache of all cores."""
+    place = found.cut.index(found.row)
+    if not place:
+        return 1
+    count = size(found.cut[place - 1])
+    moved = bound_by_memory(program, size, machine) * machine.limits.far_rate * (machine.limits.cores or 1)
+    each = moved / prod(size(d) for d in found.cut[:place])
+    fitting = [n for n in range(1, count + 1) if count % n == 0 and n * each <= l2(machine.limits) / 2]
+    return max(fitting, default=1)
+
+
+def _across(found: _Found) -> set[Expr]:
+    """Dimensions that are the columns of a sum."""
+    return {x.n for x in found.axes.values()}
+
+
+def _choice(
+    chain: Chain,
+    found: _Found,
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+) -> GeneralChoice:
+    """The plan of a candidate."""
+    dims = found.cut
+    columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
+    widths = {d: chain.rows if d is found.row else columns.get(d, 1) for d in dims}
+    whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
+    words = words_for(map(str, [*dims, *whole]))
+    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
+    cut |= {d: Cut("loop", tile) for d, tile in found.looped.items()}
+    plan = Plan(
+        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
+        tuple(words[str(d)] for d in dims),
+        products=as_plan(chain.products, program),
+        roles=chain.roles,
+        overlap=chain.overlap,
+    )
+    if uneven(program, found.row):
+        plan = replace(plan, schedule="dynamic", group=_together(program, found, size, machine))
+    bound = bound_by_memory(program, size, machine)
+    tiles = {op: found.looped[op.attrs["axis"]] for op in program.walk() if op.name == "iterate"}
+    cuts = Cuts(
+        widths, {}, tiles, dict(chain.products), chain.roles, plan.group, schedule=plan.schedule, overlap=chain.overlap
+    )
+    return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())

@@ -1,0 +1,188 @@
+"""Programs with several products in roles: what lies between products stays in registers, and the numbers are right."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import compile_text, kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
+
+BF16 = tkl.bf16.numpy
+
+
+def attended(q, k, v, bias, causal):
+    """Attention in float64."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = np.einsum("bhmd,bhnd->bhmn", q, k) / np.sqrt(q.shape[-1]) + (0 if bias is None else bias)
+    if causal:
+        m, n = np.indices(scores.shape[-2:])
+        scores = np.where(n <= m, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhmn,bhne->bhme", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "causal", "bias"),
+    [
+        ((1, 2, 128, 256, 128, 128), 128, False, False),
+        ((2, 1, 150, 200, 64, 64), 128, True, False),  # neither rows nor keys are whole tiles
+        ((1, 1, 70, 200, 128, 72), 64, True, True),
+        ((1, 1, 65, 40, 64, 64), 64, False, True),  # fewer keys than a tile
+    ],
+)
+def test_attention_between_products_stays_in_registers(shape, tile, causal, bias):
+    b, h, m, n, d, e = shape
+    sizes = dict(zip("BHMNDE", shape, strict=True))
+    kernel = tilewright.compile(kernels.attention(tile, "bf16", causal=causal, bias=bias), target="gpu:hopper")
+    text = kernel.text("block", sizes)
+    products = re.findall(r"mma .* using wgmma\.m64n\d+k16\.bf16(\.ra\.tb)?\n", text)
+    assert products == ["", *(["", ".ra.tb"] if n > tile else []), ".ra.tb"]  # the next before the last of this round
+    assert text.count(".ra.tb.a") == 1  # the second product's A is in registers
+    assert [line.split()[0] for line in text.splitlines() if "alloc shared" in line] == [
+        *("%slabs_ring", "%slabs_1_ring", "%slabs_2_ring", "%result_ring")
+    ]
+    rng = np.random.default_rng(sum(shape))
+    inputs = [rng.standard_normal(s).astype(BF16) for s in ((b, h, m, d), (b, h, n, d), (b, h, n, e))]
+    more = rng.standard_normal((b, h, m, n)).astype(np.float32) if bias else None
+    found = compile_text(text, "interpreter")(*inputs, *([] if more is None else [more]))
+    np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, more, causal), atol=2e-2, rtol=2e-2)
+
+
+def test_the_loop_program_of_attention_says_the_same():
+    sizes = {"B": 1, "H": 1, "M": 70, "N": 130, "D": 64, "E": 64}
+    kernel = tilewright.compile(kernels.attention(64, "bf16", causal=True), target="gpu:hopper")
+    rng = np.random.default_rng(5)
+    inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (70, 130, 130)]
+    block, loop = (compile_text(kernel.text(level, sizes), "interpreter")(*inputs) for level in ("block", "loop"))
+    np.testing.assert_array_equal(block.astype(np.float32), loop.astype(np.float32))
+
+
+def test_what_a_plan_of_several_products_says_can_be_given_back():
+    sizes = {"B": 2, "H": 16, "M": 4096, "N": 4096, "D": 128, "E": 128}
+    attention = kernels.attention(128, "bf16")
+    text = tilewright.compile(attention, target="gpu:hopper").text("plan", sizes)
+    assert "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2" in text
+    assert tilewright.compile(attention, target="gpu:hopper", plan=text).text("plan", sizes) == text
+
+
+def seen(text):
+    """The rounds that loops over keys go, and the conditions under which scores are masked."""
+    return re.findall(r"for k_N in (.*) \{", text), re.findall(r"if \((.*)\) \{", text)
+
+
+def test_tiles_that_a_mask_hides_are_left_out_and_only_those_on_its_edge_are_masked():
+    sizes = {"B": 2, "H": 16, "M": 4096, "N": 4096, "D": 128, "E": 128}
+    causal = kernels.attention(128, "bf16", causal=True)
+    rounds, masked = seen(tilewright.compile(causal, target="gpu:hopper").text("block", sizes))
+    assert rounds == ["0..(first_M + 127)//128 + 1", "1..(first_M + 127)//128 + 1"]
+    assert masked == ["first_M <= 126", "first_M <= 128*k_N + 126"]
+    rounds, masked = seen(tilewright.compile(kernels.attention(128, "bf16"), target="gpu:hopper").text("block", sizes))
+    assert rounds == ["0..32", "1..32"]
+    assert masked == []
+
+
+def test_a_loop_whose_body_would_change_what_it_carries_goes_over_all_tiles():
+    """As attention, but what is hidden counts 0, which is no neutral element of the maximum."""
+    m, n, d = tkl.sym.M, tkl.sym.N, tkl.sym.D
+    space = tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave([tkw.TilingConstraint(n, 64)])
+    def hidden(
+        q: tkl.Memory[m, d, space, tkl.bf16],
+        k: tkl.Memory[n, d, space, tkl.bf16],
+        v: tkl.Memory[n, d, space, tkl.bf16],
+        out: tkl.Memory[m, d, space, tkl.f32],
+    ):
+        @tkw.iterate(n, init_args=[tkl.Register[m, tkl.f32](-9.0), tkl.Register[m, d, tkl.f32](0)])
+        def walk(highest, total):
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[m, n, tkl.f32](0))
+            scores = tkw.select(tkw.self_index(n) <= tkw.self_index(m), scores, 0.0)
+            return tkw.max(scores, highest, dim=n), tkw.mma(tkw.cast(scores, tkl.bf16), tkw.read(v), total)
+
+        highest, total = walk
+        tkw.write(total + highest, out)
+
+    sizes = {"M": 130, "N": 192, "D": 64}
+    text = tilewright.compile(hidden, target="gpu:hopper").text("block", sizes)
+    assert seen(text)[0] == ["0..3", "1..3"]
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(-2, 3, (rows, 64)).astype(BF16) for rows in (130, 192, 192)]
+    wanted = tilewright.compile(hidden, target="executor")(*inputs)
+    np.testing.assert_array_equal(compile_text(text, "interpreter")(*inputs), wanted)
+
+
+def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_nothing_at_all():
+    """A row's maximum is then still the lowest number, which overflows where it is scaled."""
+    sizes = {"B": 1, "H": 1, "M": 64, "N": 128, "D": 64, "E": 64}
+    attention = kernels.attention(64, "bf16", bias=True)
+    text = tilewright.compile(attention, target="gpu:hopper").text("block", sizes)
+    rng = np.random.default_rng(8)
+    inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (64, 128, 128)]
+    bias = np.zeros((1, 1, 64, 128), np.float32)
+    bias[..., 5:20, :64] = -np.inf
+    found = compile_text(text, "interpreter")(*inputs, bias)
+    np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, bias, False), atol=2e-2, rtol=2e-2)
+
+
+M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave([tkw.TilingConstraint(F, 64)])
+def two_layers(
+    x: tkl.Memory[M, K, SPACE, tkl.bf16],
+    w1: tkl.Memory[F, K, SPACE, tkl.bf16],
+    w2: tkl.Memory[N, F, SPACE, tkl.bf16],
+    y: tkl.Memory[M, N, SPACE, tkl.f32],
+):
+    @tkw.iterate(F, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        hidden = tkw.mma(tkw.read(x), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        hidden = tkw.maximum(hidden, tkl.Register[M, F, tkl.f32](0.0)) * 0.5
+        return tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(w2), acc)
+
+    tkw.write(total, y)
+
+
+@tkw.wave()
+def scaled_by_its_largest(
+    a: tkl.Memory[M, K, SPACE, tkl.bf16], b: tkl.Memory[N, K, SPACE, tkl.bf16], y: tkl.Memory[M, N, SPACE, tkl.f32]
+):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def c(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+    tkw.write(c - tkw.max(c, dim=N), y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "through"),
+    [
+        (two_layers, {"M": 70, "N": 300, "K": 64, "F": 128}, "bf16"),  # 300 columns are no atom's
+        (scaled_by_its_largest, {"M": 70, "N": 320, "K": 64}, "f32"),
+    ],
+)
+def test_what_does_not_fit_registers_goes_through_memory_to_a_second_program(kernel, sizes, through):
+    made = kernel_for(kernel, sizes, machine=machine("hopper"))
+    assert made.plan.apart == "mma"
+    assert f"%between: in global {through}" in made.text("block")
+    again = kernel_for(kernel, sizes, machine=machine("hopper"), plan=made.plan)
+    assert again.text("plan") == made.text("plan")
+    rng = np.random.default_rng(4)
+    *inputs, result = made.module.host.args
+    arrays = {a.name: rng.integers(-1, 2, [int(n) for n in a.type.shape]).astype(BF16) for a in inputs}
+    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
+    found = np.full_like(wanted, np.nan)
+    made.bind({**arrays, result.name: found})()
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_program_without_products_has_a_plan_on_machines_with_roles():
+    sizes = {"M": 64, "N": 128}
+    made = kernel_for(kernels.softmax("f32"), sizes, machine=machine("hopper"))
+    assert made.plan.roles is None
+    assert "it has" in made.explain()
