@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,6 +195,19 @@ def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:
     told.fail = "start"
     with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
         run()
+
+
+def test_a_bound_kernel_is_a_builtin_that_keeps_what_it_needs() -> None:
+    told = Told()
+    run = bound("gemm_hopper", told)[0].alone
+    gc.collect()
+    assert run() is None
+    assert told.calls[-1][1][-1][:3] == [1 << 20, 1 << 21, 1 << 22]
+    told.fail = "start"
+    with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
+        run()
+    told.fail = None
+    run()
 
 
 def test_a_thread_that_works_in_another_context_gets_it_back() -> None:
