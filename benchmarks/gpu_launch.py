@@ -1,8 +1,9 @@
 """What a launch on a GPU costs the host, and how long block text takes to a loaded kernel, with an empty cache.
 
 `python benchmarks/gpu_launch.py` prints the time of a call of a bound kernel, of a call with tensors that were never
-seen before, outputs given and outputs made, and the median of text to loaded kernel over the examples, with its parts.
-It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
+seen before, outputs given and outputs made, of a tile kernel's call, and the median of text to loaded kernel over the
+examples, with its parts. Launches are timed as the system places the thread, and on one core: a thread that is moved
+about takes the driver a quarter longer. It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ os.environ["CUDA_CACHE_DISABLE"] = "1"
 
 import torch
 
-from tilewright import compile_text
+import tilewright
+from tilewright import compile_text, kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "block"
 BOUND_US, FRESH_US, COLD_MS = 4.0, 15.0, 400.0
@@ -37,12 +39,16 @@ COLD: list[tuple[str, dict[str, int]]] = [
 ]
 
 
+RUN = 200
+"""Calls between two waits for the device: few enough that no queue fills."""
+
+
 def microseconds(calls: Iterable[Callable[[], Any]]) -> tuple[float, float]:
-    """(shortest, median) host time of a call, taken in runs of a few dozen so that no queue fills."""
+    """(shortest, median) host time of a call."""
     found, run = [], []
     for call in calls:
         run.append(call)
-        if len(run) == 50:
+        if len(run) == RUN:
             torch.cuda.synchronize()
             before = time.perf_counter()
             for c in run:
@@ -52,28 +58,30 @@ def microseconds(calls: Iterable[Callable[[], Any]]) -> tuple[float, float]:
     return min(found), statistics.median(found)
 
 
-def launches() -> None:
-    """Host time of launches of a small product."""
-    size = {"M": 128, "N": 128, "K": 64}
-    run = compile_text((EXAMPLES / "gemm_hopper.block").read_text(), "gpu", size)
+def tensors() -> list[Any]:
+    """A, B and the result of a small product."""
     a, b = (torch.randn(128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    d = torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)
-    bound = run.bind(a, b, d)
-    report("the driver's own part, called by Python", *microseconds([bound._start] * 2000), None)
-    report("a call of a bound kernel", *microseconds([bound] * 2000), BOUND_US)
-    fresh = [
-        [torch.randn(128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
-        + [torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)]
-        for _ in range(1000)
-    ]
+    return [a, b, torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)]
+
+
+def launches() -> None:
+    """Host time of launches of a small product, from block text and from a tile kernel."""
+    run = compile_text((EXAMPLES / "gemm_hopper.block").read_text(), "gpu", {"M": 128, "N": 128, "K": 64})
+    tile = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu")
+    bound = run.bind(*tensors())
+    fresh = [tensors() for _ in range(10 * RUN)]
+    for every in (run, tile):
+        every(*fresh[0]), every(*fresh[0][:2])
+    report("a call of a bound kernel", *microseconds([bound] * (40 * RUN)), BOUND_US)
     report("a call with fresh tensors", *microseconds([lambda t=t: run(*t) for t in fresh]), FRESH_US)
-    kept: list[Any] = []
-    makes = [lambda t=t: kept.append(run(*t[:2])) for t in fresh]
-    report("a call that makes its output", *microseconds(makes), FRESH_US)
+    report("a call that makes its output", *microseconds([lambda t=t: run(*t[:2]) for t in fresh]), FRESH_US)
+    report("a tile kernel with fresh tensors", *microseconds([lambda t=t: tile(*t) for t in fresh]), FRESH_US)
+    kept = [run(*fresh[-1][:2]), fresh[-1][2], tile(*fresh[-1][:2])]
     wanted = torch.mm(fresh[-1][0], fresh[-1][1].t())
-    exact = bool((kept[-1] == wanted).all()) and bool((fresh[-1][2] == wanted).all())
+    exact = all(bool((found == wanted).all()) for found in kept)
     print(f"the last results are {'those' if exact else 'NOT those'} of torch.mm", flush=True)
     report("torch.mm with out=", *microseconds([lambda t=t: torch.mm(t[0], t[1].t(), out=t[2]) for t in fresh]), None)
+    report("torch.empty", *microseconds([lambda: torch.empty_like(wanted)] * (10 * RUN)), None)
 
 
 def report(what: str, least: float, middle: float, most: float | None) -> None:
@@ -111,4 +119,9 @@ def cold() -> None:
 
 if __name__ == "__main__":
     launches()
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(every)})
+    print("on one core:")
+    launches()
+    os.sched_setaffinity(0, every)
     cold()

@@ -9,6 +9,8 @@ import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import compile_text, kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.targets.registry import machine
 
 BF16 = tkl.bf16.numpy
 
@@ -112,3 +114,75 @@ def test_a_loop_whose_body_would_change_what_it_carries_goes_over_all_tiles():
     inputs = [rng.integers(-2, 3, (rows, 64)).astype(BF16) for rows in (130, 192, 192)]
     wanted = tilewright.compile(hidden, target="executor")(*inputs)
     np.testing.assert_array_equal(compile_text(text, "interpreter")(*inputs), wanted)
+
+
+def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_nothing_at_all():
+    """A row's maximum is then still the lowest number, which overflows where it is scaled."""
+    sizes = {"B": 1, "H": 1, "M": 64, "N": 128, "D": 64, "E": 64}
+    attention = kernels.attention(64, "bf16", bias=True)
+    text = tilewright.compile(attention, target="gpu:hopper").text("block", sizes)
+    rng = np.random.default_rng(8)
+    inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (64, 128, 128)]
+    bias = np.zeros((1, 1, 64, 128), np.float32)
+    bias[..., 5:20, :64] = -np.inf
+    found = compile_text(text, "interpreter")(*inputs, bias)
+    np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, bias, False), atol=2e-2, rtol=2e-2)
+
+
+M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave([tkw.TilingConstraint(F, 64)])
+def two_layers(
+    x: tkl.Memory[M, K, SPACE, tkl.bf16],
+    w1: tkl.Memory[F, K, SPACE, tkl.bf16],
+    w2: tkl.Memory[N, F, SPACE, tkl.bf16],
+    y: tkl.Memory[M, N, SPACE, tkl.f32],
+):
+    @tkw.iterate(F, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(acc):
+        hidden = tkw.mma(tkw.read(x), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
+        hidden = tkw.maximum(hidden, tkl.Register[M, F, tkl.f32](0.0)) * 0.5
+        return tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(w2), acc)
+
+    tkw.write(total, y)
+
+
+@tkw.wave()
+def scaled_by_its_largest(
+    a: tkl.Memory[M, K, SPACE, tkl.bf16], b: tkl.Memory[N, K, SPACE, tkl.bf16], y: tkl.Memory[M, N, SPACE, tkl.f32]
+):
+    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def c(acc):
+        return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+    tkw.write(c - tkw.max(c, dim=N), y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "through"),
+    [
+        (two_layers, {"M": 70, "N": 300, "K": 64, "F": 128}, "bf16"),  # 300 columns are no atom's
+        (scaled_by_its_largest, {"M": 70, "N": 320, "K": 64}, "f32"),
+    ],
+)
+def test_what_does_not_fit_registers_goes_through_memory_to_a_second_program(kernel, sizes, through):
+    made = kernel_for(kernel, sizes, machine=machine("hopper"))
+    assert made.plan.apart == "mma"
+    assert f"%between: in global {through}" in made.text("block")
+    again = kernel_for(kernel, sizes, machine=machine("hopper"), plan=made.plan)
+    assert again.text("plan") == made.text("plan")
+    rng = np.random.default_rng(4)
+    *inputs, result = made.module.host.args
+    arrays = {a.name: rng.integers(-1, 2, [int(n) for n in a.type.shape]).astype(BF16) for a in inputs}
+    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
+    found = np.full_like(wanted, np.nan)
+    made.bind({**arrays, result.name: found})()
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_program_without_products_has_a_plan_on_machines_with_roles():
+    sizes = {"M": 64, "N": 128}
+    made = kernel_for(kernels.softmax("f32"), sizes, machine=machine("hopper"))
+    assert made.plan.roles is None
+    assert "it has" in made.explain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def integers(*shape):
 
 def planned(kernel, sizes, **more):
     """The kernel for Hopper, run on the interpreter and found to be what the executor gives."""
-    made = kernel_for(kernel, sizes, machine=HOPPER, **more)
+    made = kernel_for(kernel, sizes, **{"machine": HOPPER, **more})
     *inputs, result = made.module.host.args
     arrays = {a.name: integers(*map(int, a.type.shape)).astype(a.type.dtype.numpy) for a in inputs}
     wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
@@ -45,6 +46,12 @@ def test_a_product_is_loaded_by_one_role_and_multiplied_by_another(sizes):
     assert "by tma.store" in text
     assert re.search(r"mma %\w+ \+= %\w+_ready \* ", text)
     assert "barrier" not in text
+
+
+@pytest.mark.parametrize("sizes", [(1, 200, 136), (70, 1, 72), (1, 1, 77)])
+def test_a_single_row_or_column_is_a_tile_too(sizes):
+    """A dimension of one element is none that tasks cut: such products were done by one wave a task."""
+    assert planned(kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", sizes, strict=True))).plan.roles is not None
 
 
 @pytest.mark.parametrize("transposes", ["nn", "tn", "tt"])
@@ -67,6 +74,16 @@ def test_results_of_both_widths_leave_through_shared_memory(out):
     assert re.search(r"copy %result_ready -> %c_view by tma.store", text)
 
 
+def test_halves_of_those_who_multiply_take_tasks_in_turn():
+    small = replace(HOPPER, limits=replace(HOPPER.limits, cores=2))
+    kernel, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": 300, "N": 136, "K": 72}
+    plans = kernel_for(kernel, sizes, machine=small).choice.candidates
+    made = planned(kernel, sizes, machine=small, plan=next(p for p in plans if p.roles.pingpong))
+    assert "overlap pingpong" in made.text("block")
+    assert made.text("plan").strip().endswith(", pingpong")
+    assert kernel_for(kernel, sizes, machine=small, plan=made.text("plan")).text("block") == made.text("block")
+
+
 CONVS = [
     ((2, 9, 7, 64, 72), {"padding": 1}),
     ((3, 8, 6, 128, 64), {"padding": 1, "stride": 2}),
@@ -77,7 +94,9 @@ CONVS = [
 
 @pytest.mark.parametrize(("shape", "how"), CONVS)
 def test_a_convolution_is_loaded_tap_by_tap(shape, how):
-    made = planned(kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True)))
+    kernel, sizes = kernels.conv((3, 3), "bf16", **how), dict(zip("NHWCF", shape, strict=True))
+    plans = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
+    made = planned(kernel, sizes, plan=next(p for p in plans if not p.roles.halo))
     assert "by tma.load.im2col" in made.text("block")
 
 
@@ -95,6 +114,8 @@ def test_a_product_whose_rows_are_no_multiple_of_16_bytes_is_copied_by_waves():
     made = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 77})
     assert "by tma" not in made.text("block")
     assert "role load waves 4" in made.text("block")
+    again = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 77}, plan=made.text("plan"))
+    assert again.text("block") == made.text("block")  # a plan said so, and was refused
     made = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 33, "N": 41, "K": 72})
     assert "role load waves 1" in made.text("block")
     assert "copied by waves: copy %result_ready -> %c_view: tma.store: " in made.explain()
@@ -105,25 +126,41 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     text = kernel_for(kernel, sizes, machine=HOPPER).text("plan")
     assert parse_plan(text).roles is not None
     assert planned(kernel, sizes, plan=text).text("plan") == text
-    other = text.replace("task 64", "task 128").replace("m64n64", "m64n128").replace("block 64x64", "block 128x128")
+    (block,) = parse_plan(text).products
+    other = re.sub(r"axis M = (.*): task \d+", r"axis M = \1: task 128", text)
+    other = re.sub(r"axis N = (.*): task \d+", r"axis N = \1: task 128", other)
+    other = other.replace(str(block), "mma by wgmma.m64n128k16.bf16, block 128x128")
     other = re.sub(
         r"roles.*", "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 6, stored 2", other
     )
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_a_plan_whose_waves_copy_themselves_is_read_back():
+    """Such a plan fitted none of the candidates, which were those of the machine's own copies."""
+    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 72, "K": 31}
+    first = planned(kernel, sizes)
+    assert first.plan.roles.load[0] == 4
+    assert planned(kernel, sizes, plan=first.text("plan")).plan == first.plan
+    other = first.choice.candidates[-1]
+    assert planned(kernel, sizes, plan=other).plan == other
+
+
 def test_few_long_sums_are_taken_apart_and_added_up():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 70, "N": 72, "K": 5000}
     made = planned(kernel, sizes)
-    assert made.plan.split == ("K", 27)
-    assert "%partial_sums = workspace global f32 (27, 70, 72)" in made.text("host")
+    _, parts = made.plan.split
+    assert parts > 8
+    assert f"%partial_sums = workspace global f32 ({parts}, 70, 72)" in made.text("host")
     text = made.text("plan")
     assert planned(kernel, sizes, plan=text).text("plan") == text
     fewer = planned(
         kernel,
         sizes,
         plan=re.sub(
-            "split K 27", "split K 4", re.sub("K_split 27", "K_split 4", re.sub("K_part 192", "K_part 1280", text))
+            f"split K {parts}",
+            "split K 4",
+            re.sub("K_split \\d+", "K_split 4", re.sub("K_part \\d+", "K_part 1280", text)),
         ),
     )
     assert fewer.plan.split == ("K", 4)
@@ -150,7 +187,7 @@ def test_tiles_follow_from_the_machine_and_the_sizes():
         return product.rows, product.columns
 
     assert tile(square, M=4096, N=4096, K=4096) in ((128, 256), (256, 128))
-    assert tile(square, M=512, N=512, K=512) == (64, 64)
+    assert tile(square, M=512, N=512, K=512) in ((64, 32), (64, 64))
     image = kernels.conv((3, 3), "bf16", padding=1)
     assert tile(image, N=32, H=28, W=28, C=128, F=128) == (192, 128)
 
@@ -184,3 +221,31 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
     made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
     assert made.plan.roles is None
     assert "it writes where data say" in made.explain()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        (kernels.gemm("tt", "f32", "f32"), {"M": 18, "N": 20, "K": 2600}),
+        (kernels.conv((2, 2), "f32", "f32", padding=1), {"N": 1, "H": 3, "W": 4, "C": 601, "F": 33}),
+        (kernels.conv((2,), "f32", "f32", groups=2, precision="tf32"), {"N": 1, "W": 9, "CG": 700, "F": 40}),
+    ],
+)
+def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, sizes):
+    """All of a sum was brought at once by programs that are not done in roles, and refused where that was too much."""
+    made = planned(kernel, sizes)
+    assert made.plan.roles is None
+    assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)
+
+
+def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
+    """Factors were rounded in shared memory before, in a program without roles."""
+    made = planned(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 70, "N": 40, "K": 100})
+    assert ".tf32" in made.plan.products[0].atom
+    assert made.plan.roles is not None
+    planned(kernels.conv((3,), "f32", padding=1, precision="tf32"), {"N": 2, "W": 9, "C": 32, "F": 24})
+    a = np.array([[1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-12, -1 - 2.0**-11]], np.float32)
+    found = np.full((1, 4), np.nan, np.float32)
+    cut = kernel_for(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 1, "N": 4, "K": 4}, machine=HOPPER)
+    cut.bind({"a": a, "b": np.eye(4, dtype=np.float32), "c": found})()
+    assert found.tolist() == [[1 + 2.0**-10, 1, 1, -1]]

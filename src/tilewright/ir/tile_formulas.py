@@ -121,27 +121,6 @@ def scale_of(formula: Formula) -> tuple[Formula, float]:
     return formula, 1.0
 
 
-def times(formula: Formula, scale: float) -> Formula:
-    """A formula of f32 times a number, which joins the numbers that are there: each rounding may be another.
-
-    >>> x, y = Formula.argument("x"), Formula.argument("y")
-    >>> print(times(call("sub", call("mul", x, number(0.5, dtypes.f32)), y), 4.0).text())
-    fma(x, 2.0, y*-4.0)
-    """
-    if formula.name in ("add", "sub"):
-        a, b = formula.parts
-        other = times(b, -scale if formula.name == "sub" else scale)
-        inner, factor = scale_of(a)
-        return Formula("fma", (inner, Formula.number(rounded(factor * scale, dtypes.f32)), other))
-    if formula.name == "select":
-        condition, a, b = formula.parts
-        return Formula("select", (condition, times(a, scale), times(b, scale)))
-    if formula.name == "number":
-        return Formula.number(rounded(formula.value * scale, dtypes.f32))
-    inner, factor = scale_of(formula)
-    return Formula("mul", (inner, Formula.number(rounded(factor * scale, dtypes.f32))))
-
-
 def index(e: Expr, dtype: DType) -> Formula:
     """An expression of the coordinates as an element."""
     return number(e.value, dtype) if isinstance(e, Const) else Formula.cast(dtype, Formula("index", (), e))

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
+from tilewright.machine.costs import Costs
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.request import SPACES
 
@@ -52,8 +53,12 @@ class Limits:
     how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share,
-    `copy_latency` the cycles that a copy to it takes to arrive. `line_bytes` is what memory is moved by: what two cores
-    write lies at least so far apart.
+    `copy_latency` the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that
+    run beside other work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how
+    much longer products take that one group of waves starts alone, with few of them under way.
+    `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
+    `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself.
+    `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
     registers: int
@@ -68,6 +73,12 @@ class Limits:
     copy_rate: float = 16.0
     shared_rate: float = 128.0
     copy_latency: int = 0
+    copy_shown: float = 0.0
+    shallow_ring: float = 1.0
+    lone_group: float = 1.0
+    working_registers: int = 64
+    loading_registers: int = 72
+    gathering_registers: int = 96
     latency: int = 4
     load_cycles: float = 0.6
     line_bytes: int = 64
@@ -87,7 +98,7 @@ class Machine:
     `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
     whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
     workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
-    be launched beyond one after the other.
+    be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
     """
 
     name: str
@@ -106,6 +117,7 @@ class Machine:
     scales: bool = False
     cluster: int = 1
     launches: frozenset[str] = frozenset()
+    costs: Costs = field(default_factory=Costs)
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

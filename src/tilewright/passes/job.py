@@ -14,6 +14,7 @@ from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
+from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
@@ -55,10 +56,18 @@ class Job:
     form: Form | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
+    patched: Patched | None = None
+    """The program over boxes of positions, where what they read is brought as halo tiles."""
+    no_patches: str = ""
+    """Why it is not."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
     """Why all waves do everything, where some could load in a role of their own."""
+    undivided: tuple[Program, Collection[Op]] | None = None
+    """The program, and its free loops, before its dimensions were written as digits."""
+    nearer: Plan | None = None
+    """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
     widened: dict[str, DType] = field(default_factory=dict)

@@ -13,7 +13,9 @@ loops around it.
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
 back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of one stage. Results
-go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself.
+go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
+that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
+beside the next one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import ONE, as_expr
+from tilewright.algebra.expr import ONE, Expr, as_expr
 from tilewright.check.block import definitions, past_shared_memory
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
@@ -30,7 +32,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
-from tilewright.ir.tensors import TensorType
+from tilewright.ir.tensors import TensorType, packed
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine, Refusal
 from tilewright.plan.plan import Roles
@@ -39,15 +41,16 @@ LOAD, MULTIPLY = "load", "multiply"
 
 
 def with_roles(
-    program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles, machine: Machine
+    program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """The program in two roles. `loads` are copies from arguments to shared memory, `stores` those back to arguments.
+    """The program in two roles. `loads` are copies from arguments to shared memory, by the `ring` or the one of `halo`
+    tiles, or once, at the `start`; `stores` are those back to arguments.
 
     Raises a ProgramError where no copy of the machine's own does one of the loads, with what each said, unless the role
     that loads has more than one wave: then these copy themselves. Gives too which copies waves do themselves, and why.
     """
     with building():
-        made = _Split(program, loads, stores, roles).run()
+        made = _Split(program, loads, stores, roles, machine).run()
         notes = _by_atoms(made, machine, required=roles.load[0] == 1)
         verify(made)
         if (over := past_shared_memory(made, machine)) is not None:
@@ -62,6 +65,8 @@ class _Channel:
     copies: list[Op]
     tiles: list[Value]
     """The allocations whose place its stages take."""
+    ring: str
+    """Which of a plan's rings it is one of."""
     stages: int
     value: Value | None = None
 
@@ -71,35 +76,42 @@ class _Channel:
 
 
 class _Split:
-    def __init__(self, program: Program, loads: Collection[Op], stores: Collection[Op], roles: Roles):
+    def __init__(
+        self, program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Roles, machine: Machine
+    ):
         self.program, self.roles = program, roles
+        self.alignment = machine.spaces["shared"].alignment
         self.roots = _roots(program)
         self.loads, self.stores = set(loads), set(stores)
         self._bodies: dict[int, Block] = {}
-        self.filled = self._channels(self.loads, 1, roles.stages)
+        self.counts = {"ring": roles.stages, "halo": roles.halo, "start": 1, "stored": roles.stored}
+        self.filled = self._channels(loads, 1)
         """By the identity of a body: the channels that copies in it fill."""
-        self.emptied = self._channels(self.stores, 0, roles.stored)
+        self.emptied = self._channels(dict.fromkeys(stores, "stored"), 0)
         for body, channels in self.filled.items():
             if any(
                 id(b) in self.filled for op in self._bodies[body].ops for inner in _within(op) for b in inner.blocks
             ):
                 for channel in channels:
-                    channel.stages = 1
+                    if channel.ring == "ring":
+                        channel.stages = 1
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
 
-    def _channels(self, copies: set[Op], side: int, stages: int) -> dict[int, list[_Channel]]:
+    def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
         """The channels of copies that have tiles as an operand, by the body in which those are filled and used."""
         found: dict[int, dict[Op, _Channel]] = {}
         for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
             body = self._body(tile)
             self._bodies[id(body)] = body
             mine = [op for op in body.ops if self._touches(op, tile) and op.name != "view"]
-            own = {op for op in copies if self.roots[op.operands[side]] is tile}
-            moved = [op for op in mine if not own.isdisjoint(_within(op))]
+            own = {op: ring for op, ring in copies.items() if self.roots[op.operands[side]] is tile}
+            moved = [op for op in mine if not own.keys().isdisjoint(_within(op))]
             first = next(op for op in mine if op not in moved)
-            channel = found.setdefault(id(body), {}).setdefault(first, _Channel([], [], stages))
+            ring = next(iter(own.values()))
+            new = _Channel([], [], ring, self.counts[ring])
+            channel = found.setdefault(id(body), {}).setdefault(first, new)
             channel.tiles.append(tile)
             channel.copies += moved
         return {body: list(channels.values()) for body, channels in found.items()}
@@ -128,7 +140,7 @@ class _Split:
             self._brought(self.program.body)
         self.values = {}
         with self.b.inside("role", attrs=_role(MULTIPLY, *self.roles.multiply)):
-            for channel in _all(self.emptied):
+            for channel in _all(self.emptied) if not self.roles.pingpong else ():
                 self._open(channel, MULTIPLY)
             self._computed(self.program.body)
         made = self.b.program(self.program.name)
@@ -142,12 +154,21 @@ class _Split:
             kind: TensorType = tile.type
             if kind.strides is not None:
                 raise ProgramError(f"%{tile.name}: a tile with strides of its own is no stage of a ring")
-            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape))
+            kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         name = "ring" if producer == LOAD else "out"
         count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
+
+    def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
+        """Strides with which each stage of a swizzled tile begins where its swizzle counts from; None: packed."""
+        own = packed(tile.shape)
+        size = int(tile.shape[0] * own[0]) * tile.dtype.bits // 8
+        if tile.swizzle is None or size % self.alignment == 0:
+            return None
+        whole = -(-size // self.alignment) * self.alignment * 8 // tile.dtype.bits
+        return as_expr(whole), *own
 
     # -- the role that loads ------------------------------------------------------------------------------
 
@@ -204,10 +225,32 @@ class _Split:
                 met = all(self.roots.get(v, v) in self.tiles or not _is_shared(v) for v in op.operands)
             if self._is_loading(op) or (op.name == "alloc" and op.result in self.tiles):
                 continue
-            self._again(op, self._computed if op.blocks else None)
+            if op.name == "tasks" and self.roles.pingpong:
+                self._in_turn(op)
+            else:
+                self._again(op, self._computed if op.blocks else None)
             for channel in (*taken, *given):
                 if op is self._users(channel, block)[-1]:
                     self._hand("release", channel)
+
+    def _in_turn(self, op: Op) -> None:
+        """Tasks that halves take in turn: up to the last use of what is brought, and what one half does beside that."""
+        (body,) = op.blocks
+        filled = list(_all(self.filled))
+        last = max(n for n, inner in enumerate(body.ops) if any(c.uses(inner, self.roots) for c in filled))
+        turn, end = Block(body.args, body.ops[: last + 1]), Block((), body.ops[last + 1 :])
+        for found, part in ((self.filled, turn), (self.emptied, end)):
+            if id(body) in found:
+                found[id(part)] = found.pop(id(body))
+        self.b.open()
+        self._computed(turn)
+        first = self.b.close(self.b.blocks[-1])
+        self.b.open()
+        for channel in _all(self.emptied):
+            self._open(channel, MULTIPLY)
+        self._computed(end)
+        second = self.b.close(self.b.blocks[-1])
+        self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
     def _is_loading(self, op: Op) -> bool:
         """Whether an operation does nothing but load."""

@@ -42,7 +42,6 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.rings import (
     GROUPS,
     MOST,
-    SEEN,
     SHOWN,
     STORED,
     bound_by_memory,
@@ -129,6 +128,8 @@ def plan_chained(
 
 def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> _Found | str:
     """The products and their dimensions; or why their values do not stay in registers."""
+    if not names_of(program):
+        return "it has no product"
     dims, (_, tilings) = cut_dims(program, size), tiles_of(program, sizes)
     if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
@@ -161,6 +162,8 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
+    if not axes:
+        return "it has no product"
     (row, *others) = {x.m for x in axes.values()}
     if others:
         return "its products have rows of different dimensions"
@@ -231,7 +234,8 @@ def _microkernel(
     atom = min(fitting, key=lambda x: x.shape[1])
     how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=True)
     depth = _depth(axes, found, size)
-    return how if not found.held[op] or how.deep(depth) == depth else None  # what is computed has no zeros past its end
+    exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
+    return how if not exact or how.deep(depth) == depth else None
 
 
 def _depth(axes: Axes, found: _Found, size: Callable[[Expr], int]) -> int:
@@ -305,7 +309,8 @@ def _cycles(
         for op in program.walk()
         if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
     )
-    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none")) + SEEN * filled
+    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none"))
+    step += machine.limits.copy_shown * filled
     tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
     return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles

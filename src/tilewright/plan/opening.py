@@ -36,7 +36,7 @@ def opened(
         usual = other_usual
     if not _structure(first) == _structure(second) == _structure(usual):
         return f"its form depends on {', '.join(s.name for s in names)}"
-    parameters = {s: symbol(name, 1, MOST - 1) for s, name in _parameter_names(names).items()}
+    parameters = {s: symbol(name, 1, MOST - 1) for s, name in parameter_names(names).items()}
     candidates = [e for e in {*known.values(), *names} if e.symbols and e.symbols <= set(names)]
 
     def meaning(a: int, b: int) -> Expr | None:
@@ -81,19 +81,24 @@ def opened(
     )
 
 
-def _parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
+def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
     """What open sizes are called in a block program, whose other names are in small letters.
 
-    >>> list(_parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
+    >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']
     """
     found: dict[Symbol, str] = {}
     for s in sorted(sizes, key=lambda s: s.name.islower()):
-        name = s.name if s.name != s.name.lower() else f"OPEN_{s.name}"
-        while name in found.values():
-            name = f"OPEN_{name}"
-        found[s] = name
+        found[s] = fresh_name(s.name, found.values())
     return {s: found[s] for s in sizes}
+
+
+def fresh_name(name: str, taken: Collection[str]) -> str:
+    """A name for an open size that no other has."""
+    name = name if name != name.lower() else f"OPEN_{name}"
+    while name in taken:
+        name = f"OPEN_{name}"
+    return name
 
 
 def _sizes(known: Mapping[Symbol, Expr], numbers: Mapping[Symbol, int]) -> dict[Symbol, int]:

@@ -20,8 +20,11 @@ and planned as if it were 56.
 A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
-memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave.
+memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave; with
+`x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
+`pingpong` at the end, halves of those who multiply take tasks in turn.
 `overlap ahead` starts the first product of a round before the last one of the round before.
+`apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up.
 """
 
@@ -130,19 +133,24 @@ class Multiplied:
 class Roles:
     """(waves, registers of a lane) of the role that loads and of the one that multiplies, and the stages between.
 
-    `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave.
+    `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave, `halo`
+    those of a ring of halo tiles of A, where there is one: then the other ring has B alone.
     """
 
     load: tuple[int, int]
     multiply: tuple[int, int]
     stages: int
     stored: int
+    halo: int = 0
+    pingpong: bool = False
+    """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
         return (
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
-            f"ring {self.stages}, stored {self.stored}"
+            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}stored {self.stored}"
+            f"{', pingpong' if self.pingpong else ''}"
         )
 
 
@@ -162,6 +170,8 @@ class Plan:
     group: int = 1
     """Of the first axis of tasks, so many are walked together, for the cache that cores share; where tasks are dynamic,
     of the axis before the rows."""
+    apart: str | None = None
+    """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
 
@@ -205,6 +215,8 @@ class Plan:
         found += map(str, self.products)
         if self.roles is not None:
             found.append(str(self.roles))
+        if self.apart is not None:
+            found.append(f"apart {self.apart}")
         if self.split is not None:
             found.append(f"split {self.split[0]} {self.split[1]}")
         if self.atom is not None:
@@ -237,15 +249,25 @@ _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
-    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+), stored (\d+)"
+    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)"
+    r"(?:, halo (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
+_APART = re.compile(rf"apart ({_NAME})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
-STATEMENTS = {"split": _SPLIT, "tasks": _TASKS, "order": _ORDER, "roles": _ROLES, "atom": _ATOM, "overlap": _OVERLAP}
+STATEMENTS = {
+    "apart": _APART,
+    "split": _SPLIT,
+    "tasks": _TASKS,
+    "order": _ORDER,
+    "roles": _ROLES,
+    "atom": _ATOM,
+    "overlap": _OVERLAP,
+}
 
 
 def parse_plan(text: str) -> Plan:
@@ -288,12 +310,13 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `split`, `atom` and `overlap`"
+                    "`roles`, `apart`, `split`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
     tasks, group, schedule = rest.get("tasks", ("", "", ""))
-    numbers = [_size(text, "roles") for text in rest.get("roles", ())]
+    *counts, turns = rest.get("roles", ("",))
+    numbers = [_size(text or "0", "roles") for text in counts]
     plan = Plan(
         tuple(axes),
         tuple(tasks.split(", ")) if tasks else (),
@@ -303,8 +326,11 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), *numbers[4:]) if numbers else None,
+        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4], numbers[6], numbers[5], bool(turns))
+        if numbers
+        else None,
         _size(group or "1", "group"),
+        rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
     )
     for name in (*plan.tasks, *plan.order):

@@ -46,21 +46,16 @@ GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
 STORED = (2, 1)
 """Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
+UNDER_WAY = 3
+"""Atoms of one group that keep the units busy which multiply."""
 FEWEST, ENOUGH, MOST = 3, 4, 8
 """Stages of a ring: at least, those beyond which more help little, and at most."""
-WORKING = 64
-"""Registers of a lane beside its sums: addresses, counters, what the epilogue computes."""
-LOADING, UNIT = 72, 8
-"""Registers of a lane that loads, fewer the more groups want some; they are given to roles in such units."""
-GATHERING = 96
-"""Registers of a lane that copies itself."""
+UNIT = 8
+"""Registers of a lane are given to roles in such units; a lane that loads has two units fewer for each group."""
 LONGEST = 256
 """Rows of a tile that one copy brings."""
 NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
-SEEN, SHALLOW = 0.28, 1.08
-"""Of the time that copies take, what shows although other work goes on beside them; what steps take longer where the
-ring has fewer stages than enough."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
 SHOWN = 4
@@ -89,11 +84,11 @@ def plan_with_roles(
 
     `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
     """
-    found = _product(program, machine, size, free)
+    found = product_of(program, machine, size, free)
     if isinstance(found, str):
         return found
     op, axes, atoms = found
-    dims = cut_dims(program, size)
+    dims = _tasks(program, op, size)
     rows = 1 if axes.m is None else size(axes.m)
     if axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
@@ -102,8 +97,7 @@ def plan_with_roles(
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
-    candidates = [replace(x, cycles=max(x.cycles, least)) for x in sorted(every, key=_good)]
-    candidates.sort(key=lambda x: round(x.cycles))  # those that memory limits stay in their order
+    candidates = sorted((replace(x, cycles=max(x.cycles, least)) for x in every), key=_good)
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -123,7 +117,8 @@ def plan_with_roles(
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
         others.append(Refusal("a wave that only starts copies", gathered))
-    return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
+    plans, costs = tuple(x.plan for x in made), tuple(x.cycles for x in made)
+    return replace(best, refused=tuple(others), candidates=plans, costs=costs)
 
 
 def _choice(
@@ -136,7 +131,7 @@ def _choice(
     machine: Machine,
 ) -> GeneralChoice:
     """The plan of a candidate."""
-    how, dims = ring.how, cut_dims(program, size)
+    how, dims = ring.how, _tasks(program, op, size)
     group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
     widths = {d: {axes.m: how.rows, axes.n: how.columns}.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
@@ -156,10 +151,20 @@ def _choice(
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
 
+def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr, ...]:
+    """The dimensions that tasks cut, and those of the product's sum that have a single element."""
+    found = cut_dims(program, size)
+    total: tuple[Expr, ...] = op.operands[2].type.dims
+    single = [d for d in total if d not in found and size(d) == 1]
+    order = [d for d in total if d in found or d in single]
+    return (*(d for d in found if d not in order), *order)
+
+
 def _good(ring: Ring) -> tuple[float, ...]:
     """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
     how, roles = ring.how, ring.roles
-    return round(ring.cycles), -min(roles.stages, ENOUGH), -roles.stored, -how.rows * how.columns, how.groups
+    deep = -min(roles.stages, ENOUGH), -roles.stored
+    return round(ring.cycles), roles.pingpong, *deep, -how.rows * how.columns, how.groups
 
 
 def is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -175,9 +180,13 @@ def is_along(factor: Value, k: Expr, program: Program) -> bool:
 
 
 def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
-    """Cycles that moving the arguments takes."""
-    given = [a.type for a in program.args if isinstance(a.type, MemoryType)]
-    moved = sum(prod(map(size, kind.dims)) * element_bytes(kind.dtype) for kind in given)
+    """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
+    moved = 0
+    for arg in (a for a in program.args if isinstance(a.type, MemoryType)):
+        tiles = [op.results[0].type for op in program.walk() if op.name == "read" and op.operands[0] is arg]
+        tiles += [op.operands[0].type for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
+        touched = sum(prod(map(size, kind.dims)) for kind in tiles)
+        moved += min(prod(map(size, arg.type.dims)), touched) * element_bytes(arg.type.dtype)
     return moved / machine.limits.far_rate / (machine.limits.cores or 1)
 
 
@@ -197,10 +206,11 @@ def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
     """Whether a plan is a candidate, perhaps with other registers and stages."""
     assert given.roles is not None
     waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
-    return waves and given.products == as_plan({op: ring.how}, program)
+    turns = given.roles.pingpong == ring.roles.pingpong
+    return waves and turns and given.products == as_plan({op: ring.how}, program)
 
 
-def _product(
+def product_of(
     program: Program, machine: Machine, size: Callable[[Expr], int], free: Collection[Op]
 ) -> tuple[Op, Axes, list[MultiplyAtom]] | str:
     """The one product of a program, and the atoms that multiply it from shared memory; or why there is none."""
@@ -239,13 +249,18 @@ def rings(
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
-        for groups, each in product(GROUPS, ATOMS):
+        for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
-            if how.slab is None or how.rows > LONGEST:
+            if how.slab is None or how.rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
-            roles = _roles(machine, how, shared, gathered)
+            roles = _roles(machine, how, shared, gathered, turns)
             if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
-                yield Ring(how, roles, _cycles(machine, how, roles.stages, sizes, rounds, count))
+                (m, n, k), row = sizes, row_bytes(how)
+                tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
+                filled = steps * (how.rows + how.columns) * row
+                if turns and tiles <= (machine.limits.cores or 1):
+                    continue
+                yield Ring(how, roles, cycles(machine, how, roles, tiles, steps, filled))
 
 
 def row_bytes(how: Microkernel) -> int:
@@ -253,49 +268,64 @@ def row_bytes(how: Microkernel) -> int:
     return (how.slab or 1) * how.atom.a.dtype.bits // 8
 
 
-def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool) -> Roles | None:
-    """The roles of a block, if registers hold its sums and shared memory enough stages."""
-    lanes = how.atom.c.lanes
-    assert machine.lanes is not None
-    spare, own = registers_of(machine, how, gathered)
-    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
-    if sums + WORKING > own:
-        return None
-    row = row_bytes(how)
-    left = shared - machine.spaces["shared"].alignment
-    room = {n: (left - n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
-    stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
-    stages = min(MOST, room[stored])
-    if stages < FEWEST:
-        return None
-    return Roles(
-        (lanes // machine.lanes if gathered else 1, spare), (lanes // machine.lanes * how.groups, own), stages, stored
-    )
-
-
-def registers_of(machine: Machine, how: Microkernel, gathered: bool) -> tuple[int, int]:
-    """Registers of a lane that loads, and of one that multiplies."""
-    registers = machine.spaces["register"].bytes
+def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int | None = None) -> tuple[int, int]:
+    """Registers of a lane that loads, and of one that multiplies, of so many groups of waves."""
+    limits, registers, groups = machine.limits, machine.spaces["register"].bytes, groups or how.groups
     assert registers is not None
     each = registers // 4 // how.atom.c.lanes  # those of a lane, were there one group only
-    spare = GATHERING if gathered else LOADING - 2 * UNIT * how.groups
-    return spare, min((machine.limits.registers - 15) // UNIT * UNIT, (each - spare) // how.groups // UNIT * UNIT)
+    spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
+    return spare, min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
 
 
-def _cycles(
-    machine: Machine, how: Microkernel, stages: int, sizes: tuple[int, int, int], rounds: int, count: int
+def waves_of_roles(
+    machine: Machine, how: Microkernel, *, gathered: bool, turns: bool = False
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """(waves, registers of a lane) of the role that loads and of the one that multiplies, if they hold its sums.
+
+    Those who take tasks in `turns` are twice as many.
+    """
+    groups = 2 * how.groups if turns else how.groups
+    assert machine.lanes is not None
+    spare, own = registers_of(machine, how, gathered, groups)
+    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
+    if sums + machine.limits.working_registers > own:
+        return None
+    waves = how.atom.c.lanes // machine.lanes
+    return (waves if gathered else 1, spare), (waves * groups, own)
+
+
+def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool) -> Roles | None:
+    """The roles of a block, if registers hold its sums and shared memory enough stages."""
+    found = waves_of_roles(machine, how, gathered=gathered, turns=turns)
+    if found is None:
+        return None
+    row, halves = row_bytes(how), 1 + turns
+    left = shared - halves * machine.spaces["shared"].alignment
+    room = {n: (left - halves * n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
+    stages = min(MOST, room[stored])
+    return None if stages < FEWEST else Roles(*found, stages, stored, pingpong=turns)
+
+
+def cycles(
+    machine: Machine, how: Microkernel, roles: Roles, tiles: int, steps: int, filled: float, first: float = 0.0
 ) -> float:
-    """Cycles of products: rounds of tiles, each so many steps of K and an end."""
-    limits, (m, n, k) = machine.limits, sizes
-    steps = rounds * ceil(k / (how.slab or 1))
-    row, atom = row_bytes(how), how.atom
-    deep = (how.slab or 1) // atom.shape[2]
-    atoms = how.rows // atom.shape[0]
-    multiplied = deep * atoms * atom.cycles
-    read = deep * atoms * (atom.shape[0] + atom.shape[1]) * (row // deep) / limits.shared_rate
-    filled = (how.rows + how.columns) * row / limits.l2_rate
-    step = (max(multiplied, read, filled) + SEEN * filled) * (SHALLOW if stages < ENOUGH else 1)
-    tiles = count * ceil(m / how.rows) * ceil(n / how.columns)
+    """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
+
+    `first` are bytes that are brought before, once for all. Where halves take tiles in turn, the end of one runs beside
+    the steps of the next.
+    """
+    limits, atom = machine.limits, how.atom
+    deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
+    lone = how.groups == 1 and atoms < UNDER_WAY
+    multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
+    read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
+    brought = filled / limits.l2_rate
+    shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
+    each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
     end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
-    first = limits.copy_latency + filled  # before anything has arrived
-    return ceil(tiles / (limits.cores or 1)) * (steps * step + end) + first + limits.launch_cycles
+    before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
+    rounds = ceil(tiles / (limits.cores or 1))
+    if roles.pingpong and rounds > 1:
+        return rounds * max(each, (each + end) / 2) + end + before + limits.launch_cycles
+    return rounds * (each + end) + before + limits.launch_cycles

@@ -39,6 +39,19 @@ def in_digits(
         return made.run()
 
 
+def digits_of(
+    program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], dim: Expr
+) -> tuple[Program, dict[Symbol, int], tuple[Symbol, ...]] | None:
+    """The program with a dimension in digits, the sizes of all, and these digits; None where it stays whole."""
+    with building():
+        made = _Digits(program, sizes, free, False)
+        found = made.digits.get(dim)
+        if found is None:
+            return None
+        over, every, _ = made.run()
+    return over, {s: int(n) for s, n in every.items()}, tuple(s for s, _ in found)
+
+
 class _Digits:
     def __init__(self, program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], summed_only: bool):
         self.program, self.sizes, self.free = program, dict(sizes), set(free)

@@ -6,6 +6,8 @@ from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ExecutionError, ProgramError
@@ -16,7 +18,7 @@ from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tile import union_dims
-from tilewright.ir.tile_formulas import call, converted, times
+from tilewright.ir.tile_formulas import call, converted
 from tilewright.ir.tile_functions import is_composed
 from tilewright.passes.tile import masks, moving
 from tilewright.passes.tile.values import Parts, Tile, common_parts, load, loads, only_load, rewritten, weight
@@ -46,24 +48,54 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     tiles = [low.simple(v) for v in op.operands] if is_composed(op.name, dtype) else _tiles(low, op, kind.dims)
     parts = common_parts(tiles)
     if op.name == "exp" and _is_coarse(low, op):
-        found = call("exp2", times(tiles[0].formula, LOG2_E))
+        found = call("exp2", _scaled(low, tiles[0]))
+    elif op.name == "div" and _is_coarse(low, op) and low.is_row(tiles[1]) and not low.is_row(tiles[0]):
+        over = low.stored(Tile(dtypes.f32, tiles[1].dims, tiles[1].parts, call("reciprocal", tiles[1].formula)))
+        found = call("mul", tiles[0].formula, over.formula)
     else:
         found = functions.elementwise(op.name, dtype, *(t.formula for t in tiles))
     return (Tile(kind.dtype, kind.dims, {d: parts[d] for d in kind.dims}, found),)
 
 
 def _is_coarse(low: Lowering, op: Op) -> bool:
-    """Whether an exponential between products is rounded to 16 bits, and else only added up.
+    """Whether what is computed between products is only rounded to 16 bits, added up, or what sums are scaled by.
 
-    Then it need not be good to the last place: a power of two, whose scale joins what scales the argument, is 2^-24 of
-    the exponent off.
+    Then it need not be good to the last place: an exponential is a power of two, whose scale joins what scales the
+    argument, 2^-24 of the exponent off; what is divided by a row's value is multiplied by the reciprocal of that.
     """
     (value,) = op.results
     if low.w.home is None or value.type.dtype is not dtypes.f32:
         return False
-    users = [user for user in low.program.walk() if value in user.operands]
-    rounded = [user for user in users if user.name == "cast" and user.attrs["dtype"].bits <= 16]
-    return bool(rounded) and all(user in rounded or user.name == "sum" for user in users)
+
+    def users(value: Value) -> list[Op]:
+        return [user for user in low.program.walk() if value in user.operands]
+
+    def adds(value: Value, user: Op) -> bool:
+        return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
+
+    def coarse(user: Op) -> bool:
+        if user.name == "mul":
+            (made,) = user.results
+            return all(adds(made, other) for other in users(made))
+        return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= 16)
+
+    return all(map(coarse, users(value)))
+
+
+def _scaled(low: Lowering, tile: Tile) -> Formula:
+    """The argument of e^x as one of 2^x: its scale joins others, and what rows have is scaled once a row."""
+    formula, home = tile.formula, low.w.home
+    if low.is_row(tile) or formula.name != "sub" or home is None:
+        return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
+    a, b = formula.parts
+    if not any(loads(b)) or any(low.sums.get(each.tensor) != (home.row,) for each in loads(b)):
+        return call("mul", formula, formulas.number(LOG2_E, dtypes.f32))
+    most = formulas.number(float(np.finfo(np.float32).max), dtypes.f32)  # -inf - b is -inf, whatever b
+    down = call("minimum", call("mul", b, formulas.number(-LOG2_E, dtypes.f32)), most)
+    dims = tuple(d for d in tile.dims if d is home.row or tile.parts[d][1] == 1)
+    row = low.stored(Tile(dtypes.f32, dims, {d: tile.parts[d] for d in dims}, down), name="down")
+    inner, factor = formulas.scale_of(a)
+    return Formula("fma", (inner, Formula.number(formulas.rounded(factor * LOG2_E, dtypes.f32)), row.formula))
 
 
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import inf, prod
 from typing import Any
@@ -104,8 +104,9 @@ class Lowered:
     """Products that are done by loops, without an atom, and why."""
     packs: tuple[Pack, ...] = ()
     """What is packed before each run: the arguments that follow those of the tile program."""
-    loads: frozenset[Op] = frozenset()
-    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them."""
+    loads: Mapping[Op, str] = field(default_factory=dict)
+    """Copies of tiles from arguments to shared memory, which may go ahead of what uses them: by `ring`, `halo`, or at
+    the `start`."""
     stores: frozenset[Op] = frozenset()
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
@@ -192,8 +193,11 @@ class Lowering:
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
         """Products that are done by loops, and why."""
-        self.brought: list[Op] = []
-        """Copies of tiles from arguments to shared memory."""
+        self.brought: dict[Op, str] = {}
+        """Copies of tiles from arguments to shared memory: each step of a product (`ring`), halo tiles (`halo`), or
+        what is brought before the first task (`start`)."""
+        self._before = Block(())
+        """What is done before the first task."""
         self.taken: list[Op] = []
         """Copies of results from shared memory to arguments."""
         self.program, self.free = program, set(free)
@@ -264,7 +268,7 @@ class Lowering:
                 tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
-        counts: dict[Expr, int] = {}
+        counts: dict[Expr, Size] = {}
         for d, width in tasks.items():
             if (walk := self.walks.get(d)) is not None:
                 count = walk.extent // walk.width
@@ -279,7 +283,7 @@ class Lowering:
             size = self.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
+                self.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
@@ -315,9 +319,10 @@ class Lowering:
                 self.workgroups.write(tuple(ranges))
         with self.w.inside(body):
             self.w.loc = None
+            body.ops.extend(self._before.ops)
             schedule = None if self.cuts.schedule == "strided" else self.cuts.schedule
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
-        used = {v for op in _walk(inner) for v in op.operands}
+        used = {v for op in _walk(body) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
         args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
@@ -331,10 +336,10 @@ class Lowering:
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
         verify(made)
-        copies = frozenset(self.brought), frozenset(self.taken)
+        copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
 
-    def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
+    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
 
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
@@ -343,7 +348,7 @@ class Lowering:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            ranges = self._longest_first(counts, places)
+            ranges = self._longest_first({d: int(n) for d, n in counts.items()}, places)
         else:
             ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
             places |= {d: r.symbol for d, r in ranges.items()}
@@ -355,13 +360,21 @@ class Lowering:
             t = ranges[n].symbol
             first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
+            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
+                here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    @contextmanager
+    def before_tasks(self) -> Iterator[None]:
+        """Within it, operations are done once, before the first task."""
+        with self.w.inside(self._before):
+            yield
 
     def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> dict[Expr, Range]:
         """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of a few of

@@ -10,11 +10,12 @@ image that is smaller than the read itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, Const, Expr, as_expr
+from tilewright.algebra.expr import ONE, Const, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
@@ -44,22 +45,33 @@ def box_of(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts:
     if len(sizes) < len(dims):
         return None
     spare = inplace.rows_past_the_end(low, op, parts)
-    over = low.w.axes([sizes[d] for d in dims])
+    over = low.w.axes([sizes[d] + spare.get(d, 0) for d in dims])
     images = low.images(dims, parts, over)
+    found = image_of([images(e) for e in access.at], over)
+    return found if found is not None and prod(found.widths) < prod(sizes.values()) else None
+
+
+def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
+    """The box that coordinates take over axes that start at 0; None where they are not linear in them, and growing.
+
+    >>> from tilewright.algebra.expr import index
+    >>> i, r = index("i", 8), index("r", 3)
+    >>> image_of([i + r - 1, 2 * i], (i, r))
+    Box(first=(<-1>, <0>), widths=(10, 15))
+    """
     first, widths = [], []
-    for e in access.at:
-        form = linear_form(images(e), list(over))
+    for e in at:
+        form = linear_form(e, list(over))
         if form is None:
             return None
         width = 1
-        for d, axis in zip(dims, over, strict=True):
-            step = form[0].get(axis, as_expr(0))
+        for axis, step in form[0].items():
             if not isinstance(step, Const) or step.value < 0:
                 return None
-            width += step.value * (sizes[d] - 1 + spare.get(d, 0))
+            width += step.value * int(axis.hi)
         first.append(form[1])
         widths.append(width)
-    return Box(tuple(first), tuple(widths)) if prod(widths) < prod(sizes.values()) else None
+    return Box(tuple(first), tuple(widths))
 
 
 def staged(low: Lowering, access: Access, box: Box, dtype: DType, otherwise: float) -> Formula:

@@ -18,9 +18,8 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.places import Size
 from tilewright.passes.tile.values import number_or
+from tilewright.plan.opening import MOST, fresh_name, parameter_names
 
-MOST = 1 << 20
-"""No open size reaches this."""
 LEAST = 1 << 12
 """Below this the least value of a size is sought for which what follows from it is at least one."""
 
@@ -72,7 +71,7 @@ def opened(
     >>> found[p], found[m], names.lets[0].definition, names.parameters[0].lo
     (<P>, <N*P>, <H - 2>, 3)
     """
-    names = _names(sorted(dynamic, key=lambda s: s.name))
+    names = parameter_names(sorted(dynamic, key=lambda s: s.name))
     least = dict.fromkeys(dynamic, 1)
     for _ in range(len(bindings) + 1):
         parameters = {s: symbol(names[s], least[s], MOST - 1) for s in names}
@@ -111,7 +110,7 @@ def _follow(
             if isinstance(now, Expr) and not now.symbols <= {*parameters.values(), *lets}:
                 raise ArgumentError(f"dynamic: {s} = {e} depends on more than sizes that arguments tell")
             if isinstance(now, Expr) and not isinstance(now, Symbol) and not _is_product(now):
-                lets.append(symbol(_fresh(s.name, {x.name for x in (*parameters.values(), *lets)}), definition=now))
+                lets.append(symbol(fresh_name(s.name, {x.name for x in (*parameters.values(), *lets)}), definition=now))
                 now = lets[-1]
             found[s] = now
         return found[s]
@@ -127,22 +126,3 @@ def _is_product(e: Expr) -> bool:
     (term, _), *others = terms
     factors = term.parts if isinstance(term, Product) else (term,)
     return constant == 0 and not others and all(isinstance(factor, Symbol) for factor in factors)
-
-
-def _names(sizes: list[Symbol]) -> dict[Symbol, str]:
-    """What open sizes are called in a block program, whose other names are in small letters.
-
-    >>> list(_names([symbol("N"), symbol("m"), symbol("M")]).values())
-    ['N', 'OPEN_m', 'M']
-    """
-    found: dict[Symbol, str] = {}
-    for s in sorted(sizes, key=lambda s: s.name.islower()):
-        found[s] = _fresh(s.name, found.values())
-    return {s: found[s] for s in sizes}
-
-
-def _fresh(name: str, taken: Collection[str]) -> str:
-    name = name if name != name.lower() else f"OPEN_{name}"
-    while name in taken:
-        name = f"OPEN_{name}"
-    return name

@@ -32,6 +32,7 @@ from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
+from tilewright.passes.tile.windows import AroundHalo
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2
 
@@ -95,6 +96,9 @@ class Product:
         """All of it."""
         how, axes = self.how, self.axes
         m, n, _ = how.atom.shape
+        if self.low.cuts.halo is not None:
+            AroundHalo(self, a, b, self.low.cuts.halo).write()
+            return
         if how.slab is not None:
             left: Operand = InRegisters.of(self, a) if how.held_a else Staged.of(self, a, axes.m)
             right: Operand = Staged.of(self, b, axes.n)
@@ -537,7 +541,7 @@ class Staged(Operand):
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.found.tensor, over, places)
-        p.low.brought.append(p.w.emit("copy", (view, target), otherwise=0))
+        p.low.brought[p.w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
@@ -575,10 +579,11 @@ def _ends_in_zeros(product: Product, there: Load) -> bool:
 
     What lies past the end of a part of K that ends before is there, and belongs to the next part.
     """
-    k, deep = product.axes.k, product.how.slab or 1
-    if product.width(k) % deep == 0 and k not in product.low.past:
+    k, width = product.axes.k, most(product.width(product.axes.k))
+    step = product.how.deep(width)
+    if width % step == 0 and k not in product.low.past:
         return True
-    if (product.parts[k][0] + product.width(k) >= product.low.number(k)) is not ONE:
+    if width % step and (product.parts[k][0] + width >= product.low.number(k)) is not ONE:
         return False
     past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
     return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))

@@ -35,6 +35,12 @@ _HOPPER_LIMITS = Limits(
     far_rate=18.0,
     shared_rate=128.0,
     copy_latency=800,
+    copy_shown=0.28,
+    shallow_ring=1.08,
+    lone_group=1.045,
+    working_registers=64,
+    loading_registers=72,
+    gathering_registers=96,
     launch_cycles=4200,
 )
 """Of an H200: rates and times are fitted to what kernels of `benchmarks/gpu.py --plans 14` took there."""

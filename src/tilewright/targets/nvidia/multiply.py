@@ -135,15 +135,17 @@ FMA = [
         RegisterOperand(1, 32, f32, Layout(((8, 4), 4), ((4, 0), 1))),
         RegisterOperand(16, 32, f32, Layout(((8, 4), (4, 4)), ((64, 4), (16, 1)))),
         ("sm_75",),
+        cycles=4,
     )
 ]
-"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums."""
+"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums; a multiprocessor
+does 128 products in a cycle."""
 
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 WGMMA = [
     _wgmma(columns, dtype, *forms)
-    for columns in (8, 64, 128, 160, 192, 256)
+    for columns in (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
     for dtype in (f16, bf16)
     for forms in ((), ("ra",), ("ta",), ("tb",), ("ra", "tb"), ("ta", "tb"))
     # with n fastest, rows of 128 bytes hold 64 of n

@@ -1,0 +1,161 @@
+"""A program as two, one before the other, where what lies between products does not fit registers.
+
+    %h = mma %x, %w1, ...                      first                     second
+    %a = ... of %h, element by element         %h = mma ...              %a = read %between
+    %y = mma %a, %w2, ...                      write %a, %between        %y = mma %a, %w2, ...
+
+The value that goes through memory is the last one, and of those the narrowest, that is computed element by element from
+a product, and through which alone the rest of the program knows of it. Within a loop, it must not depend on what the
+loop carries: the first program then computes it for all tiles at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building, walk_block
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.splitting import Halves
+
+NAME = "between"
+_SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
+_GIVEN = {"read", "fill", "scalar", "self_index"}
+
+
+def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
+    """The program in two; or why it stays whole."""
+    with building():
+        found = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
+        if not found:
+            return "nothing that is computed from a product is all that the rest needs of it"
+        op, ops = min(reversed(found), key=lambda x: x[0].result.type.dtype.bits)
+        kind: TileType = op.result.type
+        memory = Value(MemoryType(kind.dtype, kind.dims), NAME)
+        write = Op(TILE.ops["write"], (op.result, memory), {}, loc=op.loc)
+        first = _program(program, f"{program.name}_before", [*ops, write], memory)
+        read = Op(TILE.ops["read"], (memory,), {}, (Value(kind, op.result.name),), loc=op.loc)
+        rest = _rest(program.body.ops, op, read)
+        second = _program(program, program.name, rest, memory)
+        verify(first)
+        verify(second)
+    images = Substitution(sizes)
+    return Halves(first, second, memory, {}, tuple(int(images(d)) for d in kind.dims))
+
+
+def _blocks(program: Program) -> Iterator[Block]:
+    """Where a program may be cut: its body, and those of its loops."""
+    yield program.body
+    for op in program.body.ops:
+        if op.name == "iterate" and not op.attrs.get("start"):
+            yield from op.blocks
+
+
+def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]:
+    """Operations of a block whose result may go through memory, each with all that it needs, in order."""
+    around = [] if block is program.body else program.body.ops
+    order = [*around, *block.ops]
+    made = {r: op for op in order for r in op.results}
+    users: dict[Value, list[Op]] = {}
+    for op in program.walk():
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    for op in block.ops:
+        if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
+            continue
+        needed = _needed(op, made, set(program.args))
+        if needed is None or not any(_multiplies(x) for x in needed):
+            continue
+        dependent = _dependent(needed, order)
+        inside = {x for each in needed for x in (each, *_within(each))}
+        if any(x.name not in _SIMPLE and not _multiplies(x) for x in dependent):
+            continue
+        open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
+        if not open_ and _is_more(op, users, inside):
+            yield op, [x for x in order if x in needed]
+
+
+def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | None:
+    """All operations that one needs; None where it depends on what a loop carries, or on what is written."""
+    found: set[Op] = set()
+    wanted = [op]
+    while wanted:
+        now = wanted.pop()
+        if now in found:
+            continue
+        found.add(now)
+        own = {r for x in _within(now) for r in x.results} | {
+            a for x in (now, *_within(now)) for b in x.blocks for a in b.args
+        }
+        for value in (v for x in (now, *_within(now)) for v in x.operands):
+            if value in made:
+                wanted.append(made[value])
+            elif value not in given and value not in own:
+                return None
+        if any(x.name not in (*_SIMPLE, *_GIVEN, "mma", "iterate", "yield") for x in (now, *_within(now))):
+            return None
+    return found
+
+
+def _multiplies(op: Op) -> bool:
+    return op.name == "mma" or any(x.name == "mma" for x in _within(op))
+
+
+def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
+    """Those of the operations that depend on a product, and the products."""
+    found: list[Op] = []
+    values: set[Value] = set()
+    for op in order:
+        if op in needed and (_multiplies(op) or not values.isdisjoint(op.operands)):
+            found.append(op)
+            values |= set(op.results)
+    return found
+
+
+def _is_more(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
+    """Whether what follows is more than a map: a reduction or a product."""
+    seen: set[Value] = set()
+    wanted = [op.result]
+    while wanted:
+        value = wanted.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for user in users.get(value, ()):
+            if user.name in (*REDUCTIONS, "mma", "iterate") and user not in inside:
+                return True
+            wanted += user.results
+    return False
+
+
+def _within(op: Op) -> list[Op]:
+    return [x for block in op.blocks for x in walk_block(block)]
+
+
+def _rest(ops: list[Op], cut: Op, read: Op) -> list[Op]:
+    """The operations with a read in place of one, wherever it stands, and without those that nothing needs."""
+    values = {cut.result: read.result}
+    found: list[Op] = []
+    for op in ops:
+        if op is cut:
+            found.append(read)
+            continue
+        blocks = tuple(Block(b.args, _rest(b.ops, cut, read)) for b in op.blocks)
+        operands = tuple(values.get(v, v) for v in op.operands)
+        found.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
+    while True:
+        used = {v for op in found for x in (op, *_within(op)) for v in x.operands}
+        kept = [op for op in found if not op.results or not used.isdisjoint(op.results)]
+        if len(kept) == len(found):
+            return kept
+        found = kept
+
+
+def _program(program: Program, name: str, ops: list[Op], memory: Value) -> Program:
+    """A program of some operations of another."""
+    used = {v for op in ops for x in (op, *_within(op)) for v in x.operands}
+    args = (*(a for a in program.args if a in used), memory)
+    return replace(program, name=name, args=args, body=Block((), ops))

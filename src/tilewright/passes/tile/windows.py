@@ -1,0 +1,163 @@
+"""Products around a halo tile: what all offsets of a sliding access read of A is brought once for a step of K.
+
+    for e in 0..8 {                                    steps of K
+      copy %x_view -> %x_part else 0                   the image of the task's rows, with everything around it
+      for k_r in 0..3 {
+        copy %w_view -> %slab else 0                   B at these offsets
+        for k_s in 0..3 unroll {
+          mma %sums += %x_part_view * %slab_view       A where it lies, from another place on
+        }
+      }
+    }
+
+All of B may be brought before the first task instead, where it fits.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import product as every
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.algebra import ComposedLayout, Swizzle
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.machine import MemoryOperand, RegisterOperand
+from tilewright.passes.tile.halo import Box, image_of
+from tilewright.passes.tile.values import Load, Tile, only_load, pieces
+from tilewright.passes.tile.writer import split
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.products import Product
+
+
+UNROLLED = 36
+"""Products of a group's atoms that are written out, at most; of more only those along the last dimension."""
+
+
+class AroundHalo:
+    """One product, written: C += A * B, all of C in registers, A in a halo tile."""
+
+    def __init__(self, product: Product, a: Tile, b: Tile, offsets: int):
+        self.p, self.w, self.offsets = product, product.w, offsets
+        self.a, self.b = self._given(a, "A"), self._given(b, "B")
+        self.deep = list(product.axes.deep)
+        self.slab = product.how.slab or 1
+
+    def _given(self, tile: Tile, which: str) -> Load:
+        found = only_load(tile.formula)
+        if found is None or getattr(found.tensor.type, "role", None) != "in":
+            raise ProgramError(f"{which} is no argument: a halo tile is copied from one")
+        return found
+
+    def write(self) -> None:
+        """All of it."""
+        p = self.p
+        if p.total not in p.low.sums:
+            raise ProgramError("the sums of a task do not stay in registers")
+        stays = self._all_of_b() if self.offsets == 0 else None
+        streamed = self.deep if self.offsets == 1 else self.deep[:-1] if self.offsets else []
+        with self.w.loop("e", pieces(p.width(p.axes.k), self.slab)) as e, ExitStack() as loops:
+            halo, box = self._halo(e)
+            for d in streamed:
+                p.at[d] = loops.enter_context(self.w.loop(f"k_{d}", p.width(d)))
+            held = self._some_of_b(e) if stays is None else stays
+            inside = [d for d in self.deep if d not in streamed]
+            atoms = p.how.rows // p.how.atom.shape[0] // p.how.groups
+            few = atoms * prod(int(p.width(d)) for d in inside) <= UNROLLED
+            with ExitStack() as inner:
+                for d in inside:
+                    last = d is inside[-1]
+                    p.at[d] = inner.enter_context(self.w.loop(f"k_{d}", p.width(d), unroll=few or last))
+                self._multiply(e, halo, box, held, [] if stays is None else [e, *(p.at[d] for d in self.deep)])
+
+    def _multiply(self, e: Expr, halo: Value, box: Box, b: Value, at: list[Expr]) -> None:
+        """The products at the current offset."""
+        p = self.p
+        i, c = self.w.axes((p.how.rows, self.slab))
+        places = self._places(self.a, {p.axes.m: i, p.axes.k: self.slab * e + c})
+        left = self.w.view(halo, (i, c), [(x - first, False) for x, first in zip(places, box.first, strict=True)])
+        c, j = self.w.axes((self.slab, p.how.columns))
+        if self.offsets > 1:
+            at = [p.at[self.deep[-1]]]
+        right = self.w.view(b, (c, j), [*((x, False) for x in at), (j, False), (c, False)])
+        self.w.emit("mma", (p.total, left, right), atom=p.how.atom.name)
+
+    def _places(self, found: Load, known: dict[Expr | None, Expr]) -> list[Expr]:
+        """Where a factor is read, at these places of dimensions and the current ones of all others."""
+        p = self.p
+        at = {d: p.parts[d][0] for d in (*p.axes.around, p.axes.n, p.axes.m) if d is not None}
+        at |= {d: p.parts[d][0] + e for d, e in (*p.at.items(), *known.items()) if d is not None}
+        images = Substitution({p.low.coordinate(d): e for d, e in at.items()})
+        return [images(e) for e in found.at]
+
+    # -- copies -------------------------------------------------------------------------------------------
+
+    def _halo(self, e: Expr) -> tuple[Value, Box]:
+        """The halo tile of a step of K, and where it begins."""
+        p = self.p
+        over = self.w.axes([p.how.rows, *(int(p.width(d)) for d in self.deep), self.slab])
+        i, *deep, c = over
+        known: dict[Expr | None, Expr] = {p.axes.m: i, p.axes.k: self.slab * e + c}
+        places = self._places(self.a, known | dict(zip(self.deep, deep, strict=True)))
+        axes, digits = split(over, places)
+        box = image_of([digits(x) for x in places], axes)
+        if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in self.deep) * p.how.rows * self.slab:
+            raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
+        held = self.w.alloc(p.how.atom.a.dtype, box.widths, "halo", self._swizzle(p.how.atom.a))
+        over = self.w.axes(box.widths)
+        self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], held, "halo")
+        return held, box
+
+    def _some_of_b(self, e: Expr) -> Value:
+        """B at the current offset, or at all along the last dimension that is summed."""
+        p, dtype = self.p, self.p.how.atom.b.dtype
+        last = self.deep[-1:] if self.offsets > 1 else []
+        sizes = [*(int(p.width(d)) for d in last), p.how.columns, self.slab]
+        held = self.w.alloc(dtype, sizes, "slab", self._swizzle(p.how.atom.b))
+        over = self.w.axes(sizes)
+        self._copy(self.b, over, self._places(self.b, self._of_b(last, over, e)), held, "ring")
+        return held
+
+    def _all_of_b(self) -> Value:
+        """B, brought before the first task."""
+        p, dtype = self.p, self.p.how.atom.b.dtype
+        if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
+            raise ProgramError("which part of B a task reads depends on the task")
+        counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in self.deep)]
+        with p.low.before_tasks():
+            held = self.w.alloc(dtype, [*counts, p.how.columns, self.slab], "panel", self._swizzle(p.how.atom.b))
+            last = self.deep[-1:]
+            for e, *outer in every(*map(range, counts[:-1])):
+                over = self.w.axes([counts[-1], p.how.columns, self.slab])
+                for d, n in zip(self.deep, outer, strict=False):
+                    p.at[d] = as_expr(n)
+                places = self._places(self.b, self._of_b(last, over, as_expr(e)))
+                at = [(as_expr(n), False) for n in (e, *outer)] + [(s, False) for s in over]
+                self._copy(self.b, over, places, self.w.view(held, over, at), "start")
+        return held
+
+    @property
+    def b_dims(self) -> set[Expr]:
+        """The dimensions that B is read over."""
+        low, used = self.p.low, {s for e in self.b.at for s in e.symbols}
+        return {d for d in (self.p.axes.n, *self.p.axes.around) if low.coordinate(d) in used}
+
+    def _of_b(self, last: list[Expr], over: tuple[Symbol, ...], e: Expr) -> dict[Expr | None, Expr]:
+        *offset, j, c = over
+        known: dict[Expr | None, Expr] = {self.p.axes.n: j, self.p.axes.k: self.slab * e + c}
+        return known | dict(zip(last, offset, strict=True))
+
+    def _copy(self, found: Load, over: tuple[Symbol, ...], places: list[Expr], target: Value, ring: str) -> None:
+        """A box of an argument to shared memory; what lies outside is zero."""
+        p = self.p
+        marked = [(x, not p.low.is_inside(x, n)) for x, n in zip(places, found.tensor.type.shape, strict=True)]
+        view = self.w.view(found.tensor, over, marked)
+        p.low.brought[self.w.emit("copy", (view, target), otherwise=0)] = ring
+
+    def _swizzle(self, operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
+        assert isinstance(operand, MemoryOperand)
+        return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None

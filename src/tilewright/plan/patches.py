@@ -1,0 +1,283 @@
+"""Patches with halos: plans in which a task has a box of positions, and all that it reads around them is brought once.
+
+Where the reads of neighbouring rows overlap, as those of sliding windows do, a run of rows is brought again for every
+offset at which it is looked at. A box of positions has an image under the access, its halo tile, that is hardly larger
+than itself: it is brought once for a step of K, and the product reads it where it lies, at each offset in turn. B is
+brought offset by offset, or, where all of it fits, once for all tasks.
+
+    axis M = (M_2 32, M_1 56, M_0 56): task M_2 2, task M_1 8, task M_0 8
+    axis F = (F 64): task 64
+    axis K_2 = (K_2 3): loop 1
+    axis K_1 = (K_1 3): loop 1
+    axis K_0 = (K_0 64): loop 64
+    tasks M, F
+    order K_0, K_2, K_1
+    x staged at K_0 as halo, keep
+    w staged at start as panel, keep
+    mma by matrix.m64n64k16.bf16, block 128x64
+    roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 1, halo 3, stored 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, prod
+
+from tilewright.algebra.expr import Const, Expr, Symbol
+from tilewright.algebra.expr_use import linear_form
+from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.boxes import WRITES
+from tilewright.plan.general import axis_of, dims_of, words_for
+from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
+from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
+from tilewright.plan.rings import (
+    ATOMS,
+    ENOUGH,
+    GROUPS,
+    LONGEST,
+    MOST,
+    NARROWEST,
+    STORED,
+    bound_by_memory,
+    cycles,
+    product_of,
+    row_bytes,
+    waves_of_roles,
+)
+
+TOGETHER = 8
+"""Rows that an atom reads one after the other from shared memory; such runs lie equally far apart."""
+WIDEST = 256
+"""Elements of a halo tile along a dimension: one copy brings all of it."""
+HALOS = (4, 3, 2)
+"""Stages of the ring of halo tiles."""
+RINGS = 3
+"""Rings, whose barriers lie between them: halo tiles, B, results."""
+LARGE = 24 << 10
+"""Bytes of B from which a stage has one offset only; smaller ones have all along the last dimension that is summed."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A candidate: a task's box of digits, how many offsets a stage of B has (0: all of B stays), and what it takes."""
+
+    how: Microkernel
+    box: tuple[int, ...]
+    offsets: int
+    roles: Roles
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a product reads A: for each coordinate of memory the digits of M that count in it, and how far K's go."""
+
+    digits: tuple[tuple[int, ...], ...]
+    """By coordinate: the positions of digits that are added there."""
+    reach: tuple[int, ...]
+    """By coordinate: how far apart the first and the last of what is summed lie, beside K."""
+
+    def image(self, box: Sequence[int]) -> tuple[int, ...]:
+        """The size of the halo tile of a box, without K."""
+        return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
+
+
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], int]) -> Window | str:
+    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
+    if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
+        return "A is not read by a sliding access"
+    own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
+    *at, last = a.attrs["at"]
+    if last is not own.get(axes.k) or any(own[axes.k] in e.symbols for e in at):
+        return "neighbours along K do not lie side by side"
+    found: list[tuple[int, ...]] = []
+    reach: list[int] = []
+    for e in at:
+        form = linear_form(e, list(own.values()))
+        if form is None or any(not isinstance(f, Const) or f.value < 0 for f in form[0].values()):
+            return "where A is read is not linear in the digits of M"
+        steps = {s: int(f) for s, f in form[0].items()}
+        here = tuple(n for n, d in enumerate(digits) if steps.get(own[d], 0))
+        if any(steps[own[digits[n]]] != 1 for n in here):
+            return "neighbours along a digit of M do not lie side by side"
+        found.append(here)
+        reach.append(sum(steps.get(own[d], 0) * (size(d) - 1) for d in axes.deep if d in own))
+    if sorted(n for here in found for n in here) != list(range(len(digits))) or found[-1] != (len(digits) - 1,):
+        return "the digits of M are no coordinates of A"
+    if not any(reach):
+        return "rows of A do not overlap"
+    return Window(tuple(found), tuple(reach))
+
+
+def patches(
+    program: Program,
+    digits: tuple[Symbol, ...],
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+) -> list[Patch] | str:
+    """The candidates for the one product of a program over digits of M, the best first; or why there are none."""
+    product_found = product_of(program, machine, size, ())
+    if isinstance(product_found, str):
+        return product_found
+    op, axes, atoms = product_found
+    reads = factors(op, axes, program)
+    if reads is None:
+        return "a factor is computed"
+    slides = window(reads[0], axes, digits, size)
+    if isinstance(slides, str):
+        return slides
+    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
+    extents, offsets = [sizes[d] for d in digits], [size(d) for d in axes.deep]
+    around, ends = prod(size(d) for d in axes.around if d not in digits), [_ends(d, program, size) for d in digits]
+    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
+    made = [
+        replace(each, cycles=max(each.cycles, least))
+        for how in _blocks(atoms, bits)
+        for box in _boxes(how, extents)
+        for turns in ((False, True) if how.groups == 1 else (False,))
+        if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
+        for each in _rings(machine, how, box, extents, slides, offsets, (size(axes.n), size(axes.k), around), turns)
+    ]
+    return sorted(made, key=_good) or "no halo tile fits"
+
+
+def _good(patch: Patch) -> tuple[float, ...]:
+    """Of those that take the same time one in which nobody takes turns, the largest tile, and the most waves."""
+    return round(patch.cycles), patch.roles.pingpong, -patch.how.rows * patch.how.columns, -patch.how.groups
+
+
+def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
+    """The reads that are a product's factors A and B; None where one is computed."""
+    values = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
+    found = [next((x for x in program.walk() if v in x.results and x.name == "read"), None) for v in values]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def _ends(digit: Symbol, program: Program, size: Callable[[Expr], int]) -> bool:
+    """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
+    for op in (op for op in program.walk() if op.name in WRITES):
+        own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)
+        places = zip(op.attrs.get("at", ()), op.operands[1].type.dims, strict=False)
+        if not any(e is own and size(n) == size(digit) for e, n in places):
+            return False
+    return True
+
+
+def _blocks(atoms: Sequence[MultiplyAtom], bits: int) -> Iterator[Microkernel]:
+    """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
+    for atom, groups, each in product(atoms, GROUPS, ATOMS):
+        made = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
+        if made.slab is not None and made.rows <= LONGEST and (made.columns * bits // 8) % NARROWEST == 0:
+            yield made
+
+
+def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Boxes with as many elements as the block has rows, which an atom reads: its runs of rows lie equally far apart.
+
+    None is twice as long as a digit, or longer.
+    """
+    rows, unit = how.rows, how.atom.shape[0]
+    if len(extents) < 2:
+        return
+    for last in (TOGETHER, *range(unit, rows + 1, unit)):
+        if rows % last:
+            continue
+        for lines in range(1, rows // last + 1):
+            rest = rows // last // lines
+            if rows % (last * lines) or (last == TOGETHER and lines % (unit // last)):
+                continue
+            if rest > 1 and len(extents) < 3:
+                continue
+            box = (*(1 for _ in extents[3:]), rest, lines, last)[-len(extents) :]
+            if all(b < 2 * n for b, n in zip(box, extents, strict=True)):
+                yield box
+
+
+def _rings(
+    machine: Machine,
+    how: Microkernel,
+    box: tuple[int, ...],
+    extents: Sequence[int],
+    slides: Window,
+    offsets: Sequence[int],
+    sizes: tuple[int, int, int],
+    turns: bool,
+) -> Iterator[Patch]:
+    """The candidates for a box: B streamed, or all of it in shared memory."""
+    columns, k, around = sizes
+    image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
+    regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
+    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
+    if max(image) > WIDEST or regs is None or shared.bytes is None or (turns and tiles <= (machine.limits.cores or 1)):
+        return
+    halo = ceil(prod(image) * row / shared.alignment) * shared.alignment
+    room = shared.bytes - (RINGS + turns) * shared.alignment
+    tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
+    steps = chunks * prod(offsets)
+    every, across = steps * tap, ceil(columns / how.columns)
+    once = offsets[-1] if tap * offsets[-1] <= LARGE else 1
+    for stored in STORED:
+        left = room - halves * stored * how.rows * row
+        ring = max(0, left - HALOS[-1] * halo) // (once * tap)
+        if ring * once >= ENOUGH and ring > 1:
+            stages = min(MOST, ring)
+            halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
+            roles = Roles(*regs, stages, stored, halos, turns)
+            filled = chunks * (halo + prod(offsets) * tap)
+            yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled))
+            break
+    for stored in STORED:
+        left = room - halves * stored * how.rows * row - every
+        if across == 1 and around == 1 and left >= HALOS[-1] * halo:
+            roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
+            filled = chunks * halo
+            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every))
+            break
+
+
+def plan_of(
+    patch: Patch,
+    op: Op,
+    program: Program,
+    m: str,
+    digits: tuple[Symbol, ...],
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+) -> Plan:
+    """The plan of a candidate; M is called `m`."""
+    left, right, total = (v.type.dims for v in op.operands)
+    axes = axes_of(left, right, total, size)
+    assert not isinstance(axes, str)
+    reads = factors(op, axes, program)
+    assert reads is not None
+    a, b = reads
+    tasks = [d for d in op.operands[2].type.dims if d not in digits]
+    whole = [d for d in dims_of(program) if d not in (*tasks, *digits) and d in sizes]
+    words = words_for([m, *map(str, [*tasks, *whole])])
+    word = words[m]
+    box = tuple(Digit(str(d), sizes[d], sizes[d]) for d in digits)
+    own = Axis(word, box, tuple(Cut("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)))
+    cut: dict[Expr, Cut] = {d: Cut("task", patch.how.columns if d is axes.n else 1) for d in tasks}
+    cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", patch.how.slab or 1)}
+    around = [d for d in tasks if d is not axes.n]
+    order = [axes.k, *axes.deep]
+    at = "start" if patch.offsets == 0 else words[str(order[-1] if patch.offsets == 1 else order[-2])]
+    if patch.offsets > 1:
+        cut[order[-1]] = Cut("loop", patch.offsets)
+    every = [*(axis_of(words[str(d)], size(d), (cut[d],)) for d in around), own]
+    every += [axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (axes.n, *whole)]
+    return Plan(
+        tuple(every),
+        (*(words[str(d)] for d in around), word, words[str(axes.n)]),
+        tuple(words[str(d)] for d in order),
+        (
+            Placed(a.operands[0].name or "a", words[str(axes.k)], "halo"),
+            Placed(b.operands[0].name or "b", at, "panel"),
+        ),
+        products=as_plan({op: patch.how}, program),
+        roles=patch.roles,
+    )

@@ -1,0 +1,114 @@
+"""Products around halo tiles: boxes of positions whose reads overlap are brought once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.plan.plan import parse_plan
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+SMALL = replace(HOPPER, limits=replace(HOPPER.limits, cores=2))
+"""One of two cores: small problems have several tasks for each."""
+
+
+def integers(*shape):
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+def exact(made, kernel):
+    """Runs what was made on the interpreter; it is to be what the executor gives."""
+    *inputs, result = made.module.host.args
+    arrays = {a.name: integers(*map(int, a.type.shape)).astype(a.type.dtype.numpy) for a in inputs}
+    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
+    found = np.full(wanted.shape, np.nan, wanted.dtype)
+    made.bind({**arrays, result.name: found})()
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+
+
+def patched(kernel, sizes, chosen=lambda plan: True):
+    """The first candidate with a halo tile of which something holds, run and found exact."""
+    best = kernel_for(kernel, sizes, machine=SMALL)
+    plans = [p for p in best.choice.candidates if p.roles.halo and chosen(p)]
+    made = kernel_for(kernel, sizes, machine=SMALL, plan=plans[0])
+    exact(made, kernel)
+    assert "halo" in made.text("block")
+    return made
+
+
+def stays(plan):
+    return plan.placed[1].at == "start"
+
+
+def in_turn(plan):
+    return plan.roles.pingpong
+
+
+CASES = [
+    ((3, 9, 11, 64, 64), (3, 3), {"padding": 1}, lambda p: in_turn(p) and stays(p)),
+    ((4, 9, 11, 64, 64), (3, 3), {"padding": 1}, lambda p: stays(p)),
+    ((4, 9, 11, 64, 64), (3, 3), {"padding": 1}, lambda p: not stays(p)),
+    ((2, 16, 8, 72, 128), (3, 3), {"padding": 1, "bias": True, "activation": "relu"}, lambda p: not stays(p)),
+    ((3, 7, 7, 136, 72), (3, 3), {"padding": 1}, lambda p: not stays(p)),
+    ((2, 12, 21, 64, 64), (5, 3), {"dilation": (1, 2)}, lambda p: True),
+    ((2, 12, 9, 64, 64), (2, 2), {"padding": ((0, 1), (3, 0))}, lambda p: True),
+    ((3, 150, 64, 72), (5,), {"padding": 2}, lambda p: True),
+    ((1, 2, 9, 8, 64, 64), (2, 3, 3), {"padding": 1}, lambda p: True),
+]
+
+
+@pytest.mark.parametrize(("shape", "taps", "how", "chosen"), CASES)
+def test_what_is_read_around_a_box_of_positions_is_brought_once(shape, taps, how, chosen):
+    names = {1: "NWCF", 2: "NHWCF", 3: "NDHWCF"}[len(taps)]
+    made = patched(kernels.conv(taps, "bf16", **how), dict(zip(names, shape, strict=True)), chosen)
+    text = made.text("block")
+    assert "im2col" not in text
+    assert text.count("copy %x_view ->") == 1
+    assert "by tma.load" in text
+    assert "by tma.store" in text
+
+
+def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
+    kernel, sizes = kernels.conv((3, 3), "bf16", padding=1), {"N": 4, "H": 9, "W": 11, "C": 64, "F": 64}
+    made = patched(kernel, sizes)
+    text = made.text("plan")
+    assert str(parse_plan(text)) == str(made.plan)
+    assert kernel_for(kernel, sizes, machine=SMALL, plan=text).text("block") == made.text("block")
+    fewer = re.sub(r"halo \d,", "halo 1,", text)
+    assert kernel_for(kernel, sizes, machine=SMALL, plan=fewer).text("plan") == fewer
+    with pytest.raises(ArgumentError, match=r"plan: .*halo 90.*shared memory"):
+        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"halo \d,", "halo 90,", text))
+    with pytest.raises(ArgumentError, match=r"plan: .* with these boxes fits none"):
+        kernel_for(kernel, sizes, machine=SMALL, plan=re.sub(r"task M_0 8", "task M_0 4", text))
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride", "why"),
+    [((3, 3), 2, "neighbours along a digit of M do not lie side by side"), ((1, 1), 1, "does more than add products")],
+)
+def test_rows_that_do_not_overlap_have_no_halo_tile(taps, stride, why):
+    kernel = kernels.conv(taps, "bf16", stride=stride)
+    made = kernel_for(kernel, {"N": 4, "H": 9, "W": 11, "C": 64, "F": 64}, machine=HOPPER)
+    assert made.plan.roles.halo == 0
+    assert why in made.explain()
+
+
+def test_the_machine_decides_whether_a_halo_tile_pays():
+    """A halo tile takes less, unless boxes waste too much; were copies slower, it would even then."""
+    kernel, sizes = kernels.conv((3, 3), "bf16", padding=1), {"N": 32, "H": 56, "W": 56, "C": 64, "F": 64}
+    made = kernel_for(kernel, sizes, machine=HOPPER)
+    assert made.plan.roles.halo
+    assert stays(made.plan)
+    slow = replace(HOPPER, limits=replace(HOPPER.limits, l2_rate=HOPPER.limits.l2_rate / 2))
+    small = {"N": 32, "H": 14, "W": 14, "C": 256, "F": 256}
+    halos = [kernel_for(kernel, small, machine=each).plan.roles.halo for each in (HOPPER, slow)]
+    assert not halos[0]
+    assert halos[1]
