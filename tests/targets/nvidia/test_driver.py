@@ -22,6 +22,8 @@ from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.nvidia.maps import tensor_map
+from tilewright.targets.nvidia.tma import TensorMap
 from tilewright.targets.registry import machine
 
 CONTEXT = 4096
@@ -147,6 +149,14 @@ def test_a_product_is_launched_with_pointers_then_maps() -> None:
     assert words[:3] == [1 << 20, 1 << 21, 1 << 22]
     assert told.aligned
     assert [data[0] for data in told.maps_passed] == [1, 2, 3]  # the maps, in order
+
+
+def test_a_map_of_one_dimension_gives_the_driver_an_address_of_strides() -> None:
+    """It refuses an empty list, which the bindings hand on as no address at all."""
+    told = Told()
+    tensor_map(loaded_on(told, "row").device, TensorMap(0, (40,), (1,), (32,), 0), 1 << 20, np.dtype(np.float32))
+    (args,) = [args for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
+    assert (args[1], args[3], args[4]) == (1, [40], [16])
 
 
 def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
