@@ -132,18 +132,35 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         found = _in_patches(job, found)
         if found.plan.roles is not None and found.plan.roles.halo:
             return found
+    return found if given is not None else _perhaps_split(job, found)
+
+
+def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
+    """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
+    assert job.program is not None
+    size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
-    cores = job.machine.limits.cores or 1
-    for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
+    every = list(zip(found.costs, found.candidates, strict=True))
+    least = min(tasks, *(_tasks(plan) for plan in found.candidates))
+    for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
         before = job.split
         other = _split(job, count)
-        if other is None or other.cycles >= found.cycles:
+        if other is None:
             job.split = before
-            if other is None:
-                break
+            break
+        every.append((other.cycles, other.plan))
+        if other.cycles >= found.cycles:
+            job.split = before
         else:
             found = other
-    return found
+    every.sort(key=lambda x: x[0])
+    return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
+
+
+def _tasks(plan: Plan) -> int:
+    """How many tasks a plan has."""
+    cuts = [(axis.walked, axis.cut("task")) for axis in plan.axes]
+    return prod(-(-walked // cut.size) for walked, cut in cuts if cut is not None)
 
 
 def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
