@@ -1,8 +1,9 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N]` prints one line a problem: microseconds of theirs and ours in CUDA
-graphs, the shortest of some repeats taken in turn, the ratio, TF/s, what was predicted, and the plan's tile. With
---plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
+`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N]` prints one line a problem: microseconds of theirs and
+ours in CUDA graphs, the shortest of some repeats taken in turn, the ratio, TF/s, what was predicted, and the plan's
+tile. With --plans, so many candidates of each problem are measured, and the line says how far the chosen one is from
+the best.
 """
 
 from __future__ import annotations

@@ -57,11 +57,6 @@ WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 former the next task begins at once."""
 FEWEST = 2
 """Stages of the ring of each factor, at least."""
-LANES, FUNCTION = 128, 8
-"""Elements that a core's lanes compute in a cycle, of the simplest kind; how much longer a function like e^x takes."""
-EXPOSED = 2700
-"""Cycles of a round that no other work hides where one group of waves multiplies, and by its square fewer where there
-are more: measured, on heads of 64 and 128."""
 
 
 @dataclass(frozen=True)
@@ -315,8 +310,8 @@ def _cycles(
     for op in program.walk():
         along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
         if along and op.name not in ("read", "fill", "self_index", "scalar"):
-            between += rows * columns / LANES * (FUNCTION if op.name in UNARY_FLOAT else 1)
-    step = max(multiplied, between, filled) + EXPOSED / groups**2
+            between += rows * columns / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
+    step = max(multiplied, between, filled) + limits.round_latency / groups**2
     step += 0.0 if overlap == "ahead" else min(multiplied, between) / groups
     step += machine.limits.copy_shown * filled
     tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
