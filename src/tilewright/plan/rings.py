@@ -206,7 +206,8 @@ def _is(given: Plan, ring: RingCandidate, op: Op, program: Program) -> bool:
     """Whether a plan is a candidate, perhaps with other registers and stages."""
     assert given.roles is not None
     waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
-    return waves and given.products == as_plan({op: ring.how}, program)
+    turns = given.roles.pingpong == ring.roles.pingpong
+    return waves and turns and given.products == as_plan({op: ring.how}, program)
 
 
 def product_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
-from tilewright.algebra.expr import ONE, Expr, symbol
+from tilewright.algebra.expr import ONE, Expr, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
@@ -90,8 +90,8 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
 def _need_outside(low: Lowering, to: Write) -> None:
     """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
     for d in to.dims:
-        width, extent = to.parts[d][1], low.number(d)
-        if extent % width == 0:
+        width, extent = to.parts[d][1], low.size(d)
+        if as_expr(extent % width) is as_expr(0):
             continue
         past: dict[Expr, Expr] = {low.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
