@@ -415,7 +415,7 @@ def _multiply(agent: Agent, op: Op, found: Any, clock: Clock) -> None:
         )
     if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
         raise ProgramError(f"{at_line(op)}: {found.name} does not multiply {left.shape} by {right.shape}", op.loc)
-    total = left.astype(wide) @ right.astype(wide)
+    total = found.taken(left).astype(wide) @ found.taken(right).astype(wide)
     if not op.attrs.get("fresh"):
         total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + total
     c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])

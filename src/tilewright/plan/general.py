@@ -21,6 +21,7 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FL
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
+from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
@@ -98,6 +99,8 @@ class GeneralChoice:
     notes: tuple[str, ...] = ()
     candidates: tuple[Plan, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
+    predicted: Predicted | None = field(default=None, compare=False, repr=False)
+    """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
     costs: tuple[float, ...] = ()
     """The cycles that each of them should take."""
 
@@ -107,11 +110,13 @@ class GeneralChoice:
         def us(cycles: float) -> str:
             return f"{microseconds(cycles, self.machine):.1f}"
 
+        way = "by the general path" if self.plan.roles is None else "in roles"
         return "\n".join(
             [
-                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, by the general path",
+                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
                 *("  " + line for line in self.plan.lines()),
                 *([f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory"] if self.cycles else []),
+                *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
             ]
@@ -230,6 +235,8 @@ def plan_general(
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
+    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+        widths |= {d: 1 for d in widths if d in opened}
 
     schedule = "strided"
 

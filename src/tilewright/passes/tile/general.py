@@ -269,7 +269,7 @@ class Lowering:
                 tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
-        counts: dict[Expr, int] = {}
+        counts: dict[Expr, Size] = {}
         for d, width in tasks.items():
             if (walk := self.walks.get(d)) is not None:
                 count = walk.extent // walk.width
@@ -284,7 +284,7 @@ class Lowering:
             size = self.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
+                self.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
@@ -340,7 +340,7 @@ class Lowering:
         copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
 
-    def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
+    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
 
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
@@ -349,7 +349,7 @@ class Lowering:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            ranges = self._longest_first(counts, places)
+            ranges = self._longest_first({d: int(n) for d, n in counts.items()}, places)
         else:
             ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
             places |= {d: r.symbol for d, r in ranges.items()}
@@ -361,11 +361,13 @@ class Lowering:
             t = ranges[n].symbol
             first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
+            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
+                here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
