@@ -66,7 +66,7 @@ def test_what_a_plan_of_several_products_says_can_be_given_back():
     sizes = {"B": 2, "H": 16, "M": 4096, "N": 4096, "D": 128, "E": 128}
     attention = kernels.attention(128, "bf16")
     text = tilewright.compile(attention, target="gpu:hopper").text("plan", sizes)
-    assert "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2" in text
+    assert "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 2, once 2, stored 1" in text
     assert tilewright.compile(attention, target="gpu:hopper", plan=text).text("plan", sizes) == text
 
 

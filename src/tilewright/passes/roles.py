@@ -12,7 +12,7 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of one stage. Results
+back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of its own. Results
 go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
 that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
 beside the next one.
@@ -94,7 +94,7 @@ class _Split:
             ):
                 for channel in channels:
                     if channel.ring == "ring":
-                        channel.stages = 1
+                        channel.stages = roles.once
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}

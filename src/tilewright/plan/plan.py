@@ -25,7 +25,8 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `pingpong` at the end, halves of those who multiply take tasks in turn.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
-`split K 4` sums four parts of K in tasks of their own; a second program adds them up.
+`split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
+do a task together, where there are no roles.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ class Roles:
     """(waves, registers of a lane) of the role that loads and of the one that multiplies, and the stages between.
 
     `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave, `halo`
-    those of a ring of halo tiles of A, where there is one: then the other ring has B alone.
+    those of a ring of halo tiles of A, where there is one: then the other ring has B alone; `once` those of what is
+    brought once a task, for all rounds of its loop.
     """
 
     load: tuple[int, int]
@@ -144,12 +146,14 @@ class Roles:
     halo: int = 0
     pingpong: bool = False
     """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
+    once: int = 1
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
         return (
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
-            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}stored {self.stored}"
+            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}"
+            f"{f'once {self.once}, ' if self.once > 1 else ''}stored {self.stored}"
             f"{', pingpong' if self.pingpong else ''}"
         )
 
@@ -174,6 +178,8 @@ class Plan:
     """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
+    waves: int = 1
+    """How many waves do a task together; those of a program with roles are said there."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -219,6 +225,8 @@ class Plan:
             found.append(f"apart {self.apart}")
         if self.split is not None:
             found.append(f"split {self.split[0]} {self.split[1]}")
+        if self.waves > 1:
+            found.append(f"waves {self.waves}")
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -250,7 +258,7 @@ _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
     r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)"
-    r"(?:, halo (\d+))?, stored (\d+)(, pingpong)?"
+    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
@@ -259,9 +267,11 @@ _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _APART = re.compile(rf"apart ({_NAME})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
+_WAVES = re.compile(r"waves (\d+)")
 STATEMENTS = {
     "apart": _APART,
     "split": _SPLIT,
+    "waves": _WAVES,
     "tasks": _TASKS,
     "order": _ORDER,
     "roles": _ROLES,
@@ -310,7 +320,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `apart`, `split`, `atom` and `overlap`"
+                    "`roles`, `apart`, `split`, `waves`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -326,16 +336,21 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4], numbers[6], numbers[5], bool(turns))
-        if numbers
-        else None,
+        _roles_of(numbers, bool(turns)) if numbers else None,
         _size(group or "1", "group"),
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
+        _size(rest["waves"][0], "waves") if "waves" in rest else 1,
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)
     return plan
+
+
+def _roles_of(numbers: list[int], turns: bool) -> Roles:
+    """Roles from the numbers of their line, in order."""
+    loads, load_registers, waves, registers, ring, halo, once, stored = numbers
+    return Roles((loads, load_registers), (waves, registers), ring, stored, halo, turns, max(1, once))
 
 
 def _once(name: str, known: list[str]) -> None:

@@ -9,7 +9,7 @@ write %2, %y                                copy %sum -> %y_view
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -60,6 +60,7 @@ from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.rows import MOST_VALUES
 from tilewright.plan.tiled import Walk
 
 HEAVY = 8
@@ -203,7 +204,7 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
+        self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
         if self.cuts.roles is not None:
@@ -522,6 +523,8 @@ class Lowering:
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
+        if not self.fits(tile.sizes):
+            return tile
         if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
             return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
@@ -808,6 +811,20 @@ class Lowering:
         """The value's tile, whose formula may stand in a formula several times: a load or a number."""
         tile = self.env[value]
         if weight(tile.formula) > 2 and any(loads(tile.formula)):
+            self.env[value] = tile = self.stored(tile, name=value.name)
+        return tile
+
+    def fits(self, sizes: Sequence[Size]) -> bool:
+        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+        if self.cuts.waves == 1 or self.w.lanes is None:
+            return True
+        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+
+    def near(self, value: Value) -> Tile:
+        """The value's tile, in memory of the worker's own where others use it too."""
+        tile, found = self.env[value], only_load(self.env[value].formula)
+        there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
+        if not there and self.uses.get(value, 0) > 1 and self.fits(tile.sizes):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
