@@ -115,10 +115,12 @@ class Axis:
 
     def pieces(self) -> set[int]:
         """How many tasks may lie along it: the last may be a smaller one, or go with the one before."""
-        task = next(((digit, size) for role, digit, size in self.cuts if role == "task"), None)
-        if task is None:
+        tasks = [(digit, size) for role, digit, size in self.cuts if role == "task"]
+        if not tasks:
             return {1}
-        digit, size = task
+        if len(tasks) > 1:  # boxes of digits, all alike
+            return {prod(ceil(self.digits[digit][0] / size) for digit, size in tasks)}
+        ((digit, size),) = tasks
         extents = [walked for _, walked in self.digits.values()]
         whole = prod(extents) if not digit else self.digits[digit][0]
         exact = {ceil(whole / size), max(1, whole // size)}
@@ -136,9 +138,11 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
     wrong = _of_tasks(every, found)
     for line in lines:
         if m := re.fullmatch(
-            r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+), .* (\d+)", line
+            r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+),"
+            r"(?: halo (\d+),)? stored (\d+)(?:, pingpong)?",
+            line,
         ):
-            numbers = [int(n) for n in m.groups()]
+            numbers = [int(n or 0) for n in m.groups()]
             wrong += _of_roles(line, numbers, found)
         elif m := re.fullmatch(rf"({NAME}) by (?:(loops)|(\S+), block (\d+)x(\d+))", line):
             if m[2] is None:
@@ -190,16 +194,17 @@ def _of_tasks(axes: dict[str, Axis], found: Block) -> list[str]:
 
 
 def _of_roles(line: str, numbers: list[int], found: Block) -> list[str]:
-    load, loading, multiply, multiplying, ring, stored = numbers
+    load, loading, multiply, multiplying, ring, halo, stored = numbers
     wrong = []
     if found.roles.get("load") != (load, loading) or found.roles.get("multiply") != (multiply, multiplying):
         wrong.append(f"`{line}`: the text has {found.roles}")
-    if found.channels.get(("load", "multiply")) != ring:
+    if found.channels.get(("load", "multiply")) not in (ring, halo or ring):
         wrong.append(f"`{line}`: the text's channels have {found.channels} stages")
     if found.channels.get(("multiply", "multiply"), stored) != stored:
         wrong.append(f"`{line}`: results wait in {found.channels} stages")
-    if not any(shape[:1] == (ring,) for _, shape in found.shared):
-        wrong.append(f"`{line}`: no shared memory has {ring} stages")
+    for stages in (ring, halo or ring):
+        if not any(shape[:1] == (stages,) for _, shape in found.shared):
+            wrong.append(f"`{line}`: no shared memory has {stages} stages")
     return wrong
 
 

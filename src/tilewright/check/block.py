@@ -16,6 +16,7 @@ from tilewright.check.arrangement import misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
+from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
@@ -328,9 +329,10 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
         return None
+    held = frames_of(program, Places(program, definitions(program)), machine).tensors
     for op, factor in _allocations(program.body, 1):
         kind = op.attrs["type"]
-        if isinstance(kind, TensorType):
+        if isinstance(kind, TensorType) and op.results[0] not in held:
             size = kind.cosize() * kind.dtype.numpy.itemsize
             total += factor * (-(-size // space.alignment) * space.alignment)
             if total > space.bytes:

@@ -80,6 +80,11 @@ class Writer:
     None. `defined` are the names of functions and tables that the module holds already.
     """
 
+    in_place: tuple[str, ...] = ()
+    """Functions that are written where they are used, since calls are dear."""
+    own: Callable[[str, list[str]], str | None] | None = None
+    """Writes a function of one f32, by name, where the machine has something better than arithmetic."""
+
     def __init__(
         self,
         fused: bool = True,

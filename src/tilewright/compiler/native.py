@@ -274,7 +274,8 @@ class NativeExecutable(Executable):
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
             return lambda: None
-        return self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        found = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        return getattr(found, "alone", found)
 
     def _bound(
         self, bound: Arguments, found: Compiled, logged: list[Array], passing: bool = False

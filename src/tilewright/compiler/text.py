@@ -188,7 +188,8 @@ class TextExecutable:
         arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
-        return self._bound(arrays, params)
+        found = self._bound(arrays, params)
+        return getattr(found, "alone", found)
 
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]

@@ -78,7 +78,8 @@ class CopyAtom:
     coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`.
     `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` says how the caches are
     treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
-    instruction returns.
+    instruction returns. `rows` are the bytes that a row of a box may have in shared memory where the copy swizzles it,
+    widest first, and `chunk` those that the swizzle moves together.
     """
 
     name: str
@@ -93,6 +94,8 @@ class CopyAtom:
     hint: Hint = "keep"
     completes: str | None = None
     alike: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    chunk: int = 0
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):

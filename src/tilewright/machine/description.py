@@ -16,6 +16,7 @@ from difflib import get_close_matches
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
+from tilewright.machine.costs import Costs
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.request import SPACES
 
@@ -97,7 +98,7 @@ class Machine:
     `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
     whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
     workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
-    be launched beyond one after the other.
+    be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Machine:
     scales: bool = False
     cluster: int = 1
     launches: frozenset[str] = frozenset()
+    costs: Costs = field(default_factory=Costs)
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

@@ -9,11 +9,13 @@ from math import prod
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
+from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
 from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
@@ -22,7 +24,7 @@ from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import converting, element_bytes
+from tilewright.plan.model import converting, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
@@ -33,12 +35,12 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be taken apart."""
 CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
-ONE_WAVE = 12
-"""How much longer than by the cache's rate a program takes that has one wave a task: measured."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
 SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
+PART = 32 << 10
+"""Elements that a part of a reduction has at least."""
 
 
 def choose_plan(job: Job) -> None:
@@ -99,8 +101,6 @@ def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
     assert job.program is not None
-    if job.opened:
-        job.no_roles = "its sizes are open"
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
@@ -115,6 +115,9 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = None
     if isinstance(found, str):
+        if job.opened:
+            job.no_roles = found
+            return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
         two = _apart(job, given) if isinstance(chained, str) else None
         if two is not None:
@@ -123,22 +126,41 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
         return chained
+    if job.opened:
+        return found
     if given is None:
         found = _in_patches(job, found)
         if found.plan.roles is not None and found.plan.roles.halo:
             return found
+    return found if given is not None else _perhaps_split(job, found)
+
+
+def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
+    """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
+    assert job.program is not None
+    size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
     tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
-    cores = job.machine.limits.cores or 1
-    for count in [n for n in SPLITS if n * tasks <= CROWDED * cores] if given is None and tasks < cores else ():
+    every = list(zip(found.costs, found.candidates, strict=True))
+    least = min(tasks, *(_tasks(plan) for plan in found.candidates))
+    for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
         before = job.split
         other = _split(job, count)
-        if other is None or other.cycles >= found.cycles:
+        if other is None:
             job.split = before
-            if other is None:
-                break
+            break
+        every.append((other.cycles, other.plan))
+        if other.cycles >= found.cycles:
+            job.split = before
         else:
             found = other
-    return found
+    every.sort(key=lambda x: x[0])
+    return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
+
+
+def _tasks(plan: Plan) -> int:
+    """How many tasks a plan has."""
+    cuts = [(axis.walked, axis.cut("task")) for axis in plan.axes]
+    return prod(-(-walked // cut.size) for walked, cut in cuts if cut is not None)
 
 
 def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
@@ -181,7 +203,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = ONE_WAVE * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    more = job.machine.costs.one_wave * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
@@ -212,11 +234,17 @@ def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
+    job.split = None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
     wanted = job.nearer if given is None else given
+    if given is not None and given.split is not None:
+        return _parted(job, given.split[1], given)
     found = plan_general(
         job.program, job.sizes, size, job.machine, job.free, wanted, job.logs, ordered, opened, job.narrowed
     )
+    parts = 1 if given is not None or opened or ordered or job.logs or job.free else _parts(job, found)
+    if parts > 1:
+        return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found
@@ -232,6 +260,33 @@ def nearer(plan: Plan, free: Collection[Op]) -> Plan | None:
             cut = replace(axis, cuts=(Cut("loop", max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)),))
             return replace(plan, axes=tuple(cut if a is axis else a for a in plan.axes))
     return None
+
+
+def _parts(job: Job, found: GeneralChoice) -> int:
+    """In how many parts a reduction should be done, so that all cores have tasks; 1 where there are enough."""
+    assert job.program is not None
+    tasks = prod(-(-numbers_of(job.sizes)(d) // width) for d, width in (found.cuts.widths or {}).items())
+    if job.machine.lanes is None or CROWDED * tasks > cores(job.machine):
+        return 1
+    sources = [op.operands[0].type.dims for op in job.program.walk() if op.name in REDUCTIONS]
+    if len(sources) != 1:
+        return 1
+    elements = prod(max(1, numbers_of(job.sizes)(d)) for d in sources[0])
+    most = min(2 * CROWDED * cores(job.machine) // tasks, elements // PART)
+    return next((n for n in range(most, 1, -1) if not isinstance(parted(job.program, job.sizes, n), str)), 1)
+
+
+def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
+    """The plan of a reduction that is done in parts; the job then has its halves."""
+    assert job.program is not None
+    halves = parted(job.program, job.sizes, count)
+    if isinstance(halves, str):
+        raise ArgumentError(f"plan: split: {halves}")
+    job.split, sizes = halves, {**job.sizes, **halves.sizes}
+    wanted = None if given is None else replace(given, split=None)
+    found = plan_general(halves.first, sizes, numbers_of(sizes), job.machine, (), wanted)
+    (axis,) = (str(op.attrs["dim"]) for op in job.program.walk() if op.name in REDUCTIONS)
+    return replace(found, plan=replace(found.plan, split=(axis, count)))
 
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:

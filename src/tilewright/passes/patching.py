@@ -13,6 +13,7 @@ from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.microkernel import axes_of, names_of
 from tilewright.plan.patches import patches, plan_of
+from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Plan
 from tilewright.plan.rings import bound_by_memory
 
@@ -27,20 +28,23 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     axes = axes_of(a, b, c, numbers_of(job.sizes))
     if isinstance(axes, str):
         return axes
-    found = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)
-    if found is None:
+    counted = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)
+    if counted is None:
         return f"{axes.m} does not count in digits"
-    over, sizes, digits = found
+    over, sizes, digits = counted
     size = numbers_of(sizes)
     fitting = patches(over, digits, sizes, size, job.machine)
     if isinstance(fitting, str):
         return fitting
     (op,) = names_of(over).values()
     plans = [plan_of(x, op, over, str(axes.m), digits, sizes, size) for x in fitting]
-    if given is not None and given not in plans:
-        raise ArgumentError(f"plan: `{given.roles}` with these boxes fits none of {job.machine.name}'s")
-    place = 0 if given is None else plans.index(given)
-    best = fitting[place]
+    if given is not None:
+        found = [(x, plan) for x, plan in zip(fitting, plans, strict=True) if _is(given, plan)]
+        if not found:
+            raise ArgumentError(f"plan: `{given.roles}` with these boxes fits none of {job.machine.name}'s")
+        roles = pinned(given, found[0][0].how, job.machine)
+        fitting, plans = [replace(found[0][0], roles=roles)], [replace(found[0][1], roles=roles)]
+    best = fitting[0]
     patched = in_patches(over, sizes, str(axes.m), digits, best.box)
     (product,) = names_of(patched.program).values()
     widths = dict.fromkeys(product.operands[2].type.dims, 1) | {patched.inner: best.how.rows, axes.n: best.how.columns}
@@ -48,6 +52,15 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     bound = bound_by_memory(over, size, job.machine)
     costs = tuple(x.cycles for x in fitting)
     choice = GeneralChoice(
-        job.machine, over.name, plans[place], cuts, best.cycles, bound, (), candidates=tuple(plans), costs=costs
+        job.machine, over.name, plans[0], cuts, best.cycles, bound, (), candidates=tuple(plans), costs=costs
     )
     return choice, replace(patched, sizes={**sizes, **patched.sizes})
+
+
+def _is(given: Plan, plan: Plan) -> bool:
+    """Whether a plan is another, perhaps with other registers and stages."""
+    said, own = given.roles, plan.roles
+    assert said is not None
+    assert own is not None
+    waves = (said.load[0], said.multiply[0], said.pingpong) == (own.load[0], own.multiply[0], own.pingpong)
+    return waves and replace(given, roles=own) == plan

@@ -16,7 +16,6 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.interpret.loops import accumulates_only
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
 from tilewright.passes.ahead import products_ahead
@@ -29,7 +28,7 @@ from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
-from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.general import Cuts, GeneralChoice, only_adds
 
 CROWD = 3
 """Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
@@ -157,7 +156,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 
 def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
     """The second of two programs, planned by itself; `free` are the axes of loops that give the same for all tiles."""
-    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and accumulates_only(op)]
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and only_adds(op)]
     rest = replace(
         job, program=program, free=loops, given=None, split=None, choice=None, plan=None, no_roles="", gathered=""
     )

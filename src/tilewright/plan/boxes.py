@@ -273,7 +273,7 @@ def _widths(program: Program, dims: tuple[Expr, ...], size: Size, room: Room) ->
 
     most = min(max(work({}) // room.tasks, limits[0]), limits[1])
     widths = dict.fromkeys(dims, 1)
-    last = [d for d in dict.fromkeys(_innermost(program)) if d in widths]
+    last = [d for d in dict.fromkeys(innermost(program)) if d in widths]
     for d in last:
         widths[d] = _divisor(size(d), RUN * 4 if len(last) > 1 else RUN, RUN)
     for d in (*last, *(d for d in reversed(dims) if d not in last)):
@@ -381,20 +381,20 @@ def _space(op: Op) -> set[Expr]:
     return set().union(*tiles)
 
 
-def _innermost(program: Program) -> list[Expr]:
+def innermost(program: Program) -> list[Expr]:
     """The dimensions that lie side by side in some memory: those of writes first."""
-    found: list[Expr] = []
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
-    for op in accesses:
-        memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
-        if "at" not in op.attrs:
-            found += memory.dims[-1:]
-            continue
-        for d, iterator in zip(kind.dims, op.attrs["over"], strict=True):
-            if op.attrs["at"] and iterator in op.attrs["at"][-1].symbols:
-                found.append(d)
-    return found
+    return [d for op in accesses for d in side_by_side(op)]
+
+
+def side_by_side(op: Op) -> list[Expr]:
+    """The dimensions of a read or a write that lie side by side in memory."""
+    memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
+    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    if "at" not in op.attrs:
+        return list(memory.dims[-1:])
+    named = zip(kind.dims, op.attrs["over"], strict=True)
+    return [d for d, iterator in named if op.attrs["at"] and iterator in op.attrs["at"][-1].symbols]
 
 
 def _divisor(size: int, most: int, least: int) -> int:

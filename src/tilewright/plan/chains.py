@@ -128,6 +128,8 @@ def plan_chained(
 
 def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> _Found | str:
     """The products and their dimensions; or why their values do not stay in registers."""
+    if not names_of(program):
+        return "it has no product"
     dims, (_, tilings) = cut_dims(program, size), tiles_of(program, sizes)
     if any(x.name in WRITES and (x.name != "write" or x.attrs.get("lookups")) for x in program.walk()):
         return "it writes where data say: what tasks at the edges compute too much would go there as well"

@@ -27,6 +27,7 @@ from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, 
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ranked import Ranked, ranked
+from tilewright.plan.rows import rows_and_waves
 from tilewright.plan.tiled import Tiled
 
 WHOLE, CHOSEN = 512, 256
@@ -71,6 +72,8 @@ class Cuts:
     none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
+    waves: int = 1
+    """How many waves do a task together, where products do not say so."""
     halo: int | None = None
     """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
     first task; None: A is brought step by step, as B is."""
@@ -204,6 +207,9 @@ def plan_general(
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
     widths = {d: found.get(d, size(d)) for d in dims}
+    waves = 1
+    if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
+        widths, waves = rows_and_waves(program, widths, size, machine)
     for _ in range(narrowed if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
@@ -229,6 +235,8 @@ def plan_general(
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
+    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+        widths |= {d: 1 for d in widths if d in opened}
 
     schedule = "strided"
 
@@ -242,7 +250,7 @@ def plan_general(
             cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
             axes.append(axis_of(words[str(d)], size(d), cuts))
         tasks = tuple(words[str(d)] for d in widths)
-        return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule)
+        return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule, waves=waves)
 
     plan = made()
     if given is not None:
@@ -255,6 +263,8 @@ def plan_general(
         schedule = wanted.schedule
         products = taken(wanted.products, program, machine, products_of(program, machine, width))
         wanted = replace(wanted, products=as_plan(products, program))
+        if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
+            waves = wanted.waves
         plan = made()
         for said, done in zip(wanted.lines(), plan.lines(), strict=False):
             if said != done:
@@ -277,6 +287,7 @@ def plan_general(
             extended=_extended(blocks, opened),
             schedule=schedule,
             packed=bool(opened),
+            waves=waves,
         ),
         cycles,
         bound,

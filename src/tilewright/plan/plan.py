@@ -25,7 +25,8 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `pingpong` at the end, halves of those who multiply take tasks in turn.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
-`split K 4` sums four parts of K in tasks of their own; a second program adds them up.
+`split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
+do a task together, where there are no roles.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ class Plan:
     """The product up to which a first program goes; what is computed from it goes through memory to a second one."""
     split: tuple[str, int] | None = None
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
+    waves: int = 1
+    """How many waves do a task together; those of a program with roles are said there."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -219,6 +222,8 @@ class Plan:
             found.append(f"apart {self.apart}")
         if self.split is not None:
             found.append(f"split {self.split[0]} {self.split[1]}")
+        if self.waves > 1:
+            found.append(f"waves {self.waves}")
         if self.atom is not None:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
@@ -259,9 +264,11 @@ _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _APART = re.compile(rf"apart ({_NAME})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
+_WAVES = re.compile(r"waves (\d+)")
 STATEMENTS = {
     "apart": _APART,
     "split": _SPLIT,
+    "waves": _WAVES,
     "tasks": _TASKS,
     "order": _ORDER,
     "roles": _ROLES,
@@ -310,7 +317,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `apart`, `split`, `atom` and `overlap`"
+                    "`roles`, `apart`, `split`, `waves`, `atom` and `overlap`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -332,6 +339,7 @@ def parse_plan(text: str) -> Plan:
         _size(group or "1", "group"),
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
+        _size(rest["waves"][0], "waves") if "waves" in rest else 1,
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

@@ -97,7 +97,8 @@ def plan_with_roles(
     count = prod(size(d) for d in axes.around)
     every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
-    candidates = sorted((replace(x, cycles=max(x.cycles, least)) for x in every), key=_good)
+    ordered = sorted(every, key=lambda x: _good(x, least, rows, size(axes.n)))
+    candidates = [replace(x, cycles=max(x.cycles, least)) for x in ordered]
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
     fitting = [
@@ -160,11 +161,14 @@ def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr,
     return (*(d for d in found if d not in order), *order)
 
 
-def _good(ring: Ring) -> tuple[float, ...]:
-    """Of those that take the same time one with deep rings, the largest tile, which reads least, and fewest waves."""
+def _good(ring: Ring, least: float, m: int, n: int) -> tuple[float, ...]:
+    """Of those that take the same time one in which nobody takes turns, deep rings, the largest tile of what there is,
+    which reads least, and fewest waves. Where memory limits, what else is to be done counts after that."""
     how, roles = ring.how, ring.roles
     deep = -min(roles.stages, ENOUGH), -roles.stored
-    return round(ring.cycles), roles.pingpong, *deep, -how.rows * how.columns, how.groups
+    tile = min(how.rows, m) * min(how.columns, n)
+    took = round(max(ring.cycles, least)), roles.pingpong, round(ring.cycles)
+    return *took, *deep, -tile, how.rows * how.columns, how.groups
 
 
 def is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -206,7 +210,8 @@ def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
     """Whether a plan is a candidate, perhaps with other registers and stages."""
     assert given.roles is not None
     waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
-    return waves and given.products == as_plan({op: ring.how}, program)
+    turns = given.roles.pingpong == ring.roles.pingpong
+    return waves and turns and given.products == as_plan({op: ring.how}, program)
 
 
 def product_of(

@@ -143,6 +143,18 @@ def forms_of(program: Program, lowered: Program, ptx: str) -> set[str]:
     return found
 
 
+def read_before_written(text: str) -> list[str]:
+    """Registers whose value is taken in a line above the first that gives them one: on a GPU they hold anything."""
+    given: set[str] = set()
+    found = []
+    for line in text.splitlines():
+        if taken := re.search(r"= load [\w ]+, ptr (%slot[\w.]*)$", line):
+            found += [taken[1]] if taken[1] not in given else []
+        elif put := re.search(r"store \w+ \S+, ptr (%slot[\w.]*)$", line):
+            given.add(put[1])
+    return found
+
+
 # -- products ----------------------------------------------------------------------------------------------------
 
 _IN_REGISTERS = """

@@ -30,7 +30,7 @@ def written(w: Writer, name: str, values: Sequence[str], lanes: int | None, bits
     >>> print(w.text())
       %v1 = call <8 x float> @tw.erf.v8f32(<8 x float> %x)
     """
-    if name in _IN_PLACE:
+    if name in (*_IN_PLACE, *w.in_place):
         m = Lanes(w, lanes, bits)
         return FUNCTIONS[name](m, *map(m.number, values)).text
     full = f"@tw.{name}.{'' if lanes is None else f'v{lanes}'}f{bits}"

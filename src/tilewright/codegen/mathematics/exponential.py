@@ -40,6 +40,9 @@ def scaled(m: Lanes, p: Number, n: Number, word: Number) -> Number:
 
 def exp(m: Lanes, x: Number) -> Number:
     """e to the power of x."""
+    found = m.own("exp", x)
+    if found is not None:
+        return found
     hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
     x = m.clamped(x, *_ARGUMENTS[m.bits])
     n, word = nearest(m, x, LOG2_E)

@@ -69,10 +69,14 @@ class Number:
         return self._arithmetic("mul", other, self)
 
     def __truediv__(self, other: Number | float) -> Number:
-        return self._step("fdiv", self, other)
+        return self._quotient(self, other)
 
     def __rtruediv__(self, other: float) -> Number:
-        return self._step("fdiv", other, self)
+        return self._quotient(other, self)
+
+    def _quotient(self, a: Number | float, b: Number | float) -> Number:
+        found = self.m.own("div", a, b) if self.kind == self.m.float else None
+        return self._step("fdiv", a, b) if found is None else found
 
     def __neg__(self) -> Number:
         return Number(self.m, self.m.w.value(f"fneg {self.m.form(self.kind)} {self.text}"), self.kind)
@@ -149,6 +153,13 @@ class Lanes:
     def number(self, text: str) -> Number:
         """A float by its name."""
         return Number(self, text, self.float)
+
+    def own(self, name: str, *values: Number | float) -> Number | None:
+        """A function of f32 as the machine has it; None where it has none, or not for so many lanes."""
+        if self.w.own is None or self.lanes is not None or self.bits != 32:
+            return None
+        found = self.w.own(name, [self.like(v, self.float) for v in values])
+        return None if found is None else self.number(found)
 
     def constant(self, value: float) -> Number:
         """A float in all lanes."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, as_expr
@@ -32,6 +34,7 @@ from tilewright.passes.tile.values import (
     rewritten,
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.rows import VALUES
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -67,6 +70,8 @@ def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
         wide = dtype.accumulator
     total: Formula | None = None
     inner = {d: parts[d] for d in kind.dims}
+    if low.cuts.waves > 1:  # what goes along rows and is used again stays near, rather than be read again
+        tiles = [low.near(v) for v in op.operands[: len(tiles)]]
     for tile in tiles:
         cut = moving.neutral(low, tile.over(tile.dims, parts), (dim,), moving.identity(op.name, tile.dtype))
         if parts[dim][1] == 0:
@@ -99,12 +104,14 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         found = _along(low, Tile(wide, tile.dims, tile.parts, inner), dim, step, wide)
         return call("mul", found, formulas.number(scale, wide))
     source = Tile(wide, tile.dims, tile.parts, converted(tile.formula, tile.dtype, wide))
-    there = only_load(source.formula)
-    if there is None:
-        source, there = low.load_of(source)
     outer = tuple(d for d in source.dims if d is not dim)
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in _STEPS.items() if s == step)
+    there = only_load(source.formula)
+    if there is None and not low.fits(source.sizes):
+        return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
+    if there is None:
+        source, there = low.load_of(source)
     home = low.w.home
     if home is not None and low.sums.get(there.tensor) == (home.row, dim):
         total = low.room(wide, outer, source.parts, "total")
@@ -118,6 +125,42 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     else:
         _blocks(low, source, there, dim, total, ("reduce", name))
     return low.held(total, outer, source.parts).formula
+
+
+def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], name: str) -> Value:
+    """The combination along a dimension that is too long for registers: part after part, element by element; then of
+    what that gives."""
+    first, length = tile.parts[dim]
+    assert low.w.lanes is not None
+    assert isinstance(length, int)
+    others = prod(most(tile.parts[d][1]) for d in outer)
+    width = min(length, 1 << (max(1, VALUES * low.w.lanes // others).bit_length() - 1))
+    rounds, rest = divmod(length, width)
+
+    def part(place: Expr, width: int) -> Parts:
+        return {**tile.parts, dim: (first + place, width)}
+
+    sums = low.stored(replace(tile, parts=part(as_expr(0), width)), name="some")
+    held = only_load(sums.formula)
+    assert held is not None
+    if rounds > 1:
+        with low.w.loop("p", rounds, 1) as p:
+            now = part(p * width, width)
+            low.put(
+                held.tensor,
+                tile.dims,
+                now,
+                call(_STEPS[name], low.held(held.tensor, tile.dims, now).formula, tile.formula),
+            )
+    total = low.w.alloc(tile.dtype, [tile.parts[d][1] for d in outer], "total")
+    sources = [(held.tensor, False)]
+    if rest:
+        left = only_load(low.stored(replace(tile, parts=part(as_expr(rounds * width), rest)), name="rest").formula)
+        assert left is not None
+        sources.append((left.tensor, True))
+    for source, more in sources:
+        low.w.combine("reduce", source, total, tile.dims.index(dim), name, accumulate=more)
+    return total
 
 
 def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, how: tuple[str, str]) -> None:
@@ -164,7 +207,12 @@ def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if there is None:
         source, there = low.load_of(source)
     running = low.w.alloc(wide, source.sizes, "running")
-    _blocks(low, source, there, dim, running, ("scan", "sum"))
+    if low.cuts.waves > 1:
+        over = low.w.axes(source.sizes)
+        view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
+        low.w.combine("scan", view, running, source.dims.index(dim), "sum")
+    else:
+        _blocks(low, source, there, dim, running, ("scan", "sum"))
     total = low.held(running, source.dims, source.parts).formula
     if start:
         kind, before = start[0].accumulated

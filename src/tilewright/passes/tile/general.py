@@ -9,7 +9,7 @@ write %2, %y                                copy %sum -> %y_view
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -60,6 +60,7 @@ from tilewright.passes.tile.writer import Writer
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.rows import MOST_VALUES
 from tilewright.plan.tiled import Walk
 
 HEAVY = 8
@@ -203,7 +204,7 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.waves = 1 if machine is None else waves_of(machine, self.cuts.products.values())
+        self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
         self.w = Writer(lanes, opened.symbols)
         if self.cuts.roles is not None:
@@ -268,7 +269,7 @@ class Lowering:
                 tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
-        counts: dict[Expr, int] = {}
+        counts: dict[Expr, Size] = {}
         for d, width in tasks.items():
             if (walk := self.walks.get(d)) is not None:
                 count = walk.extent // walk.width
@@ -283,7 +284,7 @@ class Lowering:
             size = self.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
+                self.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
@@ -339,7 +340,7 @@ class Lowering:
         copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
 
-    def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
+    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
 
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
@@ -348,7 +349,7 @@ class Lowering:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            ranges = self._longest_first(counts, places)
+            ranges = self._longest_first({d: int(n) for d, n in counts.items()}, places)
         else:
             ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
             places |= {d: r.symbol for d, r in ranges.items()}
@@ -360,11 +361,13 @@ class Lowering:
             t = ranges[n].symbol
             first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
+            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
+                here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
@@ -520,6 +523,8 @@ class Lowering:
         if len(set(tile.dims)) != len(tile.dims):
             raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
         cost = weight(tile.formula)
+        if not self.fits(tile.sizes):
+            return tile
         if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
             return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
         if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
@@ -806,6 +811,20 @@ class Lowering:
         """The value's tile, whose formula may stand in a formula several times: a load or a number."""
         tile = self.env[value]
         if weight(tile.formula) > 2 and any(loads(tile.formula)):
+            self.env[value] = tile = self.stored(tile, name=value.name)
+        return tile
+
+    def fits(self, sizes: Sequence[Size]) -> bool:
+        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+        if self.cuts.waves == 1 or self.w.lanes is None:
+            return True
+        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+
+    def near(self, value: Value) -> Tile:
+        """The value's tile, in memory of the worker's own where others use it too."""
+        tile, found = self.env[value], only_load(self.env[value].formula)
+        there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
+        if not there and self.uses.get(value, 0) > 1 and self.fits(tile.sizes):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 

@@ -34,11 +34,8 @@ class Halves:
     partial: Value
     sizes: dict[Symbol, int]
     shape: tuple[int, ...]
-
-    @property
-    def parts(self) -> int:
-        """How many parts of K there are."""
-        return self.shape[0]
+    parts: int = 1
+    """How many parts of K there are."""
 
 
 def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], count: int, step: int) -> Halves | str:
@@ -63,7 +60,7 @@ def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], 
         return f"{axis} is too short"
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     with building():
-        found = [_read(op, axis, outer, inner, width, parts) for op in reads]
+        found = [over_parts(op, axis, outer, inner, width, parts) for op in reads]
         if None in found:
             return f"{axis} is no dimension of what is read"
         kind: TileType = product.result.type
@@ -77,15 +74,15 @@ def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], 
         args = (*dict.fromkeys(op.operands[0] for op in reads), memory)
         ops = [zero, *(op for op in found if op is not None), mma, write]
         first = replace(program, name=f"{program.name}_parts", args=args, body=Block((), ops))
-        second = _second(program, loop, memory, total, outer)
+        second = second_half(program, loop, memory, total, outer)
         verify(first)
         verify(second)
     new = {outer: parts, inner: width}
     shape = (parts, *(int(Substitution(sizes)(d)) for d in kind.dims))
-    return Halves(first, second, memory, new, shape)
+    return Halves(first, second, memory, new, shape, parts)
 
 
-def _read(op: Op, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int) -> Op | None:
+def over_parts(op: Op, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int) -> Op | None:
     """A read over parts of K; None where K is no dimension of its memory."""
     memory: MemoryType = op.operands[0].type
     kind: TileType = op.result.type
@@ -104,10 +101,10 @@ def _read(op: Op, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: i
     return Op(op.spec, op.operands, attrs, (Value(TileType(kind.dtype, dims), op.result.name),), loc=op.loc)
 
 
-def _second(program: Program, loop: Op, memory: Value, total: TileType, outer: Symbol) -> Program:
-    """The program with the sum of parts in place of its loop."""
+def second_half(program: Program, loop: Op, memory: Value, total: TileType, outer: Symbol, how: str = "sum") -> Program:
+    """The program with the sum of parts, or what else combines them, in place of its loop."""
     read = Op(TILE.ops["read"], (memory,), {}, (Value(total),), loc=loop.loc)
-    summed = Op(TILE.ops["sum"], (read.result,), {"dim": outer}, (Value(loop.result.type),), loc=loop.loc)
+    summed = Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(loop.result.type),), loc=loop.loc)
     ops: list[Op] = []
     for op in program.body.ops:
         if op is loop:

@@ -133,7 +133,8 @@ def if_(low: Waves, op: Op) -> None:
 def barrier(low: Waves, op: Op) -> None:
     """The waves of the group meet; products that read shared memory are done before."""
     low.flying.settle_all()
-    low.meet()
+    if not low.frames.apart:
+        low.meet()
 
 
 def edge(low: Waves, op: Op) -> None:
@@ -151,7 +152,7 @@ def tasks(low: Waves, op: Op) -> None:
     ranges = tuple(
         Range.of(low.fresh(r.symbol.name), low.expr(r.lo), low.expr(r.hi), r.step) for r in op.attrs["ranges"]
     )
-    meets = any(uses_task_memory(op))
+    meets = any(uses_task_memory(op)) and not low.frames.apart
     inner = Block(())
     meanings = {r.symbol: n.symbol for r, n in zip(op.attrs["ranges"], ranges, strict=True)}
     turns = op.attrs.get("overlap") == "pingpong"
@@ -182,7 +183,7 @@ def tasks(low: Waves, op: Op) -> None:
 
 def _from_table(low: Waves, op: Op) -> None:
     """Tasks of a table; of two halves that take turns each counts them all, and skips the other's."""
-    meets = any(uses_task_memory(op))
+    meets = any(uses_task_memory(op)) and not low.frames.apart
     whole = low.group
     turns = op.attrs.get("overlap") == "pingpong"
     seen = low.counter("dealt") if turns else None

@@ -183,9 +183,9 @@ class Rows:
         start = self.full(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, inside))
         if exclusive:
-            neutral = _one(low, self.kinds[0])
-            low.emit("fill", (neutral,), value=_neutral(how, self.kinds[0]))
-            self.write([neutral], lane, v, start, inside)
+            before = _one(low, self.kinds[0])
+            low.emit("fill", (before,), value=neutral(how, self.kinds[0]))
+            self.write([before], lane, v, start, inside)
         else:
             self.write(totals, lane, v, start, inside)
         if self.length == 1:
@@ -199,7 +199,8 @@ class Rows:
                 self.write(totals, lane, v, self.full(at, i), inside)
 
 
-def _neutral(how: str, kind: DType) -> float:
+def neutral(how: str, kind: DType) -> float:
+    """What changes nothing where it is combined."""
     if how in FIRST:
         return FIRST[how]
     if kind.is_float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.check.cluster import cluster_of, shared_channels
+from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
@@ -20,7 +21,7 @@ from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.passes.lower import Lowering, let, memory_of
 from tilewright.passes.places import Memory, MemoryView
-from tilewright.passes.waves import channels, computing, control, general, moving, products
+from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
 from tilewright.passes.waves.lanes import Lanes
 
@@ -72,6 +73,9 @@ class Waves(Lowering):
         self.rank: Expr = as_expr(0)
         self.shared_channels = shared_channels(program)
         self.role = EVERYONE
+        counted = program.record("waves")
+        self.alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
+        self.frames = frames_of(program, self.chain, machine)
         self.group = Group(1, as_expr(0), as_expr(0), as_expr(0))
 
     # -- the program ----------------------------------------------------------------------------------------
@@ -84,9 +88,7 @@ class Waves(Lowering):
         args = tuple(Value(a.type.mapped(self.expr), a.name) for a in self.program.args)
         for old, new in zip(self.program.args, args, strict=True):
             self.handles[old] = memory_of(new, new.type)
-        counted = self.program.record("waves")
-        alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
-        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in self.roles] or [alone]
+        sizes = [numbers((op.attrs["waves"],), "waves")[0] for op in self.roles] or [self.alone]
         written = []
         for place, size in enumerate(sizes):
             role = self.roles[place] if self.roles else None
@@ -282,17 +284,45 @@ def _filled_by_lanes(program: Program, chain: Places, machine: Machine) -> set[V
     return found
 
 
+def _alloc(low: Waves, op: Op) -> None:
+    """Memory, or registers: where lanes need nothing of each other's."""
+    (framed.alloc if op.results[0] in low.frames.tensors else moving.alloc)(low, op)
+
+
+def _view(low: Waves, op: Op) -> None:
+    """A view of values that are dealt out is looked through by whoever uses it."""
+    if low.frames.root(op.operands[0]) not in low.frames.tensors:
+        moving.view(low, op)
+
+
+def _dealt(rule: Callable[[Any, Op], None]) -> Callable[[Any, Op], None]:
+    """The rule of an operation, unless it goes over what is dealt out over lanes, or a tile of it is turned."""
+
+    def chosen(low: Waves, op: Op) -> None:
+        if op in low.frames.turned:
+            turned.write(low, op)
+        else:
+            (framed.write if op in low.frames.axes else rule)(low, op)
+
+    return chosen
+
+
+def _scan(low: Waves, op: Op) -> None:
+    """A scan of what is dealt out over lanes; of anything else, each row by one lane."""
+    (scanned.scan if op in low.frames.axes else general.along)(low, op)
+
+
 RULES: dict[str, Callable[[Any, Op], None]] = {
-    "alloc": moving.alloc,
-    "view": moving.view,
+    "alloc": _alloc,
+    "view": _view,
     "let": let,
-    "fill": moving.fill,
-    "copy": moving.copy,
-    "map": computing.map_,
-    "reduce": computing.reduce,
+    "fill": _dealt(moving.fill),
+    "copy": _dealt(moving.copy),
+    "map": _dealt(computing.map_),
+    "reduce": _dealt(computing.reduce),
     "broadcast": computing.broadcast,
     "convert_layout": computing.convert_layout,
-    "scan": general.along,
+    "scan": _scan,
     "gather": general.gather,
     "scatter": general.scatter,
     "atomic": general.atomic,

@@ -76,6 +76,7 @@ class Emitter:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
         self.lanes = machine.lanes
         self.w = LaneWriter()
+        self.w.own = lambda name, values: dialect.function(self, name, values)
         self.offsets: dict[Value, int] = {}
         self.arrivals: list[tuple[int, int]] = []
         self.registers: dict[Value, list[str]] = {}
@@ -157,6 +158,12 @@ class Emitter:
     def counted(self) -> int:
         """How many counters the kernel has."""
         return len({deal.counter for deal, _ in self.dealt.values()})
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether it neither multiplies by atoms nor has roles: what bounds it is memory, and how much is under way."""
+        every = list(self.program.walk())
+        return not any(op.name in ("atom", "copy_in") for op in every) and sum(op.name == "role" for op in every) == 1
 
     def _is_aligned(self, role: Op) -> bool:
         """Whether a role says how many registers it has, or multiplies by several waves at once."""
@@ -452,17 +459,19 @@ class Emitter:
             self.put(target, i, text)
 
     def _moved(self, text: str, kind: str, lane: str) -> str:
-        w = self.w
-        bits = {"float": 32, "i32": 32, "half": 16, "bfloat": 16, "i8": 8, "i16": 16}.get(kind)
-        if bits is None:
-            raise ProgramError(f"shuffle between lanes: elements of {kind} have no form here")
-        whole = w.value(f"bitcast {kind} {text} to i{bits}") if kind not in ("i8", "i16", "i32") else text
-        if bits < 32:
-            whole = w.value(f"zext i{bits} {whole} to i32")
-        other = self.dialect.from_lane(self, whole, lane)
-        if bits < 32:
-            other = w.value(f"trunc i32 {other} to i{bits}")
-        return other if kind in ("i8", "i16", "i32") else w.value(f"bitcast i{bits} {other} to {kind}")
+        """A value of another lane: in words of 32 bits."""
+        w, bits = self.w, {"float": 32, "half": 16, "bfloat": 16, "double": 64}.get(kind) or int(kind[1:])
+        whole = text if kind.startswith("i") else w.value(f"bitcast {kind} {text} to i{bits}")
+        if bits == 64:
+            low, high = w.value(f"trunc i64 {whole} to i32"), w.value(f"lshr i64 {whole}, 32")
+            words = [low, w.value(f"trunc i64 {high} to i32")]
+            low, high = (w.value(f"zext i32 {self.dialect.from_lane(self, word, lane)} to i64") for word in words)
+            other = w.value(f"or i64 {low}, {w.value(f'shl i64 {high}, 32')}")
+        else:
+            word = whole if bits == 32 else w.value(f"zext i{bits} {whole} to i32")
+            other = self.dialect.from_lane(self, word, lane)
+            other = other if bits == 32 else w.value(f"trunc i32 {other} to i{bits}")
+        return other if kind.startswith("i") else w.value(f"bitcast i{bits} {other} to {kind}")
 
     # -- who waits for whom -----------------------------------------------------------------------------------
 

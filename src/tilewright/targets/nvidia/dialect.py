@@ -11,7 +11,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
-from tilewright.targets.nvidia import cp_async, eights, mma, wgmma
+from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
 from tilewright.targets.nvidia.boxes import Box, boxes, parameter
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REGISTERS = 65536
 """32-bit registers of a multiprocessor."""
+THREADS = 1024
+"""Threads that a multiprocessor needs at least, so that enough of them wait for memory while others compute."""
 # thread 0 brings a tensor map near before it is used
 _LOOK_UP = "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; @p prefetch.tensormap [$0]; }"
 _SPECIAL = "llvm.nvvm.read.ptx.sreg"
@@ -27,6 +29,12 @@ _SPECIAL = "llvm.nvvm.read.ptx.sreg"
 def _at_entry(threads: int) -> int:
     """The registers of a thread when a kernel begins."""
     return min(255, REGISTERS // threads) // 8 * 8
+
+
+def _together(e: Emitter) -> str:
+    """How many workgroups a multiprocessor should have room for: several, where what they wait for is memory."""
+    count = max(1, THREADS // e.threads) if e.waits_for_memory else 1
+    return f'"nvvm.minctasm"="{count}"'
 
 
 class Ptx:
@@ -54,7 +62,7 @@ class Ptx:
                 e.w.text(),
                 "  ret void",
                 "}",
-                f'attributes #0 = {{ nounwind convergent "nvvm.maxntid"="{e.threads}" "nvvm.minctasm"="1" }}',
+                f'attributes #0 = {{ nounwind convergent "nvvm.maxntid"="{e.threads}" {_together(e)} }}',
                 "",
             ]
         )
@@ -271,14 +279,8 @@ class Ptx:
         return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
 
     def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
-        """exp2 has an instruction, good to two units in the last place; results below 2^-126 are 0.
-
-        Without `ftz` the assembler would scale small arguments up and results down: three more instructions each.
-        """
-        if name != "exp2":
-            return None
-        e.w.declare("float @llvm.nvvm.ex2.approx.ftz.f(float)")
-        return e.w.value(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {values[0]})")
+        """By approximations: see `functions`."""
+        return functions.function(e, name, values)
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """cvt.rn.bf16x2.f32 and its like."""

@@ -215,6 +215,8 @@ def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array,
         raise Refused("the elements are not a box of the tensor")
 
 
+SWIZZLED, CHUNK = (128, 64, 32), 16
+"""Bytes of the rows that a tensor map swizzles, and of the chunks that it moves."""
 TILED = [
     CopyAtom(
         "tma.load",
@@ -227,6 +229,8 @@ TILED = [
         None,
         ("sm_90",),
         completes="mbarrier",
+        rows=SWIZZLED,
+        chunk=CHUNK,
     ),
     CopyAtom(
         "tma.store",
@@ -239,5 +243,7 @@ TILED = [
         None,
         ("sm_90",),
         completes="bulk group",
+        rows=SWIZZLED,
+        chunk=CHUNK,
     ),
 ]

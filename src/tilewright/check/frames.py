@@ -1,0 +1,431 @@
+"""Where the values of a task lie: elements dealt out over the lanes of all its waves, in registers.
+
+A block program keeps what one operation makes for the next in shared memory. Where every operation looks at such a
+tensor element by element, or reduces it along a dimension, no other lane has to see an element: each lane keeps its own
+in registers. What makes that possible is one rule: *equal dimensions are dealt out alike*. Dimensions are equal where
+an operation has them as one axis; so maps move nothing, a reduction combines values, lanes and waves, and what it gives
+is known to all lanes that share a row.
+
+    %v = alloc shared f32 (4, 1024)         M: 4 waves, N: 32 lanes x 4 neighbours x 8 rounds
+    reduce %v -> %sum along 1               %sum is over M: the same in all lanes of a wave
+    map %w = %v/%sum_view                   everything is there
+
+A dimension that lies side by side in global memory is dealt out in vectors of 16 bytes, neighbours to neighbouring
+lanes. Extents need not divide: lanes past the end have nothing to load, and do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
+from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.check.places import Places
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.tensors import RegisterType, TensorType, numbers
+from tilewright.machine import Machine
+
+WIDEST = 16
+"""Bytes that a lane loads at once."""
+MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
+"""Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dim:
+    """A dimension of a task: how many coordinates, in vectors of which width, over how many threads how far apart."""
+
+    extent: int
+    width: int
+    threads: int
+    stride: int
+
+    @property
+    def rounds(self) -> int:
+        """How many vectors a lane has."""
+        return -(-self.extent // (self.width * self.threads))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some lanes have vectors past the end."""
+        return self.extent % (self.width * self.threads) != 0
+
+    def part(self, wave: Expr, lane: Expr, lanes: int) -> Expr:
+        """Which of its threads a lane of a wave is."""
+        if self.stride >= lanes:
+            return wave // (self.stride // lanes) % self.threads
+        here = lanes // self.stride
+        if self.threads <= here:
+            return lane // self.stride % self.threads
+        return lane // self.stride + here * (wave % (self.threads // here))
+
+
+Dims = tuple[Dim, ...]
+"""The dimensions of a fragment's values: the first's rounds slowest; neighbours of a vector fastest."""
+
+
+def held(dims: Dims) -> int:
+    """How many values a lane has of a tensor."""
+    return prod(d.rounds * d.width for d in dims)
+
+
+def digits(dims: Dims) -> list[tuple[Dim, bool, int]]:
+    """What a value's number counts, slowest first: rounds of each dimension, then neighbours, with how many of each."""
+    return [*((d, False, d.rounds) for d in dims), *((d, True, d.width) for d in dims if d.width > 1)]
+
+
+def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """For each value over `dims`, the number of the value over some of these that belongs to it.
+
+    >>> rows, neighbours = Dim(2, 1, 1, 1), Dim(8, 2, 1, 1)
+    >>> columns((rows, neighbours), (rows,)).tolist()
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+    outer = digits(dims)
+    grid = np.indices([n for _, _, n in outer]).reshape(len(outer), -1)
+    found = np.zeros(grid.shape[1] if outer else 1, np.int64)
+    places = {(d, fast): row for (d, fast, _), row in zip(outer, grid, strict=True)}
+    for d, fast, n in digits(of):
+        found = found * n + places[d, fast]
+    return found
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An operand that lies side by side along another axis than what is written."""
+
+    operand: int
+    source: int
+    target: int
+
+
+LEAST = 8
+"""Elements along both axes from which on a tile is turned."""
+
+
+class Frames:
+    """Which tensors of a block program lie in registers, and over which dimensions each operation works."""
+
+    def __init__(self, program: Program, chain: Places, threads: int, lanes: int):
+        self._chain, self.threads, self.lanes = chain, threads, lanes
+        self.tensors: dict[Value, tuple[Dim | None, ...]] = {}
+        """By tensor: its dimensions; None for one that is a single coordinate."""
+        self.axes: dict[Op, tuple[Dim | None, ...]] = {}
+        """By operation: the dimensions of what it goes over; of a reduction, of its source."""
+        self.turned: dict[Op, Turn] = {}
+        """Operations on memory alone, whose source is turned."""
+        self.followed: set[Op] = set()
+        """Reductions over waves after which waves meet again anyway, before they are done the next time."""
+        self.apart = False
+        """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
+        if threads > 0 and threads & (threads - 1) == 0:
+            self._place(program)
+
+    def _place(self, program: Program) -> None:
+        own = [op.results[0] for op in program.walk() if op.name == "alloc" and _is_plain(op.attrs["type"])]
+        ops = [op for op in program.walk() if op.name not in ("alloc", "view", "bitcast", "barrier", "let")]
+        candidates = dict.fromkeys(own)
+        for op in ops:
+            for value in op.operands:
+                root = self._chain.root(value)
+                if root in candidates and (not is_framed(op) or self.through(value) is None):
+                    del candidates[root]
+        framed = [op for op in ops if is_framed(op)]
+        known = _Classes(self, framed, candidates)
+        while (conflict := known.conflict()) is not None:
+            gone = {self._chain.root(v) for v in conflict.operands}
+            candidates = {v: None for v in candidates if v not in gone}
+            framed = [op for op in framed if op is not conflict]
+            known = _Classes(self, framed, candidates)
+        dims = known.dims()
+        for tensor in candidates:
+            self.tensors[tensor] = tuple(dims.get(known.find((tensor, i))) for i in range(len(tensor.type.shape)))
+        self._keep_within_registers()
+        for op in framed:
+            axes = tuple(dims.get(known.find((op, i))) for i in range(len(box(op))))
+            inside = any(self._chain.root(v) in self.tensors for v in op.operands)
+            if op.name == "scan":
+                if held(tuple(d for d in axes if d is not None)) <= MOST:
+                    self.axes[op] = axes
+                continue
+            turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
+            if turn is not None:
+                self.turned[op] = turn
+            elif op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
+                self.axes[op] = axes
+
+        self.apart = self._is_apart(ops)
+        self._follow(program.body)
+
+    def _follow(self, block: Block) -> None:
+        """Notes reductions over waves of which a block has several: between rounds of one, waves meet for another."""
+        mine = [op for op in block.ops if op.name == "reduce" and self.waves_between(op) > 1]
+        self.followed |= set(mine) if len(mine) > 1 else set()
+        for op in block.ops:
+            for inner in op.blocks:
+                self._follow(inner)
+
+    def waves_between(self, op: Op) -> int:
+        """How many waves share a row that is reduced."""
+        gone = self.axes[op][op.attrs["along"]] if op in self.axes else None
+        return 1 if gone is None else gone.stride * gone.threads // max(self.lanes, gone.stride)
+
+    def _turn(self, op: Op) -> Turn | None:
+        """The first operand that lies side by side along another axis than the target, if both axes are long enough."""
+        over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(box(op)))
+        place = 1 if op.name == "copy" else 0
+        target = self.neighbours(op.operands[place], over)
+        for i, value in enumerate(op.operands):
+            source = self.neighbours(value, over) if i != place else None
+            if source is None or target is None or source == target:
+                continue
+            if min(int(over[source].hi), int(over[target].hi)) + 1 >= LEAST:
+                return Turn(i, source, target)
+        return None
+
+    def _is_apart(self, ops: Sequence[Op]) -> bool:
+        memory = [v for op in ops for v in {self._chain.root(v) for v in op.operands} if isinstance(v.type, TensorType)]
+        counted = Counter(v for v in memory if v not in self.tensors and v.type.role != "in")
+        return all(n == 1 and v.type.role is not None for v, n in counted.items())
+
+    def _keep_within_registers(self) -> None:
+        sizes = {t: held(tuple(d for d in dims if d is not None)) for t, dims in self.tensors.items()}
+        together = min(ALTOGETHER, REGISTERS // self.threads)
+        while sizes and (max(sizes.values()) > min(MOST, together // 2) or sum(sizes.values()) > together):
+            largest = max(sizes, key=lambda t: sizes[t])
+            del sizes[largest], self.tensors[largest]
+
+    def root(self, value: Value) -> Value:
+        """The tensor that a value is a view of."""
+        return self._chain.root(value)
+
+    def through(self, value: Value) -> tuple[int | None, ...] | None:
+        """Of each dimension of the tensor below, the axis of the view that runs along all of it; None where none does.
+
+        None for a dimension of one coordinate.
+        """
+        op = self._chain.made.get(value)
+        if op is None or op.name not in ("view", "bitcast"):
+            return tuple(range(len(value.type.shape)))
+        below = self.through(op.operands[0]) if op.name == "view" else None
+        if below is None:
+            return None
+        over, shape, base = op.attrs["over"], value.type.shape, op.operands[0].type.shape
+        mine: list[int | None] = []
+        for (e, loose), size in zip(op.attrs["at"], base, strict=True):
+            if isinstance(e, Symbol) and e in over and not loose and shape[over.index(e)] is size:
+                mine.append(over.index(e))
+            elif isinstance(e, Const) and e.value == 0 and size is as_expr(1):
+                mine.append(None)
+            else:
+                return None
+        return tuple(None if place is None else mine[place] for place in below)
+
+    def neighbours(self, value: Value, axes: Sequence[Symbol]) -> int | None:
+        """The axis along which a view of an argument lies side by side in memory; None: along none."""
+        at: tuple[Expr, ...] = tuple(axes)
+        op = self._chain.made.get(value)
+        while op is not None and op.name == "view":
+            images = Substitution(dict(zip(op.attrs["over"], at, strict=True)))
+            at = tuple(images(self._chain.expanded(e)) for e, _ in op.attrs["at"])
+            value = op.operands[0]
+            op = self._chain.made.get(value)
+        if op is not None or not at or value.type.strides is not None:
+            return None
+        for place, s in enumerate(axes):
+            if _step(at[-1], s) == 1 and not any(s in e.symbols for e in at[:-1]):
+                return place
+        return None
+
+
+def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:
+    """The frames of a program for a machine; where roles share its work, nothing is dealt out by itself."""
+    record, roles = program.record("waves"), any(op.name == "role" for op in program.body.ops)
+    waves = 1 if record is None else numbers((record.attrs["count"],), "waves")[0]
+    lanes = machine.lanes or 1
+    return Frames(program, chain, 0 if roles or machine.lanes is None else waves * lanes, lanes)
+
+
+def _step(e: Expr, axis: Symbol) -> int | None:
+    """How far an expression moves with an axis; None if that is no number."""
+    form = linear_form(e, [axis]) if axis in e.symbols else None
+    factor = None if form is None else form[0].get(axis)
+    return factor.value if isinstance(factor, Const) else None
+
+
+def box(op: Op) -> tuple[Expr, ...]:
+    """The extents that an operation goes over: those of its target; of a reduction, of its source."""
+    shape: tuple[Expr, ...] = op.operands[0].type.shape
+    return shape
+
+
+def operand_axes(op: Op, place: int) -> tuple[int, ...]:
+    """Which axes of the operation the dimensions of an operand are."""
+    every = range(len(box(op)))
+    return tuple(i for i in every if not (op.name == "reduce" and place == 1 and i == op.attrs["along"]))
+
+
+def is_framed(op: Op) -> bool:
+    """Whether an operation goes element by element, or combines along a dimension, over extents that are numbers."""
+    if op.name not in ("map", "copy", "fill", "reduce", "scan") or "by" in op.attrs:
+        return False
+    if op.name in ("reduce", "scan") and (len(op.operands) != 2 or not isinstance(op.attrs["with"], str)):
+        return False
+    if any(isinstance(v.type, RegisterType) for v in op.operands):
+        return False
+    return all(isinstance(e, Const) and e.value > 0 for v in op.operands for e in v.type.shape)
+
+
+def _is_plain(kind: object) -> bool:
+    """Whether a tensor of this type might as well lie in registers."""
+    if not isinstance(kind, TensorType) or kind.swizzle is not None:
+        return False
+    return all(isinstance(e, Const) and e.value > 0 for e in kind.shape)
+
+
+Node = tuple[Op | Value, int]
+
+
+class _Classes:
+    """Axes of operations and dimensions of tensors, those together that must be dealt out alike."""
+
+    def __init__(self, frames: Frames, ops: Sequence[Op], tensors: Iterable[Value]):
+        self._frames, self._ops, self._above = frames, ops, dict[Node, Node]()
+        inside = set(tensors)
+        for op in ops:
+            for place, value in enumerate(op.operands):
+                root = frames.root(value)
+                axes, through = operand_axes(op, place), frames.through(value)
+                if root in inside and through is not None:
+                    for i, axis in enumerate(through):
+                        if axis is not None:
+                            self._join((root, i), (op, axes[axis]))
+
+    def find(self, node: Node) -> Node:
+        """The class of an axis or a dimension."""
+        while node in self._above:
+            node = self._above[node]
+        return node
+
+    def _join(self, a: Node, b: Node) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self._above[a] = b
+
+    def _of(self, op: Op) -> list[Node]:
+        """The classes of an operation's axes, those of one coordinate aside."""
+        return [self.find((op, i)) for i, e in enumerate(box(op)) if e is not as_expr(1)]
+
+    def conflict(self) -> Op | None:
+        """An operation with two axes of one class."""
+        return next((op for op in self._ops if len(set(self._of(op))) < len(self._of(op))), None)
+
+    def dims(self) -> dict[Node, Dim]:
+        """Every class as a dimension that is dealt out."""
+        extents: dict[Node, int] = {}
+        together: dict[Node, set[Node]] = {}
+        for op in self._ops:
+            mine = self._of(op)
+            sizes = [int(e) for e in box(op) if e is not as_expr(1)]
+            for c, n in zip(mine, sizes, strict=True):
+                extents[c] = n
+                together.setdefault(c, set()).update(set(mine) - {c})
+        found: dict[Node, Dim] = {}
+        votes = self._votes()
+        for group in _components(extents, together):
+            found |= self._dealt(group, extents, together, votes)
+        return found
+
+    def _votes(self) -> dict[Node, tuple[int, int]]:
+        """(bytes of arguments that lie side by side along a class, the smallest element among them)."""
+        found: dict[Node, tuple[int, int]] = {}
+        for op in self._ops:
+            for place, value in enumerate(op.operands):
+                over = tuple(index(f"axis{i}", int(e)) for i, e in enumerate(value.type.shape))
+                side = self._frames.neighbours(value, over)
+                if side is None:
+                    continue
+                c = self.find((op, operand_axes(op, place)[side]))
+                size = value.type.dtype.numpy.itemsize
+                total, least = found.get(c, (0, size))
+                moved = size * prod(int(e) for e in value.type.shape)
+                found[c] = total + moved, min(least, size)
+        return found
+
+    def _dealt(
+        self,
+        group: list[Node],
+        extents: Mapping[Node, int],
+        together: Mapping[Node, set[Node]],
+        votes: Mapping[Node, tuple[int, int]],
+    ) -> dict[Node, Dim]:
+        """The classes of one group: those that never meet in an operation share threads."""
+        slots: list[list[Node]] = []
+        for c in group:
+            free = [s for s in slots if together[c].isdisjoint(s)]
+            free.sort(key=lambda s: extents[s[0]] != extents[c])
+            if free:
+                free[0].append(c)
+            else:
+                slots.append([c])
+        slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
+        widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
+        vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
+        counts = _shared_out(self._frames.threads, vectors, self._frames.lanes)
+        found, stride = {}, 1
+        for slot, count in zip(slots, counts, strict=True):
+            alike: dict[tuple[int, int], Dim] = {}
+            for c in slot:
+                key = extents[c], widths[c]
+                found[c] = alike.setdefault(key, Dim(*key, count, stride))
+            stride *= count
+        return found
+
+
+def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
+    """Neighbours that a lane has together."""
+    width = WIDEST // vote[1] if vote is not None and first else 1
+    while extent % width:
+        width //= 2
+    return width
+
+
+def _shared_out(threads: int, vectors: list[int], lanes: int) -> list[int]:
+    """How many threads go along each dimension, the one with neighbours first: a row stays in a wave if rows are many.
+
+    >>> _shared_out(256, [1024, 2], 32), _shared_out(256, [64, 8], 32), _shared_out(256, [3, 5], 32)
+    ([128, 2], [32, 8], [32, 8])
+    """
+    whole = [1 << (n - 1).bit_length() for n in vectors]
+    rows = prod(whole[1:])
+    first = min(whole[0], max(min(lanes, whole[0]), threads // rows))
+    found, left = [first], threads // first
+    for n in whole[1:]:
+        found.append(min(n, left))
+        left //= found[-1]
+    found[0] *= left
+    return found
+
+
+def _components(nodes: Iterable[Node], together: Mapping[Node, set[Node]]) -> list[list[Node]]:
+    """Groups of classes that meet in operations, directly or by way of others."""
+    found: list[list[Node]] = []
+    seen: set[Node] = set()
+    for start in nodes:
+        if start in seen:
+            continue
+        group, open_ = [], [start]
+        seen.add(start)
+        while open_:
+            node = open_.pop()
+            group.append(node)
+            more = [n for n in nodes if n in together[node] and n not in seen]
+            seen.update(more)
+            open_ += more
+        found.append([n for n in nodes if n in group])
+    return found

@@ -1,0 +1,95 @@
+"""A program with one reduction as two, where what it gives is little and what it goes along is long.
+
+    %0 = read %x : f32[M, N]          first: %0 over [M_split, M_part, N]     second: reads %partial : f32[M_split, N],
+    %1 = sum %0 dim=(M) : f32[N]      sums M_part, writes %partial            sums M_split, goes on as before
+
+Each part of the dimension is reduced in tasks of its own, to memory; the second program combines the parts, always in
+the same order. Parts divide the dimension, so that nothing has to be put in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.splitting import NAME, Halves, over_parts, second_half
+
+_ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
+
+
+def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves | str:
+    """The program in two halves: the dimension that it reduces in so many parts; or why it stays whole."""
+    found = [op for op in program.walk() if op.name in REDUCTIONS]
+    if len(found) != 1 or found[0] not in program.body.ops or program.records:
+        return "it is not one reduction without constraints"
+    (last,) = found
+    axis, kind = last.attrs["dim"], last.result.type
+    if len(last.operands) != 1 or kind.dtype.accumulator is not kind.dtype:
+        return f"what {last.name} gives is rounded, or goes on from something"
+    before = _before(program, last)
+    if any(op.name not in _ALIKE for op in before):
+        return "what is reduced is not computed element by element from what is read"
+    inner_values = {r for op in before for r in op.results}
+    if any(v in inner_values for op in program.walk() if op not in before and op is not last for v in op.operands):
+        return "what is reduced is used again"
+    extent = sizes.get(axis, 0)
+    if count < 2 or extent % count:
+        return f"{axis} is not made of {count} equal parts"
+    outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
+    with building():
+        ops = _over_parts(before, axis, outer, inner, extent // count, count)
+        if isinstance(ops, str):
+            return ops
+        source = ops[-1].result
+        total = TileType(kind.dtype, tuple(d for d in source.type.dims if d is not inner))
+        memory = Value(MemoryType(kind.dtype, total.dims), NAME)
+        part = Op(last.spec, (source,), {**last.attrs, "dim": inner}, (Value(total),), loc=last.loc)
+        write = Op(TILE.ops["write"], (part.result, memory), {}, loc=last.loc)
+        args = (*dict.fromkeys(v for op in ops for v in op.operands if v in program.args), memory)
+        first = replace(program, name=f"{program.name}_parts", args=args, body=Block((), [*ops, part, write]))
+        second = second_half(program, last, memory, total, outer, last.name)
+        verify(first)
+        verify(second)
+    numbers = Substitution({**sizes, outer: count})
+    shape = tuple(int(numbers(d)) for d in total.dims)
+    return Halves(first, second, memory, {outer: count, inner: extent // count}, shape, count)
+
+
+def _before(program: Program, last: Op) -> list[Op]:
+    """What an operation needs, in the program's order; what it takes comes last."""
+    made = {r: op for op in program.body.ops for r in op.results}
+    needed: set[Op] = set()
+    waiting = [made[v] for v in last.operands]
+    while waiting:
+        op = waiting.pop()
+        needed.add(op)
+        waiting += [made[v] for v in op.operands if v in made and made[v] not in needed]
+    return [op for op in program.body.ops if op in needed]
+
+
+def _over_parts(ops: list[Op], axis: Expr, outer: Symbol, inner: Symbol, width: int, count: int) -> list[Op] | str:
+    """Operations over the parts of a dimension; or why there are none."""
+    taken: dict[Value, Value] = {}
+    found: list[Op] = []
+    for op in ops:
+        kind: TileType = op.result.type
+        dims = tuple(x for d in kind.dims for x in ((outer, inner) if d is axis else (d,)))
+        new: Op | None
+        if op.name == "read" and axis in kind.dims:
+            if set(op.attrs) & {"lookups", "bounds", "otherwise"}:
+                return "its reads are not plain"
+            new = over_parts(op, axis, outer, inner, width, count)
+            if new is None:
+                return f"{axis} is no dimension of what is read"
+            del new.attrs["otherwise"]
+        else:
+            operands = tuple(taken.get(v, v) for v in op.operands)
+            new = Op(op.spec, operands, dict(op.attrs), (Value(TileType(kind.dtype, dims)),), loc=op.loc)
+        taken[op.result] = new.result
+        found.append(new)
+    return found

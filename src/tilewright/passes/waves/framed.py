@@ -1,0 +1,377 @@
+"""Operations over dimensions that are dealt out over lanes (`frames`): each lane computes what it holds.
+
+A reduction combines a lane's own values first, then lanes by shuffles, then waves through shared memory, in an order
+that is the same in all lanes: so all of them have the same result, and it need not be handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes
+from tilewright.ir.core import Op, Value
+from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import Formula
+from tilewright.passes.waves import general, moving
+from tilewright.passes.waves.held import both
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+AT_ONCE = 32
+"""Values of a lane that are loaded before any is used, where an operation goes over more than a lane holds."""
+COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """A tensor in registers: of each dimension, how it is dealt out; None for one of a single coordinate."""
+
+    dtype: DType
+    dims: tuple[Dim | None, ...]
+    fragment: Value
+
+    @property
+    def own(self) -> Dims:
+        """The dimensions that its values have."""
+        return tuple(d for d in self.dims if d is not None)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of some dimensions that is worked on: those that a loop goes over have fewer rounds at a time."""
+
+    dims: Dims
+    """With the rounds that are worked on at once."""
+    whole: Dims
+    turns: tuple[Expr, ...]
+    """The first round of each dimension."""
+    past: bool = False
+    """Whether its last rounds may lie past the end."""
+
+    @property
+    def values(self) -> int:
+        """How many values a lane has of it."""
+        return held(self.dims)
+
+    def places(self, low: Waves, lane: Symbol, v: Symbol) -> dict[Dim, tuple[Expr, Expr | None]]:
+        """By dimension: the coordinate of a lane's value, and the condition that there is one."""
+        found: dict[Dim, tuple[Expr, Expr | None]] = {}
+        counted: dict[tuple[Dim, bool], Expr] = {}
+        rest: Expr = v
+        for d, fast, n in reversed(digits(self.dims)):
+            counted[d, fast] = rest % n
+            rest = rest // n
+        for d, whole, turn in zip(self.dims, self.whole, self.turns, strict=True):
+            thread = whole.part(low.group.wave, lane, low.lanes)
+            vector = thread + whole.threads * (turn + counted[d, False])
+            inside = vector < -(-whole.extent // whole.width) if whole.ragged or self.past else None
+            found[whole] = vector * whole.width + counted.get((d, True), as_expr(0)), inside
+        return found
+
+
+def window(dims: Dims) -> Window:
+    """All of some dimensions."""
+    return Window(dims, dims, (as_expr(0),) * len(dims))
+
+
+def alloc(low: Waves, op: Op) -> None:
+    """A tensor's registers."""
+    kind, result = op.attrs["type"], op.results[0]
+    dims = low.frames.tensors[result]
+    own = tuple(d for d in dims if d is not None)
+    low.handles[result] = Spread(kind.dtype, dims, low.fragment(kind.dtype, held(own), result.name))
+
+
+def write(low: Waves, op: Op) -> None:
+    """An operation over dimensions that are dealt out."""
+    if op.name == "reduce":
+        reduce(low, op)
+    else:
+        map_(low, op)
+
+
+# -- element by element -------------------------------------------------------------------------------------------
+
+
+def map_(low: Waves, op: Op) -> None:
+    """map, copy and fill: what lies in memory goes over in parts, where registers do not hold a dimension at all."""
+    axes = low.frames.axes[op]
+    dims = tuple(d for d in axes if d is not None)
+    found = {v: low.handles[low.frames.root(v)] for v in op.operands}
+    registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
+    loaded = sum(not isinstance(s, Spread) for s in found.values()) - 1
+
+    def part(window: Window) -> None:
+        _part(low, op, axes, window)
+
+    _in_parts(low, dims, registers, part, AT_ONCE // max(1, loaded))
+
+
+def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int = AT_ONCE) -> None:
+    """`part` for all of the dimensions: at once, or in loops over those that no register has, if that is too much."""
+
+    def further(now: Window, free: list[Dim]) -> None:
+        at_once, others = 0, 1
+        if free:
+            others = now.values // (free[0].rounds * free[0].width)
+            at_once = max(1, most // max(1, others * free[0].width))
+        if now.values <= most or not free:
+            part(now)
+            return
+        first, *rest = free
+
+        def some(rounds: int, turn: Expr) -> None:
+            less = replace(first, extent=rounds * first.width * first.threads)
+            changed = [
+                (less, turn) if whole is first else (d, t)
+                for d, whole, t in zip(now.dims, now.whole, now.turns, strict=True)
+            ]
+            further(Window(tuple(d for d, _ in changed), now.whole, tuple(t for _, t in changed)), rest)
+
+        full, left = divmod(first.rounds, min(at_once, first.rounds))
+        with low.loop("turn", 0, full) as turn:
+            some(min(at_once, first.rounds), turn * min(at_once, first.rounds))
+        if left:
+            some(left, as_expr(full * at_once))
+
+    further(window(dims), sorted((d for d in dims if d not in fixed and d.rounds > 1), key=lambda d: -d.rounds))
+
+
+def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> None:
+    sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
+    if op.name == "fill":
+        sources = ()
+    lane, v = low.axes(part.values)
+    places = part.places(low, lane, v)
+    at = tuple(as_expr(0) if d is None else places[d][0] for d in axes)
+    operands = [fetched(low, op, value, axes, part, op.attrs.get("otherwise")) for value in sources]
+    handle = low.handles[low.frames.root(target)]
+    if isinstance(handle, Spread):
+        result = handle.fragment
+    else:
+        result = low.fragment(target.type.dtype, part.values)
+    if op.name == "fill":
+        low.emit("fill", (result,), value=op.attrs["value"])
+    elif op.name == "copy":
+        low.emit("compute", (result, *operands), formula=Formula.operand(1))
+    else:
+        with low.means(dict(zip(op.attrs.get("over", ()), at, strict=False))):
+            formula: Formula = op.attrs["formula"].mapped(low.expr)
+        low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
+    if not isinstance(handle, Spread):
+        stored(low, result, low.handles[target], axes, part)
+
+
+def fetched(
+    low: Waves, op: Op, value: Value, axes: tuple[Dim | None, ...], part: Window, otherwise: Any = None
+) -> Value:
+    """What a lane has of an operand, as values over the dimensions of a window; or one, where all are the same."""
+    handle = low.handles[low.frames.root(value)]
+    if isinstance(handle, Spread):
+        return expanded(low, handle, part.dims, _seen(low, handle, value, axes))
+    lane, v = low.axes(part.values)
+    places = part.places(low, lane, v)
+    memory = low.handles[value]
+    where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
+    there = [inside for _, inside in places.values() if inside is not None]
+    condition = both((*there, *where.conditions))
+    found = low.fragment(memory.dtype, part.values)
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
+    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    return found
+
+
+def _seen(low: Waves, handle: Spread, value: Value, axes: tuple[Dim | None, ...]) -> Dims:
+    """The dimensions of a tensor in registers that an operation has as axes."""
+    through = low.frames.through(value)
+    assert through is not None
+    return tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
+
+
+def expanded(low: Waves, handle: Spread, dims: Dims, own: Dims) -> Value:
+    """A tensor's values, each as often as dimensions that it lacks have values."""
+    if tuple(own) == tuple(dims):
+        return handle.fragment
+    found = low.fragment(handle.dtype, held(dims))
+    moving.pick(low, found, handle.fragment, columns(dims, own))
+    return found
+
+
+def stored(low: Waves, source: Value, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> None:
+    """A lane's values go to memory; of lanes that have the same, the first stores."""
+    lane, v = low.axes(part.values)
+    places = part.places(low, lane, v)
+    where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
+    inside = [c for _, c in places.values() if c is not None]
+    condition = both((*inside, *first(low, part.whole, lane), *where.conditions))
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition}
+    low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    low.written(memory)
+
+
+def first(low: Waves, dims: Dims, lane: Symbol) -> list[Expr]:
+    """That a lane is the first of those with the same coordinates: the digits of its number that no dimension takes."""
+    taken = 0
+    for d in dims:
+        taken |= (d.threads - 1) * d.stride
+    found: list[Expr] = []
+    bit, threads = 1, low.lanes * low.group.waves
+    while bit < threads:
+        if taken & bit:
+            bit *= 2
+            continue
+        run = bit
+        while run < threads and not taken & run and (run < low.lanes) == (bit < low.lanes):
+            run *= 2
+        number, step = (lane, bit) if bit < low.lanes else (low.group.wave, bit // low.lanes)
+        found.append(number // step % (run // bit) < 1)
+        bit = run
+    return found
+
+
+# -- along a dimension --------------------------------------------------------------------------------------------
+
+
+def reduce(low: Waves, op: Op) -> None:
+    """Values of a lane, then lanes, then waves."""
+    source, target = op.operands
+    axes, along = low.frames.axes[op], op.attrs["along"]
+    dims, gone = tuple(d for d in axes if d is not None), axes[along]
+    kept = tuple(d for d in dims if d is not gone)
+    how = op.attrs["with"]
+    kind = source.type.dtype.accumulator if how in ("sum", "prod") else source.type.dtype
+    together = Formula(COMBINING[how], (Formula.operand(1), Formula.operand(2)))
+    total = _own(low, op, axes, dims, gone, kind, together)
+    if gone is not None and gone.threads > 1:
+        _over_lanes(low, gone, total, held(kept), together)
+        _over_waves(low, op, gone, kept, total, together)
+    into = low.handles[low.frames.root(target)]
+    result = into.fragment if isinstance(into, Spread) else low.fragment(target.type.dtype, held(kept))
+    rest = tuple(axes[i] for i in operand_axes(op, 1))
+    if op.attrs.get("accumulate"):
+        before = cast(low, fetched(low, op, target, rest, window(kept)), kind)
+        low.emit("compute", (total, before, total), formula=together)
+    formula = Formula.operand(1)
+    low.emit("compute", (result, total), formula=formula if kind is target.type.dtype else to_type(target.type.dtype))
+    if not isinstance(into, Spread):
+        stored(low, result, low.handles[target], rest, window(kept))
+
+
+def to_type(kind: DType) -> Formula:
+    """The operand, as another type."""
+    return Formula.cast(kind, Formula.operand(1))
+
+
+def cast(low: Waves, value: Value, kind: DType) -> Value:
+    """A fragment's values as another type."""
+    if value.type.dtype is kind:
+        return value
+    made = low.fragment(kind, int(value.type.shape[1]))
+    low.emit("compute", (made, value), formula=to_type(kind))
+    return made
+
+
+def _own(
+    low: Waves, op: Op, axes: tuple[Dim | None, ...], dims: Dims, gone: Dim | None, kind: DType, together: Formula
+) -> Value:
+    """What a lane has of each row that it shares, combined."""
+    source, kept = op.operands[0], tuple(d for d in dims if d is not gone)
+    neutral = general.neutral(op.attrs["with"], kind)
+    fixed = set(dims) if isinstance(low.handles[low.frames.root(source)], Spread) else set(kept)
+    total = low.fragment(kind, held(kept))
+    looped = held(dims) > AT_ONCE and gone is not None and gone not in fixed and gone.rounds > 1
+    if looped:
+        low.emit("fill", (total,), value=neutral)
+
+    def part(now: Window) -> None:
+        values = cast(low, fetched(low, op, source, axes, now), kind)
+        if gone is not None:
+            values = masked(low, values, now, gone, neutral)
+        left = tuple(d for d, whole in zip(now.dims, now.whole, strict=True) if whole is not gone)
+        some = _within(low, values, now.dims, left, kind, together)
+        if looped:
+            low.emit("compute", (total, total, some), formula=together)
+        else:
+            low.emit("compute", (total, some), formula=Formula.operand(1))
+
+    _in_parts(low, dims, fixed, part)
+    return total
+
+
+def masked(low: Waves, values: Value, now: Window, gone: Dim, neutral: float) -> Value:
+    """Values of a window, with a number for those that lie past the end of a dimension."""
+    lane, v = low.axes(now.values)
+    inside = now.places(low, lane, v)[gone][1]
+    if inside is None:
+        return values
+    found = low.fragment(values.type.dtype, now.values)
+    there = Formula("ne", (Formula("index", (), inside), Formula.number(0)))
+    chosen = Formula("select", (there, Formula.operand(1), Formula.number(neutral)))
+    low.emit("compute", (found, values), over=(lane, v), formula=chosen)
+    return found
+
+
+def _within(low: Waves, values: Value, dims: Dims, kept: Dims, kind: DType, together: Formula) -> Value:
+    """Values of a lane that are of one row, combined in pairs."""
+    rows = columns(dims, kept)
+    count = held(kept)
+    if len(rows) == count:
+        return values
+    mine = np.argsort(rows, kind="stable").reshape(count, -1)
+    parts = []
+    for k in range(mine.shape[1]):
+        part = low.fragment(kind, count)
+        moving.pick(low, part, values, mine[:, k])
+        parts.append(part)
+    while len(parts) > 1:  # neighbours first, so that sums do not wait for one another
+        for i in range(0, len(parts) - 1, 2):
+            low.emit("compute", (parts[i], parts[i], parts[i + 1]), formula=together)
+        parts = parts[::2]
+    return parts[0]
+
+
+def _over_lanes(low: Waves, gone: Dim, total: Value, count: int, together: Formula) -> None:
+    """Lanes that share a row, by shuffles."""
+    bit = gone.stride
+    while bit < min(low.lanes, gone.stride * gone.threads):
+        other = low.fragment(total.type.dtype, count)
+        moving.pick(low, other, total, np.arange(count), bit)
+        low.emit("compute", (total, total, other), formula=together)
+        bit *= 2
+
+
+def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, together: Formula) -> None:
+    """Waves that share a row, through shared memory: the first lane of each row stores, all lanes of the rows load."""
+    waves = low.frames.waves_between(op)
+    if waves <= 1:
+        return
+    apart = max(1, gone.stride // low.lanes)
+    lanes = min(low.lanes, gone.stride)  # lanes of a wave that have rows of their own
+    count = held(kept)
+    shape = (low.group.waves, lanes, count)
+    scratch = general.scratch(low, (op, "waves"), total.type.dtype, shape)
+    wave = low.group.wave
+
+    def at(from_wave: Expr, lane: Symbol, v: Symbol) -> Expr:
+        return scratch.at((from_wave, lane % lanes, v)).offset
+
+    lane, v = low.axes(count)
+    attrs: dict[str, Any] = {"when": lane < lanes} if lanes < low.lanes else {}
+    low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at(wave, lane, v),), **attrs)
+    low.written(scratch)
+    low.meet()
+    begin = wave - wave // apart % waves * apart
+    for n in range(waves):
+        other = low.fragment(total.type.dtype, count)
+        lane, v = low.axes(count)
+        low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at(begin + n * apart, lane, v),))
+        formula = together if n else Formula.operand(2)
+        low.emit("compute", (total, total, other), formula=formula)
+    if op not in low.frames.followed:
+        low.meet()

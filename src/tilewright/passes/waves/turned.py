@@ -1,0 +1,183 @@
+"""Maps and copies whose source lies side by side along another axis than their target: a tile at a time is turned.
+
+Lanes load vectors along the source's axis and store them to shared memory as columns; vectors of rows then leave
+along the target's axis. Both sides move 16 bytes a lane, neighbours by neighbouring lanes. A swizzle moves the vectors
+of a row about by the row's number, so that columns are spread over all banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.algebra import Swizzle
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.check.frames import Dim, Dims, Turn, box
+from tilewright.ir.core import Op, Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import TensorType
+from tilewright.passes.waves.framed import Window, first
+from tilewright.passes.waves.held import both
+
+if TYPE_CHECKING:
+    from tilewright.passes.waves.lower import Waves
+
+COLUMN, ROW, VECTOR = 128, 256, 16
+"""Bytes of a tile along the source's axis and along the target's, and of what a lane moves at once."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of a task: how its two axes are dealt out while one of them is in vectors, and which part it is."""
+
+    slow: Dim
+    fast: Dim
+    rounds: tuple[int, int]
+    turns: tuple[Expr, Expr]
+
+    @classmethod
+    def of(
+        cls, low: Waves, extents: tuple[int, int], sides: tuple[int, int], width: int, at: tuple[Expr, Expr]
+    ) -> Tile:
+        """Tile `at` of so many rows and columns, by vectors of a width along columns."""
+        threads = low.lanes * low.group.waves
+        across = min(threads, sides[1] // width)
+        down = min(threads // across, sides[0])
+        rounds = sides[0] // down, sides[1] // (width * across)
+        slow, fast = Dim(extents[0], 1, down, across), Dim(extents[1], width, across, 1)
+        return cls(slow, fast, rounds, (at[0] * rounds[0], at[1] * rounds[1]))
+
+    def window(self, turns: tuple[Expr, Expr]) -> Window:
+        """The values of a lane, from these rounds on."""
+        dims = tuple(
+            replace(d, extent=n * d.width * d.threads) for d, n in zip((self.slow, self.fast), self.rounds, strict=True)
+        )
+        return Window(dims, (self.slow, self.fast), turns, self.past)
+
+    def places(self, low: Waves, lane: Symbol, v: Symbol) -> tuple[Expr, Expr, list[Expr]]:
+        """(row, column, conditions that they are there) of a lane's value."""
+        found = self.window(self.turns).places(low, lane, v)
+        conditions = [c for _, c in found.values() if c is not None]
+        return found[self.slow][0], found[self.fast][0], conditions
+
+    def inside(self, low: Waves, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
+        """(row, column) within the tile."""
+        found = self.window((as_expr(0), as_expr(0))).places(low, lane, v)
+        return found[self.slow][0], found[self.fast][0]
+
+    @property
+    def past(self) -> bool:
+        """Whether the last tiles go past the end."""
+        return any(d.rounds % n for d, n in zip((self.slow, self.fast), self.rounds, strict=True))
+
+    @property
+    def values(self) -> int:
+        """How many values a lane has."""
+        return self.window(self.turns).values
+
+    @property
+    def dims(self) -> Dims:
+        """The axes as they are dealt out."""
+        return self.slow, self.fast
+
+
+def write(low: Waves, op: Op) -> None:
+    """An operation, tile by tile."""
+    turn = low.frames.turned[op]
+    extents = tuple(int(e) for e in box(op))
+    size = op.operands[turn.operand].type.dtype.numpy.itemsize
+    most = {turn.source: COLUMN // size, turn.target: ROW // size}
+    sides = {axis: min(n, 1 << (extents[axis] - 1).bit_length()) for axis, n in most.items()}
+    with _over(low, extents, sides) as at:
+        _tile(low, op, turn, extents, sides, at)
+
+
+@contextmanager
+def _over(low: Waves, extents: tuple[int, ...], sides: dict[int, int]) -> Iterator[list[Expr]]:
+    """Loops over the tiles of two axes, and over all coordinates of the others."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(low.loop("tile", 0, -(-n // sides.get(axis, 1)))) for axis, n in enumerate(extents)]
+
+
+def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]) -> None:
+    source, target = turn.source, turn.target
+    turned = op.operands[turn.operand]
+    size = turned.type.dtype.numpy.itemsize
+    most = VECTOR // size
+    rows, columns = (extents[axis] for axis in (target, source))
+    wide, high = sides[source], sides[target]
+
+    def coordinates(s: Expr, t: Expr) -> tuple[Expr, ...]:
+        return tuple(s if axis == source else t if axis == target else e for axis, e in enumerate(at))
+
+    bits = min(3, max(0, (high // most).bit_length() - 1))
+    swizzle = Swizzle(bits, most.bit_length() - 1, high.bit_length() - 1) if bits and high >= most else None
+    kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
+    scratch = low.hoist((op, "turned"), kind, "turned")
+    # in: columns of the tile, which are rows of what is written
+    into = Tile.of(low, (rows, columns), (high, wide), _width(columns, wide, most), (at[target], at[source]))
+    lane, v = low.axes(into.values)
+    t, s, there = into.places(low, lane, v)
+    found = _loaded(low, turned, coordinates(s, t), there, lane, v, into.values, op.attrs.get("otherwise"))
+    t, s = into.inside(low, lane, v)
+    condition = both(first(low, into.dims, lane))
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition}
+    low.emit("store", (found, scratch), over=(lane, v), at=(s * high + t,), **attrs)
+    low.meet()
+    # out: rows
+    out = Tile.of(low, (columns, rows), (wide, high), _width(rows, high, most), (at[source], at[target]))
+    lane, v = low.axes(out.values)
+    s, t = out.inside(low, lane, v)
+    again = low.fragment(turned.type.dtype, out.values)
+    low.emit("load", (again, scratch), over=(lane, v), at=(s * high + t,))
+    s, t, there = out.places(low, lane, v)
+    where = coordinates(s, t)
+    result_place = 1 if op.name == "copy" else 0
+    operands = [
+        again if place == turn.operand else _loaded(low, value, where, there, lane, v, out.values, None)
+        for place, value in enumerate(op.operands)
+        if place != result_place
+    ]
+    goal = op.operands[result_place]
+    result = operands[0]
+    if op.name == "map":
+        result = low.fragment(goal.type.dtype, out.values)
+        with low.means(dict(zip(op.attrs.get("over", ()), where, strict=False))):
+            formula: Formula = op.attrs["formula"].mapped(low.expr)
+        low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
+    memory = low.handles[goal]
+    to = memory.at(where)
+    condition = both((*there, *first(low, out.dims, lane), *to.conditions))
+    attrs = {} if condition is None else {"when": condition}
+    low.emit("store", (result, to.buffer), over=(lane, v), at=(to.offset,), **attrs)
+    low.written(memory)
+    low.meet()
+
+
+def _width(extent: int, side: int, most: int) -> int:
+    """Neighbours that a lane moves at once."""
+    width = min(most, side)
+    while extent % width:
+        width //= 2
+    return width
+
+
+def _loaded(
+    low: Waves,
+    value: Value,
+    at: tuple[Expr, ...],
+    there: list[Expr],
+    lane: Symbol,
+    v: Symbol,
+    count: int,
+    otherwise: float | None,
+) -> Value:
+    memory = low.handles[value]
+    where = memory.at(at)
+    condition = both((*there, *where.conditions))
+    found = low.fragment(memory.dtype, count)
+    attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
+    low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
+    return found

@@ -1,0 +1,227 @@
+"""Tile kernels without products on machines of many lanes: what their loop programs give, and what moves how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import kernels
+from tilewright.check.block import check
+from tilewright.check.loop import check_loop
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.interpret.block.run import interpret
+from tilewright.interpret.loop import HANDLERS
+from tilewright.ir.block import parse_block
+from tilewright.passes.waves.lower import lower_waves
+from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+M, N, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def made(kernel: Any, plan: str | None = None, **sizes: int) -> Compiled:
+    return kernel_for(kernel, sizes, target="interpreter", machine=HOPPER, plan=plan)
+
+
+def run(found: Compiled, arrays: Arrays, seed: int = 1) -> None:
+    """The host program, its block programs as loop programs."""
+    assert found.module is not None
+    memory = {v: arrays[v.name or ""] for v in found.module.host.args}
+    for op in found.module.host.body.ops:
+        if op.name == "workspace":
+            kind = op.results[0].type
+            memory[op.results[0]] = np.full([int(e) for e in kind.shape], 7, kind.dtype.numpy)
+            continue
+        assert op.name == "launch"
+        block = found.module.programs[op.attrs["program"]]
+        check(block, HOPPER)
+        loop = lower_waves(block, HOPPER)
+        check_loop(loop, HOPPER)
+        given = {a.name or "": memory[v] for a, v in zip(loop.args, op.operands, strict=True)}
+        interpret(loop, given, HOPPER, seed=seed, workers=2, handlers=HANDLERS)
+        assert BACKEND.emitted(loop, HOPPER).text
+
+
+def arrays_of(found: Compiled, whole: bool) -> Arrays:
+    chance = np.random.default_rng(3)
+    assert found.module is not None
+    shapes = {v.name or "": ([int(e) for e in v.type.shape], v.type.dtype.numpy) for v in found.module.host.args}
+    return {
+        name: (chance.integers(-3, 4, shape) if whole else chance.standard_normal(shape)).astype(kind)
+        for name, (shape, kind) in shapes.items()
+    }
+
+
+def compare(kernel: Any, plan: str | None = None, tolerance: float = 0, **sizes: int) -> Compiled:
+    """The kernel gives what the executor gives; exactly, where there is no tolerance."""
+    found = made(kernel, plan, **sizes)
+    got = arrays_of(found, whole=not tolerance)
+    wanted = {name: array.copy() for name, array in got.items()}
+    tilewright.compile(kernel, target="executor")(**wanted)
+    run(found, got)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(
+            got[name].astype(np.float64), array.astype(np.float64), rtol=tolerance, atol=tolerance / 10
+        )
+    return found
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("f32", 1e-5), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1024), (3, 300), (9, 7)])
+def test_rows_that_are_normalised(kind: str, tolerance: float, rows: int, columns: int) -> None:
+    compare(kernels.softmax(kind), tolerance=tolerance, M=rows, N=columns)
+    compare(kernels.layer_norm(kind), tolerance=tolerance, M=rows, N=columns)
+
+
+@pytest.mark.parametrize("kind", ["f64", "i8", "bf16"])
+@pytest.mark.parametrize("over", ["rows", "columns"])
+def test_reductions_of_ragged_matrices_are_exact(kind: str, over: str) -> None:
+    compare(kernels.reduction("sum", over, kind), M=3, N=130)
+    compare(kernels.reduction("max", over, kind), M=37, N=6)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f32", "i8", "f64"])
+@pytest.mark.parametrize("shape", [(100, 130), (129, 72)])
+def test_transposes(kind: str, shape: tuple[int, int]) -> None:
+    compare(kernels.transpose((1, 0), kind), D0=shape[0], D1=shape[1])
+
+
+def test_dimensions_beside_those_that_are_turned() -> None:
+    compare(kernels.transpose((2, 0, 1), "bf16"), D0=10, D1=34, D2=21)
+    compare(kernels.transpose((0, 2, 1), "f32"), D0=3, D1=64, D2=40)
+
+
+def test_one_operand_of_two_is_turned() -> None:
+    @tkw.wave()
+    def added(
+        a: tkl.Memory[M, N, GLOBAL, tkl.f32],
+        b: tkl.Memory[N, M, GLOBAL, tkl.bf16],
+        y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+    ) -> None:
+        tkw.write(tkw.read(a) + tkw.cast(tkw.permute(tkw.read(b), [M, N]), tkl.f32), y)
+
+    compare(added, M=70, N=90)
+
+
+def test_rows_longer_than_registers_go_part_by_part() -> None:
+    """A row of softmax of more than 58000 elements was refused: shared memory was to hold it."""
+    found = compare(kernels.softmax("f32"), tolerance=1e-5, M=1, N=70000)
+    assert "for p in 1..4" in found.text("block")
+
+
+def test_columns_longer_than_registers_go_part_by_part() -> None:
+    """The values of a column sum of bf16, as f32, were to lie in shared memory: 8192 x 64 of them were refused."""
+    compare(kernels.reduction("sum", "rows", "bf16", "f32"), M=3000, N=40)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1024), (3, 300), (9, 7)])
+def test_running_sums_go_over_vectors_lanes_waves_and_rounds(rows: int, columns: int) -> None:
+    """A row of a scan was one lane's, element after element."""
+    compare(kernels.running_sum("bf16", "f32"), M=rows, N=columns)
+    compare(kernels.tiled_running_sum(64, "f32"), M=rows, N=columns)
+
+
+def test_running_sums_of_columns() -> None:
+    @tkw.wave()
+    def columns(x: tkl.Memory[M, N, GLOBAL, tkl.i32], y: tkl.Memory[M, N, GLOBAL, tkl.i32]) -> None:
+        tkw.write(tkw.cumsum(tkw.read(x), dim=M), y)
+
+    compare(columns, M=100, N=33)
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("sum", [0, 5, 3, 3]), ("max", [None, 5, 5, 5])])
+def test_exclusive_scans(how: str, wanted: list[int | None]) -> None:
+    text = f"""block f(%x: in global i32 (4), %y: out global i32 (4))
+  waves 2
+  machine hopper
+{{
+  scan %x -> %y along 0 with {how} exclusive
+}}"""
+    given = {"x": np.array([5, -2, 0, 9], np.int32), "y": np.zeros(4, np.int32)}
+    interpret(lower_waves(parse_block(text), HOPPER), given, HOPPER, handlers=HANDLERS)
+    least = np.iinfo(np.int32).min
+    np.testing.assert_array_equal(given["y"], [least if n is None else n for n in wanted])
+
+
+SPLIT = """axis M_split = (M_split 4): task 1; axis N = (N 40): task 40; axis M_part = (M_part 128): whole
+tasks M_split, N; split M 4; waves 4"""
+
+
+@pytest.mark.parametrize("how", ["sum", "max", "prod"])
+def test_a_reduction_in_parts(how: str) -> None:
+    found = compare(kernels.reduction(how, "rows", "f32"), plan=SPLIT, M=512, N=40)
+    assert found.module is not None
+    assert list(found.module.programs) == ["reduction_parts", "reduction"]
+
+
+def test_a_long_reduction_with_few_results_is_done_in_parts() -> None:
+    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=65536, N=256).plan.split == ("M", 128)
+    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=8192, N=8192).plan.split is None
+    assert made(kernels.softmax("f32"), M=1, N=8192).plan.split is None  # what is reduced is used again
+
+
+def test_parts_that_do_not_divide_are_refused() -> None:
+    plan = SPLIT.replace("split M 4", "split M 3")
+    with pytest.raises(ArgumentError, match="plan: split: M is not made of 3 equal parts"):
+        made(kernels.reduction("sum", "rows", "f32"), plan, M=512, N=40)
+
+
+def test_values_between_operations_stay_in_registers() -> None:
+    """One wave did a row, and every value between two operations went through shared memory."""
+    found = made(kernels.softmax("bf16"), M=16384, N=8192)
+    assert found.plan.waves == 8
+    loop = str(lower_waves(parse_block(found.text("block")), HOPPER))
+    assert loop.count("alloc shared") == 2  # what waves tell each other: a maximum and a sum
+    assert loop.count("load ") - loop.count("scratch") // 2 < 2 * 8 + 4
+    assert loop.count("= %x[") == 1  # read once
+    text = kernel_for(kernels.softmax("bf16"), {"M": 16384, "N": 8192}, target="gpu:hopper").text("asm")
+    assert text.count("ld.global.v4.b32") == 4
+    assert text.count("st.global.v4.b32") == 4
+    assert "div.rn" not in text
+
+
+def test_a_row_of_a_wave_needs_no_meeting() -> None:
+    found = made(kernels.rms_norm("f32"), M=65536, N=256)
+    loop = str(lower_waves(parse_block(found.text("block")), HOPPER))
+    assert "barrier" not in loop
+    assert "shared" not in loop
+
+
+def test_both_sides_of_a_transpose_move_vectors() -> None:
+    text = kernel_for(kernels.transpose((1, 0), "bf16"), {"D0": 1024, "D1": 1024}, target="gpu:hopper").text("asm")
+    assert text.count("ld.global.v4.b32") == text.count("st.global.v4.b32") == text.count("ld.shared.v4.b32") == 4
+    assert text.count("st.shared.b16") == 32
+
+
+def test_what_several_operations_write_is_met_for() -> None:
+    """An argument that one operation writes and another reads keeps its barriers."""
+    text = """block f(%x: in global f32 (64), %y: inout global f32 (64))
+  waves 2
+  machine hopper
+{
+  tasks t in 0..1 {
+    copy %x -> %y
+    barrier
+    %turned = view %y (i 64) -> [63 - i]
+    %s = alloc shared f32 (64)
+    copy %turned -> %s
+    barrier
+    map %y = %s + %x
+  }
+}"""
+    program = parse_block(text)
+    loop = lower_waves(program, HOPPER)
+    assert str(loop).count("barrier (1)") == 3  # two, and one after the task
+    x = np.arange(64, dtype=np.float32)
+    given = {"x": x, "y": np.zeros(64, np.float32)}
+    interpret(loop, given, HOPPER, seed=3, workers=1, handlers=HANDLERS)
+    np.testing.assert_array_equal(given["y"], np.full(64, 63.0))
