@@ -230,7 +230,7 @@ def test_an_assumption_that_does_not_hold_is_named_and_changes_nothing(target):
 
 
 def test_torch_is_not_loaded_by_the_compatibility_layer():
-    assert "torch" not in sys.modules or compat._torch() is not None
+    assert "torch" not in sys.modules or compat._torch("this") is not None
     assert compat.ceildiv(7, 2) == 4
     assert compat.clamp(9, 1, 4) == 4
 

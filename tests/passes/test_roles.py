@@ -166,6 +166,15 @@ def test_few_long_sums_are_taken_apart_and_added_up():
     assert fewer.plan.split == ("K", 4)
 
 
+def test_parts_that_are_many_are_added_up_in_parts_themselves():
+    """Memory between programs had one name for all of them, and a shape that was another's."""
+    made = planned(kernels.gemm("nt", "bf16", "bf16"), {"M": 64, "N": 64, "K": 32768})
+    between = re.findall(r"%(\w+) = workspace global f32 \((\d+), 64, 64\)", made.text("host"))
+    names, counts = zip(*between, strict=True)
+    assert len(set(names)) == len(names) == 2
+    assert int(counts[0]) > int(counts[1]) > 1
+
+
 def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
     made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
     assert made.plan.split is None

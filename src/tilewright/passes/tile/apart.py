@@ -19,7 +19,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building, walk_block
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.splitting import Halves
+from tilewright.passes.tile.splitting import Halves, own_name
 
 NAME = "between"
 _SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
@@ -34,7 +34,7 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
             return "nothing that is computed from a product is all that the rest needs of it"
         op, ops = min(reversed(found), key=lambda x: x[0].result.type.dtype.bits)
         kind: TileType = op.result.type
-        memory = Value(MemoryType(kind.dtype, kind.dims), NAME)
+        memory = Value(MemoryType(kind.dtype, kind.dims), own_name(program, NAME))
         write = Op(TILE.ops["write"], (op.result, memory), {}, loc=op.loc)
         first = _program(program, f"{program.name}_before", [*ops, write], memory)
         read = Op(TILE.ops["read"], (memory,), {}, (Value(kind, op.result.name),), loc=op.loc)

@@ -17,7 +17,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.splitting import NAME, Halves, over_parts, second_half
+from tilewright.passes.tile.splitting import NAME, Halves, over_parts, own_name, second_half
 
 _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
 
@@ -47,7 +47,7 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
             return ops
         source = ops[-1].result
         total = TileType(kind.dtype, tuple(d for d in source.type.dims if d is not inner))
-        memory = Value(MemoryType(kind.dtype, total.dims), NAME)
+        memory = Value(MemoryType(kind.dtype, total.dims), own_name(program, NAME))
         part = Op(last.spec, (source,), {**last.attrs, "dim": inner}, (Value(total),), loc=last.loc)
         write = Op(TILE.ops["write"], (part.result, memory), {}, loc=last.loc)
         args = (*dict.fromkeys(v for op in ops for v in op.operands if v in program.args), memory)

@@ -38,6 +38,12 @@ class Halves:
     """How many parts of K there are."""
 
 
+def own_name(program: Program, name: str) -> str:
+    """A name that no argument of a program has: what lies between two programs may be an argument of a third."""
+    taken = {a.name for a in program.args}
+    return next(each for each in (name, *(f"{name}_{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+
+
 def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], count: int, step: int) -> Halves | str:
     """The program in two halves: K in so many parts, each whole steps; or why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
@@ -65,7 +71,7 @@ def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], 
             return f"{axis} is no dimension of what is read"
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
-        memory = Value(MemoryType(kind.dtype, total.dims), NAME)
+        memory = Value(MemoryType(kind.dtype, total.dims), own_name(program, NAME))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
         taken = {old.result: new.result for old, new in zip(reads, found, strict=True) if new is not None}
         factors = tuple(taken[v] for v in product.operands[:2])
