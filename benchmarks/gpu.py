@@ -1,7 +1,7 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [conv] [--plans N]` prints one line a problem: microseconds of theirs and ours in CUDA
-graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
+`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N]` prints one line a problem: microseconds of theirs and
+ours in CUDA graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
 bytes/bandwidth), what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With
 --plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from hopper import difference, microseconds
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
@@ -47,6 +48,12 @@ CONVS = [
     "mb32ic256ih28oc256kh3sh2ph1",
     "mb8ic320ih64oc320kh3ph1",
     "mb2ic128ih256oc128kh3ph1",
+]
+
+
+ATTENTIONS = [
+    *((16, 16, 512, 128), (8, 16, 1024, 128), (4, 16, 2048, 128), (2, 16, 4096, 128), (1, 16, 16384, 128)),
+    *((16, 32, 512, 64), (8, 32, 1024, 64), (4, 32, 2048, 64), (2, 32, 4096, 64), (1, 32, 16384, 64)),
 ]
 
 
@@ -94,7 +101,31 @@ def conv(line: str) -> Work:
     return Work(line, kernel, sizes, 2 * p.mb * math.prod(p.o) * p.oc * math.prod(p.k) * p.ic, tensors)
 
 
-WORKS = {"gemm": [gemm(*s) for s in GEMMS], "conv": [conv(line) for line in CONVS]}
+def attention(batch: int, heads: int, length: int, head: int, causal: bool) -> Work:
+    """Attention, beside cuDNN's; of the keys that causal queries see about a half."""
+
+    def tensors() -> Any:
+        q, k, v = (torch.randn(batch, heads, length, head, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        out = torch.full_like(q, math.nan)
+
+        def library() -> Any:
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        wanted = library()
+        return [q, k, v, out], library, lambda: wanted
+
+    sizes = {"B": batch, "H": heads, "M": length, "N": length, "D": head, "E": head}
+    name = f"attention {batch}x{heads}x{length}x{head}{' causal' if causal else ''}"
+    flops = 4 * batch * heads * length**2 * head / (2 if causal else 1)
+    return Work(name, kernels.attention(128, "bf16", causal=causal), sizes, flops, tensors)
+
+
+WORKS = {
+    "gemm": [gemm(*s) for s in GEMMS],
+    "conv": [conv(line) for line in CONVS],
+    "attention": [attention(*s, causal) for s in ATTENTIONS for causal in (False, True)],
+}
 
 
 def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:

@@ -30,9 +30,6 @@ from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice, only_adds
 
-CROWD = 3
-"""Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
-
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
 
@@ -187,8 +184,7 @@ def _lowered(
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap == "ahead":
-        groups = max(how.groups for how in cuts.products.values() if how is not None)
-        made = products_ahead(made, edges=groups < CROWD)
+        made = products_ahead(made)
     return replace(lowered, program=made), notes
 
 

@@ -20,7 +20,7 @@ from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lanes import LaneProduct
-from tilewright.passes.tile.products import Product
+from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -108,7 +108,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in _STEPS.items() if s == step)
     there = only_load(source.formula)
-    if there is None and not low.fits(source.sizes):
+    if there is None and not low.fits(source.sizes, VALUES):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     if there is None:
         source, there = low.load_of(source)
@@ -321,7 +321,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     low.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
-        Product(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+        BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     else:
         last = acc.dims[-1] if acc.dims else None
         factors = (_factor(low, t, wide, last) for t in (a, b))

@@ -56,7 +56,7 @@ from tilewright.passes.tile.values import (
     rewritten,
     weight,
 )
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
@@ -206,7 +206,7 @@ class Lowering:
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
-        self.w = Writer(lanes, opened.symbols)
+        self.w = BlockWriter(lanes, opened.symbols)
         if self.cuts.roles is not None:
             self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
@@ -496,7 +496,7 @@ class Lowering:
         """The operations of a block; gives what it yields."""
         for step in fusing.steps(self, block.ops):
             self.w.loc = None
-            if isinstance(step, fusing.Group):
+            if isinstance(step, fusing.FusedRows):
                 fusing.write(self, step)
                 continue
             if step.name == "yield":
@@ -814,11 +814,11 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
-    def fits(self, sizes: Sequence[Size]) -> bool:
-        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+    def fits(self, sizes: Sequence[Size], values: int = MOST_VALUES) -> bool:
+        """Whether a task's lanes have room for a tile, so many values each; always where a plan says no waves."""
         if self.cuts.waves == 1 or self.w.lanes is None:
             return True
-        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+        return prod(map(most, sizes)) <= values * self.w.lanes
 
     def near(self, value: Value) -> Tile:
         """The value's tile, in memory of the worker's own where others use it too."""
