@@ -201,7 +201,7 @@ class OnDevice(OnHost):
         super().__init__(given, written)
         found = driver.device()
         assert not isinstance(found, str), found
-        self.memory = driver.Memory(self.zone.nbytes)
+        self.memory = driver.OwnedMemory(self.zone.nbytes)
         self.cu, self.check = found.cu, found.check
         self.check(self.cu.cuMemcpyHtoD(self.memory.pointer, self.zone.ctypes.data, self.zone.nbytes), "a copy")
         steps = packed_steps(given.shape)

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.kernel import Kernel as BlockKernel
+from tilewright.block.kernel import BlockKernel as BlockKernel
 from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.compiler.text import TextExecutable

@@ -16,7 +16,7 @@
 The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.
 """
 
-from tilewright.machine.copy import CopyAtom, Instruction, Refusal, Refused
+from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused
 from tilewright.machine.costs import Costs
 from tilewright.machine.description import Limits, Machine, Space, UnknownName, spaces_of
 from tilewright.machine.multiply import MultiplyAtom
@@ -27,6 +27,7 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 __all__ = [
     "Condition",
     "CopyAtom",
+    "CopyRefusal",
     "CopyRequest",
     "Costs",
     "Instruction",
@@ -37,7 +38,6 @@ __all__ = [
     "MultiplyAtom",
     "OpaqueOperand",
     "Place",
-    "Refusal",
     "Refused",
     "RegisterOperand",
     "RegisterView",

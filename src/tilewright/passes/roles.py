@@ -34,7 +34,7 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.ir.verifier import verify
-from tilewright.machine import Machine, Refusal
+from tilewright.machine import CopyRefusal, Machine
 from tilewright.plan.plan import Roles
 
 LOAD, MULTIPLY = "load", "multiply"
@@ -312,10 +312,10 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
             op.attrs["by"] = atom.name
             request = view_request(op, machine, places)
             found = () if request is None else atom.conditions(request)
-            wrong = [found] if isinstance(found, Refusal) else [c.reason for c in found if c.that is not ONE]
+            wrong = [found] if isinstance(found, CopyRefusal) else [c.reason for c in found if c.that is not ONE]
             if not wrong:
                 break
-            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], Refusal) else str(wrong[0]))
+            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], CopyRefusal) else str(wrong[0]))
             del op.attrs["by"]
         if "by" in op.attrs:
             continue

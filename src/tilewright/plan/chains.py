@@ -60,7 +60,7 @@ FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProductChain:
     """A candidate: how each product is done, the roles, and the cycles it should take."""
 
     products: dict[Op, Microkernel]
@@ -195,7 +195,7 @@ def _wide(
 
 def _candidates(
     program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine, gathered: bool
-) -> Iterator[Chain]:
+) -> Iterator[ProductChain]:
     """One for each number of groups of waves for which registers and shared memory are enough."""
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
@@ -212,7 +212,7 @@ def _candidates(
         roles = _roles(machine, products, found, size, shared, bits, gathered)
         for overlap in ("ahead", "none") if roles is not None and found.looped and len(products) > 1 else ("none",):
             if roles is not None:
-                yield Chain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+                yield ProductChain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
 
 
 def _microkernel(
@@ -268,6 +268,7 @@ def _roles(
         if found.held[op]:
             live += each.atom.shape[0] * deep * width // 4 // lanes
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             if not turning or any(d in turning for d in dims):
                 staged += count * deep * width
@@ -337,7 +338,7 @@ def _across(found: _Found) -> set[Expr]:
 
 
 def _choice(
-    chain: Chain,
+    chain: ProductChain,
     found: _Found,
     program: Program,
     sizes: Mapping[Symbol, int],

@@ -20,7 +20,7 @@ from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lanes import LaneProduct
-from tilewright.passes.tile.products import Product
+from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -321,7 +321,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     low.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
-        Product(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+        BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     else:
         last = acc.dims[-1] if acc.dims else None
         factors = (_factor(low, t, wide, last) for t in (a, b))

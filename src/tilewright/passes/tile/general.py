@@ -56,7 +56,7 @@ from tilewright.passes.tile.values import (
     rewritten,
     weight,
 )
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
@@ -206,7 +206,7 @@ class Lowering:
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
-        self.w = Writer(lanes, opened.symbols)
+        self.w = BlockWriter(lanes, opened.symbols)
         if self.cuts.roles is not None:
             self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
@@ -496,7 +496,7 @@ class Lowering:
         """The operations of a block; gives what it yields."""
         for step in fusing.steps(self, block.ops):
             self.w.loc = None
-            if isinstance(step, fusing.Group):
+            if isinstance(step, fusing.FusedRows):
                 fusing.write(self, step)
                 continue
             if step.name == "yield":

@@ -13,7 +13,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
-from tilewright.targets.nvidia.boxes import Box, boxes, parameter
+from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
@@ -240,7 +240,7 @@ class Ptx:
             operands = (f"ptr {name}", f"i32 {source}", *self._coordinates(e, box))
             e.w.assembly(text, ",".join(["l", "r", *["r"] * rank]), operands)
 
-    def _coordinates(self, e: Emitter, box: Box) -> list[str]:
+    def _coordinates(self, e: Emitter, box: TensorBox) -> list[str]:
         return [f"i32 {e.w.number(c)}" for c in box.coordinates]
 
     def seal(self, e: Emitter) -> None:
