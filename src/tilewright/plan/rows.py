@@ -22,6 +22,8 @@ LEAST, LEAST_VALUES = 2, 4
 """Waves of a task that has little to do, and values of a lane from which on there are more."""
 WAVES, MANY, MOST = 8, 16, 32
 """Waves of a task, of one with long rows, and of one that has a core for itself."""
+FEW, ROUNDS = 1.5, 4
+"""Tasks for each core up to which one has a core for itself, and of which there should be so many at least."""
 LINE, SIDE = 128, 256
 """Bytes that should be read together, and of the side of a tile that is turned."""
 
@@ -60,12 +62,12 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     side = [d for d in _beside_rows(program, widths) if d in widths]
     if side:
         found = dict.fromkeys(widths, 1) | {d: min(size(d), LINE // smallest) for d in side}
-        few = 2 * prod(-(-size(d) // n) for d, n in found.items()) <= 3 * cores(machine)
+        few = prod(-(-size(d) // n) for d, n in found.items()) <= FEW * cores(machine)
         return found, min(MOST if few else MANY, most)
     waves = min(WAVES, most)
     while waves < min(most, MANY) and waves * lane < row:
         waves *= 2
-    left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (4 * cores(machine))))
+    left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (ROUNDS * cores(machine))))
     found = dict.fromkeys(widths, 1)
     for d in reversed(list(widths)):
         found[d] = _cut(size(d), left)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SIDE, VECTOR = 256, 16
 """Bytes of a tile along either axis, and of what a lane moves at once."""
 
+SPREAD = 3
+"""Bits of a row's number that move its vectors: eight of 16 bytes are all banks."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -111,7 +114,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     def coordinates(s: Expr, t: Expr) -> tuple[Expr, ...]:
         return tuple(s if axis == source else t if axis == target else e for axis, e in enumerate(at))
 
-    bits = min(3, max(0, (high // most).bit_length() - 1))
+    bits = min(SPREAD, max(0, (high // most).bit_length() - 1))
     swizzle = Swizzle(bits, most.bit_length() - 1, high.bit_length() - 1) if bits and high >= most else None
     kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
     scratch = low.hoist((op, "turned"), kind, "turned")
