@@ -20,7 +20,7 @@ import block_checks as checks  # noqa: E402
 import numpy as np  # noqa: E402
 from references import integers  # noqa: E402
 
-from tilewright.block import Kernel  # noqa: E402
+from tilewright.block import BlockKernel  # noqa: E402
 from tilewright.compiler.text import TextExecutable  # noqa: E402
 from tilewright.errors import ProgramError  # noqa: E402
 from tilewright.ir.binding import rebuilt  # noqa: E402
@@ -35,7 +35,7 @@ SCHEDULES = ((1, 0), (1, 1), (2, 2), (2, 3), (3, 4))
 class Subject:
     """A kernel with parameters and arguments that use all of it: several tasks, several rounds of each ring."""
 
-    kernel: Kernel
+    kernel: BlockKernel
     params: dict[str, Any]
     arguments: tuple[Any, ...]
 
@@ -60,14 +60,14 @@ def path_of(name: str) -> Path:
     return ROOT / "examples" / folder / f"{name}.py"
 
 
-def kernel(name: str) -> Kernel:
+def kernel(name: str) -> BlockKernel:
     """The kernel of an example's Python file."""
     spec = importlib.util.spec_from_file_location(name, path_of(name))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Kernel = getattr(module, name)
+    found: BlockKernel = getattr(module, name)
     return found
 
 

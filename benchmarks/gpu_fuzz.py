@@ -1,4 +1,4 @@
-"""Random programs on a GPU: compiled here, run and compared there, without LLVM.
+"""Random programs on a GPU: compiled here, run and compared there.
 
 `python benchmarks/gpu_fuzz.py make FILE [COUNT]` compiles COUNT programs of each kind: of one role, of several roles,
 and products by every atom. `python benchmarks/gpu_fuzz.py run FILE [REPEATS [SECONDS]]` runs all of them, in several

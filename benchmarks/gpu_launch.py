@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,12 @@ RUN = 200
 """Calls between two waits for the device: few enough that no queue fills."""
 
 
-def microseconds(calls: Iterable[Callable[[], Any]]) -> tuple[float, float]:
-    """(shortest, median) host time of a call."""
+def microseconds(calls: Iterable[Callable[[], Any]], at_once: int = RUN) -> tuple[float, float]:
+    """(shortest, median) host time of a call, so many between two waits."""
     found, run = [], []
     for call in calls:
         run.append(call)
-        if len(run) == RUN:
+        if len(run) == at_once:
             torch.cuda.synchronize()
             before = time.perf_counter()
             for c in run:
@@ -64,6 +65,15 @@ def tensors() -> list[Any]:
     return [a, b, torch.empty(128, 128, device="cuda", dtype=torch.bfloat16)]
 
 
+def chained(run: Any) -> tuple[float, float]:
+    """(shortest, median) host time of a launch among many that one call of native code makes."""
+    every = [run._bound(run._arguments(tuple(tensors()), None, {})[0], None) for _ in range(RUN)]
+    for one, following in pairwise(every):
+        one._record.set(next=following._record)
+    least, middle = microseconds([every[0]] * 40, 1)
+    return least / RUN, middle / RUN
+
+
 def launches() -> None:
     """Host time of launches of a small product, from block text and from a tile kernel."""
     run = compile_text((EXAMPLES / "gemm_hopper.block").read_text(), "gpu", {"M": 128, "N": 128, "K": 64})
@@ -72,6 +82,7 @@ def launches() -> None:
     fresh = [tensors() for _ in range(10 * RUN)]
     for every in (run, tile):
         every(*fresh[0]), every(*fresh[0][:2])
+    report("a launch by native code, the driver's own part", *chained(run), None)
     report("a call of a bound kernel", *microseconds([bound] * (40 * RUN)), BOUND_US)
     report("a call with fresh tensors", *microseconds([lambda t=t: run(*t) for t in fresh]), FRESH_US)
     report("a call that makes its output", *microseconds([lambda t=t: run(*t[:2]) for t in fresh]), FRESH_US)
@@ -85,8 +96,8 @@ def launches() -> None:
 
 
 def report(what: str, least: float, middle: float, most: float | None) -> None:
-    """One line."""
-    judged = "" if most is None else f", at most {most:.0f}: {'ok' if middle <= most else 'TOO SLOW'}"
+    """One line; the least of all runs counts, as it does for kernels."""
+    judged = "" if most is None else f", at most {most:.0f}: {'ok' if least <= most else 'TOO SLOW'}"
     print(f"{what}: {least:.2f} us at least, {middle:.2f} us median{judged}", flush=True)
 
 

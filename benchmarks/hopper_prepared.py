@@ -1,4 +1,4 @@
-"""Kernels made here and run elsewhere: on a machine with a GPU, PyTorch and cuda-bindings, and without LLVM.
+"""Kernels made here and run elsewhere: on a machine with a GPU, PyTorch and cuda-bindings.
 
 `python benchmarks/hopper_prepared.py make FOLDER` writes PTX, what a launch needs, arguments and exact results;
 `python benchmarks/hopper_prepared.py run FOLDER` runs each kernel in a process of its own, so that one that hangs or

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tilewright.ir.formula import BINARY
-from tilewright.problems.mathematics import FUNCTIONS, Compiled, by_elements, error, reference
+from tilewright.problems.mathematics import FUNCTIONS, CompiledFunction, by_elements, error, reference
 
 BOUND = 2.0
 CHUNK = 1 << 20
@@ -63,7 +63,7 @@ def sample(name: str, kind: Any, count: int, start: int) -> tuple[Array, ...]:
     return (np.choose(kinds, [codes[0], inside, near_one, turns]).astype(kind),)
 
 
-def special(compiled: Compiled, name: str) -> str:
+def special(compiled: CompiledFunction, name: str) -> str:
     """Whether zeros, infinities and what is no number come out as they should, signs of zeros too."""
     with np.errstate(all="ignore"):
         x = np.array(SPECIAL).astype(compiled.type)
@@ -79,7 +79,7 @@ def special(compiled: Compiled, name: str) -> str:
 
 
 def largest(
-    compiled: Compiled, name: str, make: Callable[[int], tuple[Array, ...]], start: int
+    compiled: CompiledFunction, name: str, make: Callable[[int], tuple[Array, ...]], start: int
 ) -> tuple[int, float, str]:
     """How many arguments there are in a chunk, the largest error, and where it is."""
     with np.errstate(all="ignore"):
@@ -102,7 +102,7 @@ def main(
     with ThreadPoolExecutor(os.cpu_count()) as threads, Progress(console=Console(stderr=True)) as progress:
         for name in names:
             for dtype in ("f32", *(("f64",) if f64 else ())):
-                compiled = Compiled(name, dtype, lanes, not plain)
+                compiled = CompiledFunction(name, dtype, lanes, not plain)
                 if dtype == "f64" or name in BINARY:
                     total = f64 if dtype == "f64" else (1 << 32) // step // 16
                     total = min(total, 100_000) if by_elements(name, dtype) else total

@@ -31,7 +31,7 @@ from deletions import SCHEDULES, Subject, path_of, subjects  # noqa: E402
 
 from tilewright.algebra import Layout, rank, size  # noqa: E402
 from tilewright.algebra.inttuple import leaves  # noqa: E402
-from tilewright.block import Kernel, Mma  # noqa: E402
+from tilewright.block import BlockKernel, Mma  # noqa: E402
 from tilewright.check.distribution import interleaved_layout, operand_layout  # noqa: E402
 from tilewright.compiler.text import TextExecutable  # noqa: E402
 from tilewright.errors import ProgramError  # noqa: E402
@@ -188,7 +188,7 @@ def outcomes(name: str, subject: Subject, schedules: Schedules = SCHEDULES) -> I
         module = types.ModuleType(name)
         vars(module).update({helper.__name__: helper for helper in HELPERS})
         exec(code, vars(module))
-        kernel: Kernel = getattr(module, name)
+        kernel: BlockKernel = getattr(module, name)
         try:
             program = kernel.trace(subject.params)
             found = [_run(program, subject, *schedule) for schedule in schedules]

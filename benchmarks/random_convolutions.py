@@ -28,6 +28,9 @@ from tilewright.problems import ConvProblem
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 20, 32, 33, 48, 64, 80, 127)
 TYPES = {"f32": ("f32",), "bf16": ("bf16", "f32"), "f16": ("f16", "f32"), "s8": ("s32", "s8")}
 MOST = 4_000_000  # products of one problem
+WIDE = (8, 16, 24, 32, 40, 64, 72, 96, 128, 136, 160, 192, 256, 320)
+"""Channels of problems that fill machines with large tiles; there may be this many products more."""
+LARGER = 64
 GUARD = 256  # bytes before and after a result
 
 
@@ -36,18 +39,23 @@ def random_workload(number: int, seed: int = 0) -> Workload:
     rng = np.random.default_rng((seed, number))
     kind = str(rng.choice(list(TYPES)))
     result = str(rng.choice(TYPES[kind]))
+    return Workload(random_problem(rng), (kind, kind, result))
+
+
+def random_problem(rng: np.random.Generator, wide: bool = False) -> ConvProblem:
+    """A convolution with any channels, or with those that fill large tiles."""
     while True:
         try:
-            problem = _problem(rng)
+            problem = _problem(rng, wide)
         except ProblemError:  # the filter does not fit
             continue
-        if problem.macs <= MOST:
-            return Workload(problem, (kind, kind, result))
+        if problem.macs <= MOST * (LARGER if wide else 1):
+            return problem
 
 
-def _problem(rng: np.random.Generator) -> ConvProblem:
+def _problem(rng: np.random.Generator, wide: bool) -> ConvProblem:
     groups = int(rng.choice([1, 1, 1, 2, 3, 4, 8]))
-    few = CHANNELS if groups == 1 else CHANNELS[:10]
+    few = WIDE if wide else CHANNELS if groups == 1 else CHANNELS[:10]
     ic, oc = (int(rng.choice(few)) for _ in range(2))
     if groups == 1 and rng.random() < 0.15:  # depthwise, perhaps with several filters for a channel
         groups, ic, oc = int(rng.choice(CHANNELS)), 1, int(rng.choice([1, 1, 2]))

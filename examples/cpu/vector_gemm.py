@@ -12,7 +12,7 @@ VECTORS = {
 }
 
 
-def vector_gemm(vectors: str = "avx512") -> tb.Kernel:
+def vector_gemm(vectors: str = "avx512") -> tb.BlockKernel:
     """The kernel for a kind of vectors."""
     machine, atom, rows, columns = VECTORS[vectors]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tilewright import algebra, block, compat, errors, ir, kernels, lang, problems, wave
     from tilewright.compiler import Executable, TextExecutable, compile, compile_text
-    from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, conv1d, conv2d, conv3d, matmul
+    from tilewright.ops import Conv, Conv1d, Conv2d, Conv3d, Linear, conv1d, conv2d, conv3d, matmul
 
 __all__ = [
     "Conv",
@@ -27,6 +27,7 @@ __all__ = [
     "Conv2d",
     "Conv3d",
     "Executable",
+    "Linear",
     "TextExecutable",
     "__version__",
     "algebra",
@@ -49,7 +50,7 @@ __all__ = [
 _PARTS = frozenset({"algebra", "block", "compat", "errors", "ir", "kernels", "lang", "problems", "wave"})
 _NAMES = dict.fromkeys(("Executable", "TextExecutable", "compile", "compile_text"), "tilewright.compiler")
 _NAMES |= dict.fromkeys(
-    ("Conv", "Conv1d", "Conv2d", "Conv3d", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"
+    ("Conv", "Conv1d", "Conv2d", "Conv3d", "Linear", "conv1d", "conv2d", "conv3d", "matmul"), "tilewright.ops"
 )
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 from block_checks import FOLDER, NAMES, calls, source
 
-from tilewright.block import Kernel
+from tilewright.block import BlockKernel
 from tilewright.ir.binding import bind, inlined
 from tilewright.ir.block import parse_block
 
@@ -54,7 +54,7 @@ PARAMETERS = {
 }
 
 
-def kernel(name: str) -> Kernel:
+def kernel(name: str) -> BlockKernel:
     """The kernel of an example's Python file."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
@@ -62,7 +62,7 @@ def kernel(name: str) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, name)
-    assert isinstance(found, Kernel)
+    assert isinstance(found, BlockKernel)
     return found
 
 

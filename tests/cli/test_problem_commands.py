@@ -6,6 +6,7 @@ import importlib
 import json
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilewright.cli import app, peer
 from tilewright.cli.bench import workloads
 from tilewright.cli.peak import fastest_atom, peak_of, peak_text
 from tilewright.cli.timing import FREE, WAITED, Gate, Sample
-from tilewright.cli.workload import Workload, read_problem, read_types
+from tilewright.cli.workload import Workload, read_problem, read_types, read_workload
 from tilewright.compiler.compiled import Compiled
 from tilewright.errors import ArgumentError
 from tilewright.ir.block import BLOCK
@@ -265,8 +266,45 @@ def test_bench_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     assert "install tilewright[bench]" in tilewright("bench", "resnet_50", code=2)[1]
 
 
+@pytest.mark.parametrize("against", ["cublas", "cudnn", "cublas,cudnn"])
+def test_bench_on_a_gpu_needs_one_and_torch(monkeypatch: pytest.MonkeyPatch, against: str) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    gpu_peer = importlib.import_module("tilewright.cli.gpu_peer")
+    monkeypatch.setattr(gpu_peer.importlib, "import_module", missing)
+    message = tilewright("bench", "64x64:64x64", "--against", against, code=2)[1]
+    assert "are called by way of PyTorch, which is not installed: install tilewright[bench]" in message
+    without = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setattr(gpu_peer.importlib, "import_module", lambda name: without)
+    message = tilewright("bench", "64x64:64x64", "--against", against, code=2)[1]
+    assert f"--against {against}: PyTorch finds no GPU here" in message
+
+
+def test_the_floor_of_a_problem_is_its_products_or_its_bytes() -> None:
+    from tilewright.cli.gpu_timing import floor_of
+    from tilewright.targets.registry import machine
+
+    row = machine("hopper")
+    flat = floor_of(Workload(read_problem("64x8192:8192x8192"), read_types("bf16")), row)
+    assert flat.by == "memory"
+    assert flat.seconds == flat.memory == 2 * (64 * 8192 * 2 + 8192**2) / (132 * 18.0 * 1.755e9)
+    plain, rounded = (floor_of(read_workload(read_problem("4096x4096:4096x4096"), dt), row) for dt in ("f32", "tf32"))
+    assert rounded.products * 4 < plain.products
+    assert "tf32" in rounded.atom
+    assert "tf32" not in plain.atom
+
+
+def test_run_rounds_to_tf32_where_that_is_the_type() -> None:
+    printed, _ = tilewright("run", "17x40:40x9", "--dt", "tf32", "--check")
+    assert "types     tf32" in printed
+    assert "all 153 elements are equal" in printed
+
+
 def test_bench_refuses_before_it_starts(tmp_path: Path) -> None:
-    assert "--against cudnn: there is onednn" in tilewright("bench", "resnet_50", "--against", "cudnn", code=2)[1]
+    for other in ("mkl", "onednn,cudnn"):
+        message = tilewright("bench", "resnet_50", "--against", other, code=2)[1]
+        assert f"--against {other}: there is onednn, on the CPU, and on a GPU cublas, cudnn, or both" in message
     message = tilewright("bench", "resnet_51", code=2)[1]
     assert "'resnet_51' is neither a file nor a problem nor a list; there are " in message
     assert "no folder" in tilewright("bench", "resnet_50", "--json", str(tmp_path / "a" / "b"), code=2)[1]

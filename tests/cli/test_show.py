@@ -74,7 +74,9 @@ def test_machines_that_are_only_described_have_no_machine_code(level):
 
 
 def test_a_target_that_there_is_not():
-    assert "target='toaster': there is 'cpu', 'gpu', or a machine by name" in show(SMALL, "--target", "toaster", code=2)
+    assert "target='toaster': there is 'cpu', 'gpu', 'cuda', or a machine by name" in show(
+        SMALL, "--target", "toaster", code=2
+    )
 
 
 def test_a_machine_without_plans_for_its_atoms_takes_the_general_path_and_says_so():

@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.codegen import mathematics
 from tilewright.codegen.text import Writer
-from tilewright.problems.mathematics import Compiled, by_elements, error, reference, text
+from tilewright.problems.mathematics import CompiledFunction, by_elements, error, reference, text
 
 BOUND = 2.0
 UNARY = ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid")
@@ -30,8 +30,8 @@ RANGES = {
 
 
 @cache
-def compiled(name: str, dtype: str, lanes: int | None, fused: bool = True) -> Compiled:
-    return Compiled(name, dtype, lanes, fused)
+def compiled(name: str, dtype: str, lanes: int | None, fused: bool = True) -> CompiledFunction:
+    return CompiledFunction(name, dtype, lanes, fused)
 
 
 def sample(name: str, dtype: str, count: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from tilewright.runtime.codegen import HELPER
 from tilewright.targets import registry
 from tilewright.targets.cpu import conversions
 from tilewright.targets.cpu.families import family_of
-from tilewright.targets.cpu.native import Kernel
+from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.cpu.target import CodeOptions, CpuTarget
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -96,14 +96,14 @@ def why_not(name: str) -> str | None:
 class EmulatedTarget(CpuTarget):
     """A target whose kernels run under an emulator."""
 
-    def kernel(self, program: Any, described: Any, dump: Any) -> Kernel:
+    def kernel(self, program: Any, described: Any, dump: Any) -> NativeKernel:
         return EmulatedKernel(program, described, self, dump)
 
     def require(self, what: str) -> None:
         pass
 
 
-class EmulatedKernel(Kernel):
+class EmulatedKernel(NativeKernel):
     """A kernel that is linked into a program of its own at every launch."""
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:

@@ -138,3 +138,16 @@ def test_mistakes_are_named():
         tilewright.compile(kernels.gemm(dtype="i8", activation="gelu"), target="executor")
     with pytest.raises(ArgumentError, match="argument b"):
         tilewright.compile(kernels.gemm(), target="executor")(np.ones((2, 3), np.float16), np.ones((4, 5), np.float16))
+
+
+@pytest.mark.parametrize("target", ["executor", "cpu"])
+def test_tf32_is_rounded_to_only_where_it_is_asked_for(target):
+    a = np.array([[1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-12]], np.float32)
+    b = np.eye(3, dtype=np.float32)
+    plain, rounded = (
+        tilewright.compile(kernels.gemm("nn", "f32", precision=p), target=target)(a, b) for p in (None, "tf32")
+    )
+    assert plain.tolist() == a.tolist()
+    assert rounded.tolist() == [[1 + 2.0**-10, 1, 1 + 2.0**-10]]
+    conv = tilewright.compile(kernels.conv((1,), "f32", precision="tf32"), target=target)
+    assert conv(a.reshape(1, 1, 3), b.reshape(3, 1, 3)).tolist() == [rounded.tolist()]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from tilewright.algebra import Access
-from tilewright.machine import Refusal
+from tilewright.machine import CopyRefusal
 
 MARK = 77
 
@@ -89,7 +89,7 @@ def done(request, instructions, seed=0):
 def check(atom, request, seed=0):
     """Whether the atom answered; if so, its instructions must do the copy exactly."""
     answer = atom.answer(request)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, CopyRefusal):
         assert answer.reason
         assert "\n" not in answer.reason
         return False

@@ -68,6 +68,19 @@ LANE_MAPS = {
         None,
         lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
     ),
+    "wgmma.m64n64k8.tf32.ra": (
+        lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v % 2), lane % 4 + 4 * (v // 2)),
+        None,
+        lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
+    ),
+    "wgmma.m64n64k32.e4m3.ra": (
+        lambda lane, v: (
+            16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 4 % 2),
+            4 * (lane % 4) + v % 4 + 16 * (v // 8),
+        ),
+        None,
+        lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
+    ),
     "wgmma.m64n64k16.f16.ra": (
         lambda lane, v: (16 * (lane // 32) + lane % 32 // 4 + 8 * (v // 2 % 2), 2 * (lane % 4) + v % 2 + 8 * (v // 4)),
         None,

@@ -11,7 +11,7 @@ from copy_checks import Exchanged, check, done
 from tilewright.algebra import Access, ComposedLayout, Layout, Swizzle, extent, index
 from tilewright.errors import AccessError, LayoutError
 from tilewright.ir.dtypes import bf16, f16, f32, f64, i4, i8, i32, u8
-from tilewright.machine import CopyRequest, Place, Refusal
+from tilewright.machine import CopyRefusal, CopyRequest, Place
 from tilewright.targets.registry import MACHINES, machine
 
 COPIES = {name: atom for row in MACHINES for name, atom in machine(row).copies.items()}
@@ -45,7 +45,7 @@ def answered(atom, *request):
 
 def refused(atom, why, *request):
     answer = atom.answer(both_ways(atom, *request))
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, CopyRefusal), answer
     assert why in answer.reason, answer
     assert str(answer).startswith(atom.name)
 

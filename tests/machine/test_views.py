@@ -10,7 +10,7 @@ import pytest
 from tilewright.algebra import Access, ComposedLayout, Layout, Swizzle, index
 from tilewright.algebra.expr import Const, as_expr
 from tilewright.ir.dtypes import bf16, f16, f32
-from tilewright.machine import CopyRequest, MemoryView, Place, Refusal, RegisterView, ViewRequest
+from tilewright.machine import CopyRefusal, CopyRequest, MemoryView, Place, RegisterView, ViewRequest
 from tilewright.targets.nvidia.tma_tile import swizzle_of
 from tilewright.targets.registry import machine
 
@@ -25,7 +25,7 @@ def in_numbers(view: MemoryView, axes, outer, value) -> Access:
 
 def all_hold(answer) -> bool:
     """Whether nothing is left to be asked: a condition that depends on rounds does not hold in all."""
-    return not isinstance(answer, Refusal) and all(isinstance(c.that, Const) and c.that.value for c in answer)
+    return not isinstance(answer, CopyRefusal) and all(isinstance(c.that, Const) and c.that.value for c in answer)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -63,7 +63,7 @@ def test_lane_loads_on_views_answer_as_they_do_for_each_round(seed: int) -> None
                     Place("register", spread),
                 )
             ),
-            Refusal,
+            CopyRefusal,
         )
         for t in range(3)
     ]
@@ -120,7 +120,7 @@ def test_tma_on_views_answers_as_it_does_for_each_round(seed: int) -> None:
                 else Place("global", in_numbers(far, axes, outer, t))
                 for side in (a, b)
             ]
-            numeric.append(not isinstance(atom.answer(CopyRequest((rows, columns), dtype, *sides)), Refusal))
+            numeric.append(not isinstance(atom.answer(CopyRequest((rows, columns), dtype, *sides)), CopyRefusal))
         assert symbolic == all(numeric), (name, numeric)
 
 
@@ -135,7 +135,7 @@ def test_rows_through_packed_pixels_are_stored_by_the_instructions_of_tma_store(
             (64, 64), bf16, Place("shared", tile, alignment=1024), Place("global", access, start=(start, 0))
         )
         answer = HOPPER.copies["tma.store"].answer(request)
-        assert not isinstance(answer, Refusal), answer
+        assert not isinstance(answer, CopyRefusal), answer
         assert [i.arguments["coordinates"] for i in answer] == [(0, start)]
         assert answer[0].arguments["tensor_map"].extents == (64, 70)
 
@@ -148,7 +148,7 @@ def rounds(atom, view: MemoryView, outer, axes, dtype, spread: Layout, loads: bo
         fixed = view.substituted({outer: value})
         access = replace(Access.of(fixed.coordinates, axes, view.shape, view.strides), swizzle=view.swizzle)
         sides = [Place(view.space, access, view.alignment), Place("register", spread)]
-        found.append(not isinstance(atom.answer(CopyRequest(box, dtype, *sides[:: 1 if loads else -1])), Refusal))
+        found.append(not isinstance(atom.answer(CopyRequest(box, dtype, *sides[:: 1 if loads else -1])), CopyRefusal))
     return found
 
 
@@ -261,7 +261,7 @@ def test_columns_of_pixels_on_views_are_those_of_each_round(seed: int) -> None:
         fixed = whole.substituted({r: tap, s: tap})
         source = Place("global", Access.of(fixed.coordinates, flat, view.shape, view.strides), start=(task * pixels, 0))
         request = CopyRequest((pixels, 64), bf16, source, Place("shared", tile, alignment=1024))
-        numeric.append(not isinstance(atom.answer(request), Refusal))
+        numeric.append(not isinstance(atom.answer(request), CopyRefusal))
     if symbolic and not all(numeric):  # a tap that reads nothing but padding
         assert (p, q, pad) == (1, 1, 1)
     elif not symbolic:  # taps that are too far apart for one map do for each round alone

@@ -21,13 +21,13 @@ TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8":
 def compiled(monkeypatch):
     """The programs that became machine code."""
     made = []
-    kernel = native.Kernel.__init__
+    kernel = native.NativeKernel.__init__
 
     def counted(self, program, *rest):
         made.append(program.name)
         kernel(self, program, *rest)
 
-    monkeypatch.setattr(native.Kernel, "__init__", counted)
+    monkeypatch.setattr(native.NativeKernel, "__init__", counted)
     return made
 
 

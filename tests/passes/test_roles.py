@@ -136,6 +136,16 @@ def test_a_plan_with_roles_is_read_back_and_may_be_pinned():
     assert "(128, 128)" in planned(kernel, sizes, plan=other).text("block")
 
 
+def test_a_plan_whose_waves_copy_themselves_is_read_back():
+    """Such a plan fitted none of the candidates, which were those of the machine's own copies."""
+    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 70, "N": 72, "K": 31}
+    first = planned(kernel, sizes)
+    assert first.plan.roles.load[0] == 4
+    assert planned(kernel, sizes, plan=first.text("plan")).plan == first.plan
+    other = first.choice.candidates[-1]
+    assert planned(kernel, sizes, plan=other).plan == other
+
+
 def test_few_long_sums_are_taken_apart_and_added_up():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), {"M": 40, "N": 24, "K": 1300}
     near = replace(HOPPER, limits=replace(HOPPER.limits, launch_cycles=0, cores=4))  # a second program costs little
@@ -213,3 +223,38 @@ def test_rows_that_are_written_where_data_say_are_not_extended():
     made = kernel_for(scattered, {"M": 70, "N": 72, "K": 72}, machine=HOPPER)
     assert made.plan.roles is None
     assert "it writes where data say" in made.explain()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        (kernels.gemm("tt", "f32", "f32"), {"M": 18, "N": 20, "K": 2600}),
+        (kernels.conv((2, 2), "f32", "f32", padding=1), {"N": 1, "H": 3, "W": 4, "C": 601, "F": 33}),
+        (kernels.conv((2,), "f32", "f32", groups=2, precision="tf32"), {"N": 1, "W": 9, "CG": 700, "F": 40}),
+    ],
+)
+def test_sums_that_shared_memory_does_not_hold_are_brought_in_parts(kernel, sizes):
+    """All of a sum was brought at once by programs that are not done in roles, and refused where that was too much."""
+    made = planned(kernel, sizes)
+    assert made.plan.roles is None
+    assert any(cut.role == "loop" for axis in made.plan.axes if axis.name == "K" for cut in axis.cuts)
+
+
+def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
+    """Factors were rounded in shared memory before, in a program without roles."""
+    made = planned(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 70, "N": 40, "K": 100})
+    assert ".tf32" in made.plan.products[0].atom
+    assert made.plan.roles is not None
+    planned(kernels.conv((3,), "f32", padding=1, precision="tf32"), {"N": 2, "W": 9, "C": 32, "F": 24})
+    a = np.array([[1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 + 2.0**-12, -1 - 2.0**-11]], np.float32)
+    found = np.full((1, 4), np.nan, np.float32)
+    cut = kernel_for(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 1, "N": 4, "K": 4}, machine=HOPPER)
+    cut.bind({"a": a, "b": np.eye(4, dtype=np.float32), "c": found})()
+    assert found.tolist() == [[1 + 2.0**-10, 1, 1, -1]]
+
+
+def test_groups_whose_channels_begin_within_16_bytes_are_copied_by_waves():
+    """TMA stopped with an illegal instruction where a box began at 6 bytes of a line."""
+    made = planned(kernels.conv((1, 2), "bf16", "f32", groups=2), {"N": 1, "H": 3, "W": 5, "CG": 4, "F": 16})
+    assert "tma.load" not in made.text("block")
+    assert "which is no multiple of 16 bytes" in made.explain()

@@ -14,7 +14,7 @@ from tilewright.lang import sympy
 from tilewright.lang.global_symbols import GET_ITER_ARG
 from tilewright.plan.boxes import boxes
 from tilewright.runtime.dump import Dump
-from tilewright.targets.cpu.native import Kernel
+from tilewright.targets.cpu.native import NativeKernel
 from tilewright.targets.registry import machine
 from tilewright.targets.registry import native as cpu_target
 
@@ -629,7 +629,7 @@ def test_machines_without_wide_vectors_run_it_too(row):
     arrays = [integers(shape, seed=n) for n, shape in enumerate(shapes)]
     wanted = run(*arrays[:3])
     program = run._last.main
-    kernel = Kernel(program, machine(row), cpu_target("cpu"), Dump(None))
+    kernel = NativeKernel(program, machine(row), cpu_target("cpu"), Dump(None))
     kernel.launch(arrays)()
     np.testing.assert_allclose(arrays[3], wanted, rtol=1e-5, atol=1e-6)
 

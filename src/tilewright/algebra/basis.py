@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.algebra.inttuple import Value, is_int
+from tilewright.algebra.inttuple import TupleValue, is_int
 from tilewright.errors import LayoutError
 from tilewright.limits import NESTING, RANK, shown
 
 Path: TypeAlias = "tuple[int, ...]"
 
 
-class ScaledBasis(Value):
+class ScaledBasis(TupleValue):
     """`value` steps along the mode that `path` names, outermost mode first. Immutable.
 
     Printed as CuTe does, innermost mode first: `E(0, 1)` is `1@1@0`.

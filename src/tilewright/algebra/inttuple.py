@@ -21,7 +21,7 @@ from tilewright.limits import MODES, NESTING, OFFSETS, shown, written
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
 
 
-class Value:
+class TupleValue:
     """The base of what never changes: layouts, swizzles and strides, each made anew from its `_parts`.
 
     Attributes cannot be set or deleted; copies and pickles call the class with the parts.

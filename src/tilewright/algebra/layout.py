@@ -26,7 +26,7 @@ from tilewright.algebra.basis import ScaledBasis, coordinate_of
 from tilewright.algebra.expr import Const, Expr
 from tilewright.algebra.expr_use import substitute
 from tilewright.algebra.inttuple import (
-    Value,
+    TupleValue,
     as_int_tuple,
     congruent,
     crd2idx,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tilewright.algebra.swizzle import ComposedLayout
 
 
-class Layout(Value):
+class Layout(TupleValue):
     """A shape and a stride of the same nesting; without a stride, packed with the first mode fastest.
 
     Shape leaves are at least 1. Stride leaves are ints (0 broadcasts, negative runs backwards) or basis

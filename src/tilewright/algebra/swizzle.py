@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr
-from tilewright.algebra.inttuple import Value, has_none, is_int, leaves, product
+from tilewright.algebra.inttuple import TupleValue, has_none, is_int, leaves, product
 from tilewright.algebra.layout import Layout, cosize, shape_text, size, svg_or_none
 from tilewright.errors import LayoutError
 from tilewright.limits import REGISTERS, SWIZZLE, shown, written
 
 
-class Swizzle(Value):
+class Swizzle(TupleValue):
     """o -> o ^ ((o & yyy) >> shift), with `bits` ones in yyy, from bit `base` + max(0, shift) on.
 
     In words: `bits` bits of the offset, `shift` above the lowest ones that may change (those from `base` on),
@@ -119,7 +119,7 @@ class Swizzle(Value):
         return f"Swizzle({self.bits}, {self.base}, {self.shift})"
 
 
-class ComposedLayout(Value):
+class ComposedLayout(TupleValue):
     """c -> outer(offset + layout(c)): a layout that starts at an offset and may end in a swizzle.
 
     `outer` is a Swizzle, a Layout, any function of an offset, or None for the identity. Without an outer

@@ -67,7 +67,7 @@ from tilewright.block.formulas import (
     tanh,
 )
 from tilewright.block.integers import cdiv, max, min
-from tilewright.block.kernel import In, InOut, Kernel, Let, Out, Size, kernel
+from tilewright.block.kernel import BlockKernel, In, InOut, Let, Out, Size, kernel
 from tilewright.block.mma import Mma, blockwise_copy
 from tilewright.block.moving import (
     atomic,
@@ -86,9 +86,9 @@ from tilewright.block.partition import partition
 from tilewright.block.tensor import Tensor, maybe
 
 __all__ = [
+    "BlockKernel",
     "In",
     "InOut",
-    "Kernel",
     "Layout",
     "Let",
     "Mma",

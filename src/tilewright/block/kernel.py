@@ -88,7 +88,7 @@ class Let:
     text: str
 
 
-class Kernel(FoundByName):
+class BlockKernel(FoundByName):
     """A block kernel before it is compiled; `tilewright.compile(kernel, params)` makes it callable."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Kernel(FoundByName):
 
 def kernel(
     machine: str | None = None, *, waves: Any = None, cluster: Any = None, launch: str | None = None
-) -> Callable[[Callable[..., Any]], Kernel]:
+) -> Callable[[Callable[..., Any]], BlockKernel]:
     """Marks a function as a block kernel, for a machine (whose atoms it uses) and a number of waves.
 
     `cluster` is how many workgroups run together, so that they can share what they bring (`copy(..., multicast=True)`);
@@ -268,7 +268,7 @@ def kernel(
     }
     """
 
-    def decorate(function: Callable[..., Any]) -> Kernel:
-        return Kernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
+    def decorate(function: Callable[..., Any]) -> BlockKernel:
+        return BlockKernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
 
     return decorate

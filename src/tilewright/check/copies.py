@@ -12,7 +12,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Program, Value, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import RegisterType, numbers
-from tilewright.machine import Condition, CopyAtom, Machine, MemoryView, Refusal, RegisterView, ViewRequest
+from tilewright.machine import Condition, CopyAtom, CopyRefusal, Machine, MemoryView, RegisterView, ViewRequest
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]
     if request is None:
         return Answer(atom)
     found = atom.conditions(request)
-    if isinstance(found, Refusal):
+    if isinstance(found, CopyRefusal):
         raise ProgramError(f"copy: {found}", op.loc)
     left = []
     for condition in found:

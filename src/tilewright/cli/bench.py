@@ -1,4 +1,4 @@
-"""`tilewright bench`: the problems of a list against another library, in one run on this CPU."""
+"""`tilewright bench`: the problems of a list against another library, in one run, on this CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tilewright.cli.peer import Library
     from tilewright.cli.workload import Workload
 
-PEERS = ("onednn",)
+ONEDNN = "onednn"
+PEERS = (ONEDNN, "cublas", "cudnn")
 Row = dict[str, Any]
 
 
@@ -38,9 +39,13 @@ def bench(
             metavar="SET", help="A file of problems, or the name of a list in the package.", autocompletion=_lists
         ),
     ],
-    against: Annotated[str, typer.Option(help="The other library: onednn, by way of PyTorch.")] = "onednn",
+    against: Annotated[
+        str,
+        typer.Option(help="The other library, by way of PyTorch: onednn; or on a GPU, cublas,cudnn or one of both."),
+    ] = ONEDNN,
     dt: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Element type; what the file says, or f32, without it.")
+        str | None,
+        typer.Option(metavar="TYPE", help="Element type, also tf32; what the file says, or f32, without it."),
     ] = None,
     mb: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images in the batch.")] = None,
     output: Annotated[
@@ -51,19 +56,23 @@ def bench(
         float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for samples that count.")
     ] = 5.0,
 ) -> None:
-    """Time the problems of a list against oneDNN, on this CPU, in one run.
+    """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU, in one run.
 
-    Weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's peak was
-    fast before and after it and no thread waited for a core: others may use the machine, too. The shortest sample that
-    counts is the time. Where none counts after --seconds, the shortest of all is, and the row is marked "busy". The
-    peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says it took.
-    ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst first. It
-    needs PyTorch: the extra `bench`.
+    On a GPU both sides run in turn in CUDA graphs, and the shortest replay counts; cuDNN chooses by its benchmark. The
+    floor is max(flops / peak, bytes / bandwidth) by the machine's description, the prediction is the planner's.
+
+    On a CPU, weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's
+    peak was fast before and after it and no thread waited for a core: others may use the machine, too. The shortest
+    sample that counts is the time. Where none counts after --seconds, the shortest of all is, and the row is marked
+    "busy". The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says
+    it took. ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst
+    first. It needs PyTorch: the extra `bench`.
 
     \b
     Examples:
       tilewright bench resnet_50 --against onednn --dt bf16 --mb 1 --json rows.json
       tilewright bench mixed --seconds 1
+      tilewright bench resnet_50 --against cudnn,cublas --dt bf16 --mb 32
     """
     try:
         _bench(problems, against, dt, mb, output, rounds, seconds)
@@ -76,26 +85,24 @@ def bench(
 def _bench(
     problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int, seconds: float
 ) -> None:
-    if against not in PEERS:
-        raise ArgumentError(f"--against {against}: there is {', '.join(PEERS)}")
+    peers = against.split(",")
+    if not set(peers) <= set(PEERS) or (ONEDNN in peers and len(peers) > 1):
+        raise ArgumentError(f"--against {against}: there is {ONEDNN}, on the CPU, and on a GPU cublas, cudnn, or both")
     if output is not None and not output.parent.is_dir():
         raise ArgumentError(f"--json {output}: there is no folder {output.parent}")
     work = workloads(problems, dt, mb)
-    from tilewright.cli.peer import Library
-
-    library = Library()
+    columns, taken = _on_cpu(rounds, seconds) if peers == [ONEDNN] else _on_gpu(peers)
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
-    probes: dict[str, float] = {}
     with progress(len(work)) as now:
         for one in work:
             now.begins(str(one.problem))
             try:
-                rows.append(measured(one, library, rounds, probes, seconds, now.waits))
+                rows.append(taken(one, now.waits))
             except TilewrightError as why:
                 left_out.append((str(one.problem), str(why).splitlines()[0]))
             else:
-                typer.echo("\n".join([*([heading()] if len(rows) == 1 else []), line(rows[-1])]))
+                typer.echo("\n".join([*([heading(columns)] if len(rows) == 1 else []), line(rows[-1], columns)]))
     rows.sort(key=lambda row: row["ratio"])
     if output is not None:
         write_whole(output, json.dumps(rows, indent=1) + "\n")
@@ -105,12 +112,30 @@ def _bench(
     show(*parts)
 
 
+Columns = dict[str, Callable[[Row], str]]
+Taken = Callable[["Workload", Callable[[str], None]], Row]
+"""What measures a problem, and tells what it waits for."""
+
+
+def _on_cpu(rounds: int, seconds: float) -> tuple[Columns, Taken]:
+    from tilewright.cli.peer import Library
+
+    library, probes = Library(), dict[str, float]()
+    return COLUMNS, lambda work, waits: measured(work, library, rounds, probes, seconds, waits)
+
+
+def _on_gpu(peers: list[str]) -> tuple[Columns, Taken]:
+    from tilewright.cli import gpu_peer
+
+    return gpu_peer.COLUMNS, gpu_peer.GpuLibraries(peers).measured
+
+
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     """The problems of a file or of a list in the package, each once."""
-    from tilewright.cli.workload import Workload, read_problem, read_types
+    from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
 
-    types = None if dt is None else read_types(dt)
+    types = None if dt is None else read_types("f32" if dt == TF32 else dt)
     path = Path(problems)
     if len(problems) < 4096 and "\0" not in problems and path.is_file():
         text = read_text(path, "the file")
@@ -128,7 +153,7 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
         if mb is not None and isinstance(problem, ConvProblem):
             problem = replace(problem, mb=mb)
         key = problem.canonical() if isinstance(problem, ConvProblem) else str(problem)
-        made.setdefault((key, kinds), Workload(problem, kinds))
+        made.setdefault((key, kinds), Workload(problem, kinds, TF32 if dt == TF32 else None))
     return list(made.values())
 
 
@@ -221,22 +246,23 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """What a line says before the problem: each column as wide as its name, nine characters at least."""
 
 
-def heading() -> str:
+def heading(columns: Columns) -> str:
     """The names of the columns."""
-    return "  ".join([*(f"{name:>9}" for name in COLUMNS), "problem"])
+    return "  ".join([*(f"{name:>9}" for name in columns), "problem"])
 
 
-def line(row: Row) -> str:
+def line(row: Row, columns: Columns) -> str:
     """A row under the heading."""
-    return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in COLUMNS.items()), row["problem"]])
+    return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in columns.items()), row["problem"]])
 
 
 def means(rows: list[Row]) -> str:
     """The geometric means of what was measured, worst ratio first in `rows`."""
     whole = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
-    own = [row["ratio_primitive"] for row in rows if row["ratio_primitive"] is not None]
-    whole += f", primitive / ours {mean(own):.3f}" if own else "; oneDNN's own time could not be had"
-    busy = sum(row["busy"] for row in rows)
+    if "ratio_primitive" in rows[0]:
+        own = [row["ratio_primitive"] for row in rows if row["ratio_primitive"] is not None]
+        whole += f", primitive / ours {mean(own):.3f}" if own else "; oneDNN's own time could not be had"
+    busy = sum(row.get("busy", False) for row in rows)
     if busy:
         whole += f"; {busy} marked busy: others used the machine while they were measured"
     return f"{whole}\nslowest beside the peer: {rows[0]['problem']}, {rows[0]['ratio']:.2f}"

@@ -6,11 +6,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from tilewright.block import Kernel
+from tilewright.block import BlockKernel
 from tilewright.errors import ArgumentError
 
 
-def kernel_in(text: str) -> Kernel:
+def kernel_in(text: str) -> BlockKernel:
     """The kernel that FILE.py:NAME names; without a name, the one of the file's own name, or the only one."""
     file, _, name = text.partition(":")
     path = Path(file)
@@ -25,7 +25,7 @@ def kernel_in(text: str) -> Kernel:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
-    kernels = {k: v for k, v in vars(module).items() if isinstance(v, Kernel)}
+    kernels = {k: v for k, v in vars(module).items() if isinstance(v, BlockKernel)}
     chosen = name or (path.stem if path.stem in kernels else next(iter(kernels), "") if len(kernels) == 1 else "")
     if chosen not in kernels:
         raise ArgumentError(f"{text}: the block kernels of {file} are {', '.join(kernels) or 'none'}; say FILE.py:NAME")

@@ -23,7 +23,8 @@ def run(
     ],
     dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
     target: Annotated[
-        str, typer.Option(help="cpu (machine code), cpu:x86.avx2 (that of a machine by name) or interpreter.")
+        str,
+        typer.Option(help="cpu, gpu or cuda (those at hand), cpu:x86.avx2 (a machine by name) or interpreter."),
     ] = "cpu",
     plan: Annotated[
         str | None,
@@ -36,12 +37,14 @@ def run(
 
     Images and results are NHWC. Exact data must give exactly the reference, real data a result within the bound of
     their rounding errors. The peak is measured beside: products of the CPU's best atom for these types, nothing else.
-    The exit code is 1 if a result is wrong.
+    On a GPU the time is the device's, in a graph of launches, beside max(flops / peak, bytes / bandwidth). The exit
+    code is 1 if a result is wrong.
 
     \b
     Examples:
       tilewright run mb1ic64ih56oc64oh56kh3ph1 --dt bf16 --check --time
       tilewright run 128x64:64x96 --check
+      tilewright run 4096x4096:4096x4096 --dt bf16 --target cuda --time
     """
     try:
         right = _run(problem, dt, target, plan, check, timed)
@@ -52,14 +55,14 @@ def run(
 
 
 def _run(problem: str, dt: str, target: str, plan: str | None, check: bool, timed: bool) -> bool:
-    from tilewright.cli.workload import Workload, known_target, read_problem, read_types
+    from tilewright.cli.workload import known_target, read_problem, read_workload
 
     known_target(target)
-    work = Workload(read_problem(problem), read_types(dt))
+    work = read_workload(read_problem(problem), dt)
     before = time.perf_counter()
     kernel = work.compiled(plan, target)
     compiled = time.perf_counter() - before
-    rows = [("problem", str(work.problem)), ("types", ":".join(work.types)), ("target", target)]
+    rows = [("problem", str(work.problem)), ("types", work.dt), ("target", target)]
     rows += [("plan", str(kernel.plan) + (", given" if plan is not None else ""))]
     rows += [("compiled", f"{compiled * 1e3:.0f} ms")]
     typer.echo("\n".join(f"{name:<9} {value}" for name, value in rows))
@@ -83,7 +86,11 @@ def _timed(work: Workload, kernel: Compiled) -> None:
 
     from tilewright.cli.peak import peak_of
     from tilewright.cli.timing import shortest
+    from tilewright.targets.registry import is_gpu
 
+    if is_gpu(kernel.target):
+        _timed_on_gpu(work, kernel)
+        return
     launch = kernel.bind(work.arrays(np.random.default_rng(0), exact=False))
     launch()
     peak = peak_of(*work.factors(kernel))
@@ -95,4 +102,17 @@ def _timed(work: Workload, kernel: Compiled) -> None:
     typer.echo(
         f"time: {best * 1e6:.1f} us, {done / 1e9:.1f} GFLOP/s: {100 * done / rate:.1f} % of {rate / 1e9:.0f} GFLOP/s,"
         f" the peak of {peak.atom} measured beside",
+    )
+
+
+def _timed_on_gpu(work: Workload, kernel: Compiled) -> None:
+    import numpy as np
+
+    from tilewright.cli.gpu_timing import floor_of, seconds_on_gpu
+
+    took = seconds_on_gpu(kernel, work.arrays(np.random.default_rng(0), exact=False))
+    floor = floor_of(work, kernel.machine)
+    typer.echo(
+        f"time: {took * 1e6:.1f} us, {work.problem.ops / took / 1e12:.1f} TFLOP/s: {floor.seconds / took:.1%} of the "
+        f"floor, {floor.seconds * 1e6:.1f} us by {floor.by}"
     )

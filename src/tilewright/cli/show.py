@@ -32,7 +32,7 @@ def _targets() -> list[str]:
     from tilewright.targets.cpu.families import is_cpu
     from tilewright.targets.registry import MACHINES
 
-    return ["cpu", "gpu", *(f"cpu:{name}" if is_cpu(name) else f"gpu:{name}" for name in MACHINES)]
+    return ["cpu", "gpu", "cuda", *(f"cpu:{name}" if is_cpu(name) else f"gpu:{name}" for name in MACHINES)]
 
 
 def show(
@@ -50,7 +50,7 @@ def show(
         str,
         typer.Option(
             metavar="TARGET",
-            help="cpu or gpu, the one at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
+            help="cpu, gpu or cuda, those at hand, or a machine of `tilewright targets`: cpu:aarch64.neon, gpu:hopper.",
             autocompletion=_targets,
         ),
     ] = "cpu",
@@ -74,12 +74,12 @@ def show(
 
 
 def _text(problem: str, level: str, dt: str, target: str, plan: str | None) -> str:
-    from tilewright.cli.workload import Workload, read_problem, read_types
+    from tilewright.cli.workload import read_problem, read_workload
 
     if level not in LEVELS:
         raise ArgumentError(f"--level {level}: there is {', '.join(LEVELS)}")
     machine = _machine(target, level)
-    work = Workload(read_problem(problem), read_types(dt))
+    work = read_workload(read_problem(problem), dt)
     if level == "tile":
         return str(work.traced)
     if level in MACHINE_CODE:

@@ -79,6 +79,6 @@ def _state(row: Machine) -> str:
 def _names() -> str:
     return (
         "target= takes 'cpu' (the CPU at hand, the default), 'cpu:NAME' (a CPU of the table, with optional features "
-        "behind dots: cpu:aarch64.neon.dotprod), 'executor' (tile programs); for block and loop programs also 'gpu' "
-        "(the GPU at hand), 'gpu:NAME' (a GPU of the table) and 'interpreter'"
+        "behind dots: cpu:aarch64.neon.dotprod), 'gpu' (the GPU at hand; 'cuda' is NVIDIA's), 'gpu:NAME' (a GPU of the "
+        "table), 'executor' (tile programs) and 'interpreter' (block and loop programs)"
     )

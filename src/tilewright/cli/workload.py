@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
+TF32 = "tf32"
 _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
@@ -60,6 +61,17 @@ def read_types(text: str) -> tuple[str, str, str]:
     return kinds[0].name, kinds[1].name, kinds[2].name
 
 
+def read_workload(problem: Problem, dt: str) -> Workload:
+    """A problem with the types that --dt names: those of `read_types`, or tf32, which is f32 rounded to that.
+
+    >>> read_workload(parse_matmul("2x3:3x4"), "tf32").precision
+    'tf32'
+    """
+    if dt == TF32:
+        return Workload(problem, ("f32", "f32", "f32"), TF32)
+    return Workload(problem, read_types(dt))
+
+
 def read_problem(text: str) -> Problem:
     """The convolution or, where it begins with a digit, the matrix product that the text writes."""
     return parse_matmul(text) if text[:1].isdigit() else parse_conv(text)
@@ -76,6 +88,18 @@ class Workload:
 
     problem: Problem
     types: tuple[str, str, str]
+    precision: str | None = None
+    """To what factors of f32 are rounded: tf32, or nothing."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The element types as kernels call them."""
+        return tuple(_NAMES.get(name, name) for name in self.types)
+
+    @property
+    def dt(self) -> str:
+        """The types as `--dt` says them."""
+        return ":".join(self.types) if self.precision is None else self.precision
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -99,7 +123,7 @@ class Workload:
 
     def _kernel(self) -> tuple[Any, dict[str, int]]:
         """(kernel, sizes by name)."""
-        left, right, result = (_NAMES.get(name, name) for name in self.types)
+        left, right, result = self.names
         if left != right:
             raise ArgumentError(f"factors of two types, {self.types[0]} and {self.types[1]}, are not handled yet")
         p = self.problem
@@ -111,11 +135,17 @@ class Workload:
             batch, m = self._batches
             has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
             sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
-            return gemm("nn", left, result, batched=has), sizes
+            return gemm("nn", left, result, batched=has, precision=self.precision), sizes
         from tilewright.kernels.conv import IMAGE, conv
 
         ends = list(zip(p.p, p.p_right, strict=True))
-        kernel = conv(p.k, left, result, stride=p.s, padding=ends, dilation=p.dilation, groups=p.groups)
+        options: dict[str, Any] = {
+            "stride": p.s,
+            "dilation": p.dilation,
+            "groups": p.groups,
+            "precision": self.precision,
+        }
+        kernel = conv(p.k, left, result, padding=ends, **options)
         sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
         sizes |= {"CG": p.ic_per_group} if p.groups > 1 else {"C": p.ic}
         return kernel, sizes
@@ -191,7 +221,8 @@ class Workload:
         """How far a result of these real data may lie from the exact one."""
         size = self.reference({name: np.abs(array) for name, array in arrays.items()})
         adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
-        return real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
+        found = real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
+        return found if self.precision is None else found + size * 2.0**-9  # each factor keeps ten bits of fraction
 
     def check(self, kernel: Compiled, rng: np.random.Generator) -> Checks:
         """Runs the kernel on exact and on real data, and compares."""

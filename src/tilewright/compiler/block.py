@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.block.kernel import Kernel
+from tilewright.block.kernel import BlockKernel
 from tilewright.compiler.device import INTERPRETER
 from tilewright.compiler.text import TextExecutable
 from tilewright.errors import ProgramError
@@ -13,7 +13,7 @@ from tilewright.targets.registry import CPU, check_target
 
 
 def compile_block(
-    kernel: Kernel,
+    kernel: BlockKernel,
     params: Mapping[Any, Any] | None = None,
     *,
     target: str = CPU,

@@ -24,7 +24,7 @@ from tilewright.passes.tile.general import Log
 from tilewright.runtime.device_arrays import DeviceArray, array_of
 from tilewright.runtime.host import HostExecutor, Kept
 from tilewright.runtime.timing import benchmark
-from tilewright.targets.registry import is_gpu, is_native
+from tilewright.targets.registry import GPU, is_gpu, is_native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MACHINE_CODE = {"llvm": "llvm", "asm": "assembly"}
@@ -60,8 +60,8 @@ class Compiled:
         device: Device = InterpretingDevice()
         if is_native(target):
             device = NativeDevice(target, checked=job.lowered is not None)
-        elif is_gpu(target):
-            device = GpuDevice(target)
+        elif is_gpu(target):  # programs that pack name no machine; they run where the others do
+            device = GpuDevice(f"{GPU}:{job.machine.name}")
         self.executor = HostExecutor(job.module, device)
         self.executor.prepare()
         *_, name = job.module.programs
@@ -101,8 +101,9 @@ class Compiled:
         return found
 
     def explain(self) -> str:
-        """The chosen plan, its predicted time against the roofline, and what was refused."""
-        why = f"no single contraction: {self.why}" if self.why and self.contraction is None else ""
+        """The chosen plan, its predicted time and what limits it, and what was refused."""
+        told = self.why and self.contraction is None and self.plan.roles is None
+        why = f"no single contraction: {self.why}" if told else ""
         return "\n".join(filter(None, [self.choice.explain(), why]))
 
     def __repr__(self) -> str:

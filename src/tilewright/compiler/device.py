@@ -144,6 +144,12 @@ class InterpretedProgram:
         )
 
 
+def memory_near(machine: Machine, arrays: Sequence[Any], passing: bool = False) -> Memories:
+    """The memory of the GPU that arrays lie on, which is such a machine; `passing`: for one call alone."""
+    found = gpu(f"gpu:{machine.name}", None)
+    return found.backend.memory(found.machine, common_device("the call", list(arrays)), passing)
+
+
 class GpuDevice:
     """A GPU: each program says which machine it is written for. Workspaces lie where the arguments do."""
 
@@ -160,8 +166,7 @@ class GpuDevice:
 
     def near(self, arrays: Sequence[Any], passing: bool = False) -> Memories:
         """The memory of the GPU that the arguments lie on."""
-        found = gpu(f"gpu:{self.made_for}", None)
-        return found.backend.memory(found.machine, common_device("the call", list(arrays)), passing)
+        return memory_near(machine_named(self.made_for), arrays, passing)
 
 
 class GpuProgram:

@@ -1,7 +1,7 @@
 """`compile(kernel, symbols, target=, plan=)`: from a kernel to what can be called.
 
-Targets: "cpu", machine code for the CPU at hand; "cpu:NAME", that for a named machine; and "executor", which runs the
-tile program in numpy and defines what it means.
+Targets: "cpu", machine code for the CPU at hand; "gpu" and "cuda", code for the GPU at hand; "cpu:NAME" and "gpu:NAME",
+that for a named machine; and "executor", which runs the tile program in numpy and defines what it means.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.block.kernel import Kernel as BlockKernel
+from tilewright.block.kernel import BlockKernel as BlockKernel
 from tilewright.compiler.block import compile_block
 from tilewright.compiler.symbols import bound_names, known_names, refuse_unknown
 from tilewright.compiler.text import TextExecutable
@@ -91,9 +91,10 @@ def compile(
     `kernel` is a function marked by `@tkw.wave`, a tile program or its text. `symbols` binds symbols (or names) of it
     to ints or expressions; sizes may be left to the arguments' shapes. `strict` makes a narrowing write an error.
     `target="cpu"` gives machine code for the CPU at hand, `"cpu:x86.avx512"` that for a machine by name, which can be
-    read everywhere and called where it runs; `"gpu"` and `"gpu:hopper"` likewise for GPUs; `"executor"` runs it in
-    numpy, which is what it means. `plan` says how, as `executable.text("plan")` does: it is done so, or refused with
-    the reason. Without one, constraints fix parts of the plan, and the planner chooses the rest.
+    read everywhere and called where it runs; `"gpu"` (or `"cuda"`, which is NVIDIA's) and `"gpu:hopper"` likewise for
+    GPUs; `"executor"` runs it in numpy, which is what it means. `plan` says how, as `executable.text("plan")` does: it
+    is done so, or refused with the reason. Without one, constraints fix parts of the plan, and the planner chooses the
+    rest.
     `dynamic` names sizes (rows, batch, image) that stay run-time arguments: one machine code for all their values,
     planned for those of the first call. `lenient` takes arguments as Wave does: they may be longer than their
     dimensions say (the first that has a size tells it, and mappings may reach what lies past it), i8 may be given as u8

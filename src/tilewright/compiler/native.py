@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.compiler.compiled import Compiled
-from tilewright.compiler.device import INTERPRETER
+from tilewright.compiler.device import INTERPRETER, memory_near
 from tilewright.compiler.fast_path import report_loss
 from tilewright.compiler.kernels import Executable, resolve
 from tilewright.compiler.symbols import refuse_unknown
@@ -79,6 +79,10 @@ class NativeExecutable(Executable):
         if self._require_atoms or not (asked or self._reported):
             self._reported = self._reported or bool(lost)
             report_loss(self.program, lost, self.machine, required=self._require_atoms)
+
+    def _near(self) -> Callable[[Sequence[Any]], Any] | None:
+        """What gives the memory of the GPU that arguments lie on; None where it runs on the host."""
+        return (lambda arrays: memory_near(self.machine, arrays)) if is_gpu(self.target) else None
 
     @property
     def machine(self) -> Machine:
@@ -265,12 +269,13 @@ class NativeExecutable(Executable):
         Checks and look-ups are done once, here.
         """
         arranged = self._arranged(args, named)
-        bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, is_gpu(self.target))
+        bound = Arguments(self.program, self.outputs, self.known, arranged, self.lenient, self._near())
         if bound.made:
             raise ArgumentError(f"{self.name}: bind takes all arguments, outputs too")
         if bound.is_empty:
             return lambda: None
-        return self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        found = self._bound(bound, self.compiled(self._sizes(bound), self._shapes(bound)), [])
+        return getattr(found, "alone", found)
 
     def _bound(
         self, bound: Arguments, found: Compiled, logged: list[Array], passing: bool = False
@@ -315,7 +320,7 @@ class NativeExecutable(Executable):
         quick = None if self._quick is None or hooked or logs is not None else self._quick(args)
         if quick is not None:
             return quick[0] if len(quick) == 1 else quick or None
-        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, is_gpu(self.target))
+        bound = Arguments(self.program, self.outputs, self.known, args, self.lenient, self._near())
         if logs is None and hooked:
             logs = {}
         if not bound.is_empty:
@@ -328,7 +333,7 @@ class NativeExecutable(Executable):
             elif self._quick is not None:
                 made = [v for v, given in zip(self.program.args, bound.given, strict=True) if given is None]
                 if made == list(self.program.args[len(args) :]):
-                    self._quick.learn(args, [getattr(a, "owner", a) for a in bound.made], launch)
+                    self._quick.learn(args, [getattr(a, "given", a) for a in bound.made], launch)
         self._finish_logs(bound, logs)
         return bound.finish()
 

@@ -29,7 +29,7 @@ from tilewright.runtime.overlap import require_own_memory
 from tilewright.runtime.sizes import extent, sizes_of
 from tilewright.runtime.tensors import Form, as_array
 from tilewright.targets.gpu.again import Again
-from tilewright.targets.registry import CPU, GPU, check_target, is_gpu
+from tilewright.targets.registry import CPU, GPU, check_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEVELS = {level.name: level for level in (BLOCK, LOOP, HOST)}
@@ -49,7 +49,8 @@ def compile_text(
     program's parameters; those with a range (`param M in 1..65536`) may stay open until a call, whose arrays tell
     them. `target` is "cpu", machine code for the CPU at hand; "cpu:NAME", that for a machine, which can be read
     everywhere and called where it runs; or "interpreter", which finds races and reads of what nothing wrote, and runs
-    programs for every machine; "gpu" is the GPU at hand, "gpu:NAME" code for one that can be read everywhere.
+    programs for every machine; "gpu" is the GPU at hand, "cuda" too where it is NVIDIA's, "gpu:NAME" code for one that
+    can be read everywhere.
     `workers` is how many workgroups share the tasks: two on the interpreter, one for each
     core on a CPU, unless it is given. On the interpreter, `seed` chooses the schedule; the same results must come out
     for all.
@@ -72,8 +73,7 @@ def compile_text(
         raise ArgumentError(f"compile_text takes the text of a program, not {written(text, 60)}")
     if params is not None and not isinstance(params, Mapping):
         raise ArgumentError(f"params={written(params, 60)}: a dictionary of parameters and their values")
-    if not (isinstance(target, str) and is_gpu(target)):
-        check_target(target, (INTERPRETER, GPU))
+    check_target(target, (INTERPRETER, GPU))
     try:
         programs = parse_programs(text, LEVELS)
         return TextExecutable(programs, dict(params or {}), target, workers, seed)
@@ -175,7 +175,7 @@ class TextExecutable:
             form.require(kinds[name], f"{self.name}: the output {name}")
         launch = self._bound(arrays, params, passing=True)
         launch()
-        found = [a.owner if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
+        found = [a.given if isinstance(a := arrays[name], DeviceArray) else form.of(a) for name in made]
         if self._again is not None and not named and params is None:
             self._again.learn(args, found, launch)
         return found[0] if len(found) == 1 else tuple(found) or named.get("out")
@@ -188,7 +188,8 @@ class TextExecutable:
         arrays, made = self._arguments(args, params, named)
         if made:
             raise ArgumentError(f"{self.name}: bind takes all arguments; {', '.join(made)} is missing")
-        return self._bound(arrays, params)
+        found = self._bound(arrays, params)
+        return getattr(found, "alone", found)
 
     def _arguments(
         self, args: tuple[Any, ...], params: Mapping[str, int] | None, named: Mapping[str, Any]
@@ -216,7 +217,7 @@ class TextExecutable:
             else:
                 shape = tuple(_number(e, arg.name) for e in arg.type.shape)
             arrays[arg.name or ""] = (
-                made_like(list(given.values()), shape, arg.type.dtype)
+                made_like(list(given.values()), shape, arg.type.dtype, self.device.near)
                 if isinstance(self.device, GpuDevice)
                 else np.zeros(shape, arg.type.dtype.numpy)
             )

@@ -22,7 +22,7 @@ _TIMES = count(1)
 SEVERAL = -1
 
 
-class Trace:
+class LaneTrace:
     """For every element of a buffer: the time, between two meetings of a wave, and the lane that touched it then."""
 
     def __init__(self, size: int):
@@ -30,11 +30,11 @@ class Trace:
         self.stored_by, self.loaded_by = (np.zeros(size, np.int32) for _ in range(2))
 
 
-def _trace(agent: Agent, buffer: Buffer) -> Trace:
+def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
     key = ("lanes", id(buffer.data))
-    found: Trace | None = agent.worker.shared.get(key)
+    found: LaneTrace | None = agent.worker.shared.get(key)
     if found is None:
-        found = agent.worker.shared[key] = Trace(buffer.data.size)
+        found = agent.worker.shared[key] = LaneTrace(buffer.data.size)
     return found
 
 

@@ -11,7 +11,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, Uniniti
 from tilewright.interpret import lane_copies, lane_order, loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
-from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
+from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, grid
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -88,7 +88,7 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
     return None
 
 
-def _places(agent: Agent, op: Op, memory: Tensor) -> tuple[Array, Array]:
+def _places(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
     """(places, which lanes are active) of a load or store."""
     shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
     lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
@@ -100,7 +100,7 @@ def _places(agent: Agent, op: Op, memory: Tensor) -> tuple[Array, Array]:
     return _located(memory, place, active, op), active
 
 
-def _located(memory: Tensor, place: Array, active: Array, op: Op) -> Array:
+def _located(memory: TensorMemory, place: Array, active: Array, op: Op) -> Array:
     """Places in the buffer; those that are active lie in the memory, which may be touched now."""
     size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
     outside = active & ((place < 0) | (place >= size))
@@ -114,7 +114,7 @@ def _located(memory: Tensor, place: Array, active: Array, op: Op) -> Array:
     return found
 
 
-def _single(agent: Agent, op: Op, memory: Tensor) -> Array:
+def _single(agent: Agent, op: Op, memory: TensorMemory) -> Array:
     """The place of an operation on one element."""
     place = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
     return _located(memory, place, np.ones(1, bool), op)
@@ -255,7 +255,7 @@ def constant(agent: Agent, op: Op) -> Steps | None:
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
     name = f"%{op.results[0].name or 'constant'}"
     buffer = Buffer(name, data, "constant", True)
-    agent.handles[op.results[0]] = Tensor.whole(buffer, op.results[0].type)
+    agent.handles[op.results[0]] = TensorMemory.whole(buffer, op.results[0].type)
     return None
 
 

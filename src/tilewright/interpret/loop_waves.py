@@ -18,7 +18,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault, Rac
 from tilewright.interpret import lane_order
 from tilewright.interpret.block import control
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Buffer, Tensor, at_line, grid
+from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, grid
 from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op, Value
@@ -237,7 +237,7 @@ def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None
 # -- copies that go on by themselves --------------------------------------------------------------------------
 
 
-def _far(agent: Agent, op: Op, tensor: Tensor) -> tuple[Array, Array]:
+def _far(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
     """(places, which are inside) of a box of an argument."""
     shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
     values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
@@ -254,7 +254,9 @@ def _far(agent: Agent, op: Op, tensor: Tensor) -> tuple[Array, Array]:
     return place, inside
 
 
-def near(agent: Agent, op: Op, tensor: Tensor, axes: tuple[Any, ...], at: Any, active: Array | None = None) -> Array:
+def near(
+    agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
+) -> Array:
     """Places in shared memory, after its swizzle, for every point of some axes; those not active may lie anywhere."""
     shape = numbers(tuple(s.upper + 1 for s in axes), op.name)
     values = {**agent.values, **dict(zip((s.name for s in axes), grid(shape), strict=True))}
@@ -415,7 +417,7 @@ def _multiply(agent: Agent, op: Op, found: Any, clock: Clock) -> None:
         )
     if left.shape[0] != m or right.shape[1] != n or left.shape[1] != right.shape[0] or left.shape[1] % k:
         raise ProgramError(f"{at_line(op)}: {found.name} does not multiply {left.shape} by {right.shape}", op.loc)
-    total = left.astype(wide) @ right.astype(wide)
+    total = found.taken(left).astype(wide) @ found.taken(right).astype(wide)
     if not op.attrs.get("fresh"):
         total = found.c.load(whole(c.taken(op), found.c)).astype(wide) + total
     c.become(found.c.store(total.astype(found.c.dtype.numpy))[part])

@@ -24,22 +24,22 @@ _PIECE = re.compile(r"\$(\d+|[*<>])|\{(\w*)\}|(\[)|(\])|\?(\w+)|(\w+|[^\s\w\[\]{
 
 
 @dataclass(frozen=True)
-class Piece:
+class NotationPiece:
     """One piece of notation: what it is, its text, and for a group the pieces in it."""
 
     what: str  # operand, attribute, block, group, flag, literal, space
     text: str = ""
-    inner: tuple[Piece, ...] = ()
+    inner: tuple[NotationPiece, ...] = ()
 
 
 @cache
-def pieces(notation: str) -> tuple[Piece, ...]:
+def pieces(notation: str) -> tuple[NotationPiece, ...]:
     """The pieces of a notation.
 
     >>> [p.what for p in pieces("fill $0 {value}")]
     ['literal', 'space', 'operand', 'space', 'attribute']
     """
-    stack: list[list[Piece]] = [[]]
+    stack: list[list[NotationPiece]] = [[]]
     at = 0
     while at < len(notation):
         found = _PIECE.match(notation, at)
@@ -49,26 +49,26 @@ def pieces(notation: str) -> tuple[Piece, ...]:
             stack.append([])
         elif closed:
             inner = tuple(stack.pop())
-            stack[-1].append(Piece("group", "", inner))
+            stack[-1].append(NotationPiece("group", "", inner))
         elif operand is not None:
-            stack[-1].append(Piece("operand", operand))
+            stack[-1].append(NotationPiece("operand", operand))
         elif attribute is not None:
-            stack[-1].append(Piece("attribute", attribute) if attribute else Piece("block"))
+            stack[-1].append(NotationPiece("attribute", attribute) if attribute else NotationPiece("block"))
         elif flag is not None:
-            stack[-1].append(Piece("flag", flag))
+            stack[-1].append(NotationPiece("flag", flag))
         elif literal is not None:
-            stack[-1].append(Piece("literal", literal))
+            stack[-1].append(NotationPiece("literal", literal))
         else:
-            stack[-1].append(Piece("space", space))
+            stack[-1].append(NotationPiece("space", space))
         at = found.end()
     return tuple(stack[0])
 
 
-def leading(group: Piece) -> Piece:
+def leading(group: NotationPiece) -> NotationPiece:
     """The first piece of a group that is not white space: the text by which its presence is seen."""
     return next(p for p in group.inner if p.what != "space")
 
 
-def deciding(group: Piece) -> Piece | None:
+def deciding(group: NotationPiece) -> NotationPiece | None:
     """The piece that says whether a group is printed: its first attribute, flag or block."""
     return next((p for p in group.inner if p.what in ("attribute", "flag", "block")), None)

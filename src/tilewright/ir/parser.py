@@ -14,7 +14,7 @@ from tilewright.ir.attrs import LASTING, kind_of, split
 from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, TileType, Value, building
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.location import TextLocation
-from tilewright.ir.notation import Piece, leading, pieces
+from tilewright.ir.notation import NotationPiece, leading, pieces
 from tilewright.limits import NESTING, integer
 
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
@@ -435,7 +435,7 @@ class Reader:
         operands: list[Value] = []
         blocks: list[Block] = []
 
-        def read(these: tuple[Piece, ...]) -> None:
+        def read(these: tuple[NotationPiece, ...]) -> None:
             for piece in these:
                 match piece.what:
                     case "literal":
@@ -486,7 +486,7 @@ class Reader:
         op.results = tuple(Value(t) for t in types)
         return op
 
-    def _stands(self, piece: Piece, spec: OpSpec) -> bool:
+    def _stands(self, piece: NotationPiece, spec: OpSpec) -> bool:
         """Whether an optional group is there: its first word or sign stands next."""
         if piece.what == "operand":
             return self.peek("%")

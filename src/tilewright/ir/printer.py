@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.ir.attrs import attr_symbols, attr_text
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
-from tilewright.ir.notation import Piece, deciding, pieces
+from tilewright.ir.notation import NotationPiece, deciding, pieces
 
 
 def program_text(program: Program) -> str:
@@ -129,7 +129,7 @@ def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]
     shown: list[str] = []
     used = 0
 
-    def there(piece: Piece | None) -> bool:
+    def there(piece: NotationPiece | None) -> bool:
         if piece is None:
             return len(op.operands) > used
         if piece.what == "block":
@@ -138,7 +138,7 @@ def _notated(op: Op, name: Callable[[Value], str], block: Callable[[Block], str]
 
     printed = 0
 
-    def show(these: tuple[Piece, ...]) -> None:
+    def show(these: tuple[NotationPiece, ...]) -> None:
         nonlocal used, printed
         for piece in these:
             match piece.what:

@@ -42,6 +42,7 @@ def conv(
     groups: int = 1,
     bias: bool = False,
     activation: str | None = None,
+    precision: str | None = None,
 ) -> tkw.Kernel:
     """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]), here over two axes.
 
@@ -50,7 +51,8 @@ def conv(
     [F, T, R, S, C] and [N, Z, P, Q, F]. Stride, padding and dilation are one number for all axes or one for each;
     padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
     that group only. Sums, bias and activation are in the accumulator's type; the output's type is the data's unless
-    `out_dtype` says another. Sizes come with the arguments.
+    `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
+    Sizes come with the arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -102,7 +104,8 @@ def conv(
     def product(x: Any, w: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*kept, M, columns, of_sums)](0)])
         def total(acc: Any) -> Any:
-            return tkw.mma(tkw.read(x, mapping=at_x, otherwise=outside), tkw.read(w, mapping=at_w), acc)
+            image = tkw.read(x, mapping=at_x, otherwise=outside)
+            return tkw.mma(image, tkw.read(w, mapping=at_w), acc, precision=precision)
 
         return total
 

@@ -24,6 +24,7 @@ def gemm(
     batched: bool | Sequence[str] = False,
     bias: bool = False,
     activation: str | None = None,
+    precision: str | None = None,
 ) -> tkw.Kernel:
     """c[m, n] = activation(sum over k of a[m, k] * b[k, n], plus bias[n]), for matrices of any size.
 
@@ -32,7 +33,7 @@ def gemm(
     has N elements all the same. Or `batched` says for each batch dimension, B0, B1, ..., which of the factors have it:
     with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. Sums, bias and activation are in the
     accumulator's type, f32 for floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless
-    `out_dtype` says another.
+    `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -72,7 +73,7 @@ def gemm(
     def product(a: Any, b: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
         def total(acc: Any) -> Any:
-            return tkw.mma(whole(a, a_batch, a_dims), whole(b, b_batch, b_dims), acc)
+            return tkw.mma(whole(a, a_batch, a_dims), whole(b, b_batch, b_dims), acc, precision=precision)
 
         return total
 

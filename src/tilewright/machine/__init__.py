@@ -10,12 +10,14 @@
 | lanes       | copies in which each lane has its own address, shared by several targets      |
 | lane_views  | when such a copy can be done between views                                    |
 | offsets     | where each element of a view lies, with sizes and rounds that are not known    |
+| costs       | what work costs that no instruction's row tells: blocks, tasks, stores apart  |
 | description | the machine: spaces, limits, tables of atoms                                  |
 
 The rows stand in `targets/`; passes, planners and interpreters are handed a target and import none.
 """
 
-from tilewright.machine.copy import CopyAtom, Instruction, Refusal, Refused
+from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused
+from tilewright.machine.costs import Costs
 from tilewright.machine.description import Limits, Machine, Space, UnknownName, spaces_of
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.operands import MemoryOperand, OpaqueOperand, RegisterOperand
@@ -25,7 +27,9 @@ from tilewright.machine.views import Condition, MemoryView, RegisterView, ViewRe
 __all__ = [
     "Condition",
     "CopyAtom",
+    "CopyRefusal",
     "CopyRequest",
+    "Costs",
     "Instruction",
     "Limits",
     "Machine",
@@ -34,7 +38,6 @@ __all__ = [
     "MultiplyAtom",
     "OpaqueOperand",
     "Place",
-    "Refusal",
     "Refused",
     "RegisterOperand",
     "RegisterView",

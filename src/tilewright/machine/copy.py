@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class CopyRefusal:
     """Why an atom cannot do a copy, in one sentence."""
 
     atom: str
@@ -78,7 +78,8 @@ class CopyAtom:
     coordinates are expressions, under which conditions on open sizes there are such instructions, or raises `Refused`.
     `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` says how the caches are
     treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
-    instruction returns.
+    instruction returns. `rows` are the bytes that a row of a box may have in shared memory where the copy swizzles it,
+    widest first, and `chunk` those that the swizzle moves together.
     """
 
     name: str
@@ -93,6 +94,8 @@ class CopyAtom:
     hint: Hint = "keep"
     completes: str | None = None
     alike: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    chunk: int = 0
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):
@@ -108,15 +111,15 @@ class CopyAtom:
         """Execute the instruction in place; memory is a flat array, registers are [lane, value]."""
         self.meaning(self.layout(source.dtype.itemsize, arguments), source, target, **arguments)
 
-    def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | Refusal:
+    def answer(self, request: CopyRequest) -> tuple[Instruction, ...] | CopyRefusal:
         """The instructions that do the copy in order, or why this atom cannot do it."""
         try:
             self._need_spaces(request)
             return tuple(Instruction(self, arguments) for arguments in self.rule(self, request))
         except Refused as refused:
-            return Refusal(self.name, str(refused))
+            return CopyRefusal(self.name, str(refused))
 
-    def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | Refusal:
+    def conditions(self, request: ViewRequest) -> tuple[Condition, ...] | CopyRefusal:
         """What must hold of open sizes for instructions to do the copy, whatever the rest; or why there are none."""
         try:
             self._need_spaces(request)
@@ -125,7 +128,7 @@ class CopyAtom:
                 raise Refused(f"what lies outside {source.name} arrives as zero, not as {request.otherwise}")
             return tuple(self.on_views(request))
         except Refused as refused:
-            return Refusal(self.name, str(refused))
+            return CopyRefusal(self.name, str(refused))
 
     def _need_spaces(self, request: CopyRequest | ViewRequest) -> None:
         for side, mine, wanted in (

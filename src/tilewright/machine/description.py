@@ -16,6 +16,7 @@ from difflib import get_close_matches
 
 from tilewright.errors import TilewrightError
 from tilewright.machine.copy import CopyAtom
+from tilewright.machine.costs import Costs
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.request import SPACES
 
@@ -54,7 +55,10 @@ class Limits:
     takes. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share,
     `copy_latency` the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that
     run beside other work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how
-    much longer products take that one group of waves starts alone, with few of them under way.
+    much longer products take that one group of waves starts alone, with few of them under way. `lane_rate` is how many
+    elements a core's lanes compute in a cycle, of the simplest kind, `function_rate` of a function such as e^x;
+    `round_latency` are the cycles of a round of products and what lies between them that nothing hides where one group
+    of waves does it, by its square fewer where there are more.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
@@ -75,6 +79,9 @@ class Limits:
     copy_shown: float = 0.0
     shallow_ring: float = 1.0
     lone_group: float = 1.0
+    lane_rate: int = 128
+    function_rate: int = 16
+    round_latency: int = 0
     working_registers: int = 64
     loading_registers: int = 72
     gathering_registers: int = 96
@@ -97,7 +104,7 @@ class Machine:
     `nan_maximum` whether one instruction gives the larger of two numbers, or NaN where one is none, `rounds_bf16`
     whether one rounds f32 to bf16, `scales` whether one multiplies a vector by powers of two. `cluster` is how many
     workgroups may run together and write to one another's shared memory. `launches` are the ways in which a kernel may
-    be launched beyond one after the other.
+    be launched beyond one after the other. `costs` are what plans are ranked by beside the limits and the atoms.
     """
 
     name: str
@@ -116,6 +123,7 @@ class Machine:
     scales: bool = False
     cluster: int = 1
     launches: frozenset[str] = frozenset()
+    costs: Costs = field(default_factory=Costs)
 
     def __post_init__(self) -> None:
         if set(self.spaces) != set(SPACES):

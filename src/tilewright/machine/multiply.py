@@ -20,7 +20,7 @@ class MultiplyAtom:
     `features` are what the machine must offer; `completes` says what makes an asynchronous result visible; `cycles` lie
     between two such products that do not depend on each other, `load_cycles` between two loads of a factor. Where A is
     one element (or group of k) in all lanes, `picks` of them lie in one register and the instruction picks one by its
-    number; 1: it is repeated in all lanes by its load. `rounds` names the precision to which factors are rounded first,
+    number; 1: it is repeated in all lanes by its load. `rounds` names the precision to which factors are cut first,
     where that is less than their type's: a program asks for it.
     """
 
@@ -49,12 +49,18 @@ class MultiplyAtom:
         """Whether something must be waited for before C is visible."""
         return self.completes is not None
 
+    def taken(self, factor: Array) -> Array:
+        """A factor's numbers as the instruction takes them: of f32 that it rounds to tf32 it cuts what is too much."""
+        if self.rounds != "tf32":
+            return factor
+        return (np.ascontiguousarray(factor, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
     def run(self, a: Array, b: Array, c: Array) -> Array:
         """What the instruction leaves in C's registers: the operands are taken apart and put together by layout.
 
         Products are summed in C's type; integers wrap.
         """
         wide = np.float64 if self.c.dtype.is_float else np.int64
-        product = self.a.load(a).astype(wide) @ self.b.load(b).astype(wide)
+        product = self.taken(self.a.load(a)).astype(wide) @ self.taken(self.b.load(b)).astype(wide)
         total = self.c.load(c).astype(wide) + product
         return self.c.store(total.astype(self.c.dtype.numpy))

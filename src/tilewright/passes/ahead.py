@@ -24,7 +24,6 @@ from tilewright.algebra.expr import ONE, Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.check.inside import shown
 from tilewright.ir.attrs import Range, kind_of
-from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.tensors import RegisterType
 from tilewright.ir.verifier import verify
@@ -33,17 +32,14 @@ _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
 """What stands before a product, and right behind it."""
 
 
-def products_ahead(program: Program, edges: bool) -> Program:
-    """The program with the loops changed, in place, that have two products or more.
-
-    With `edges`, no arithmetic of a round moves before the wait for the product that runs beside it.
-    """
+def products_ahead(program: Program) -> Program:
+    """The program with the loops changed, in place, that have two products or more."""
     with building():
         names = {v.name for op in program.walk() for v in op.results}
         for op in list(program.walk()):
             for block in op.blocks:
                 for loop in [x for x in block.ops if x.name == "for"]:
-                    made = _Rotation(loop, names, edges).run()
+                    made = _Rotation(loop, names).run()
                     if made is not None:
                         place = block.ops.index(loop)
                         block.ops[place : place + 1] = made
@@ -64,8 +60,8 @@ class _Parts:
 
 
 class _Rotation:
-    def __init__(self, loop: Op, names: set[str | None], edges: bool):
-        self.loop, self.names, self.edges = loop, names, edges
+    def __init__(self, loop: Op, names: set[str | None]):
+        self.loop, self.names = loop, names
         self.roots: dict[Value, Value] = {}
         for op in loop.blocks[0].ops:
             for result in op.results:
@@ -92,7 +88,6 @@ class _Rotation:
             touched = {v for op in parts.last for v in op.operands}
             wait = next((n for n, op in enumerate(parts.rest) if touched & set(_touched(op))), len(parts.rest))
             body += self._again(parts.rest[:wait], now, values)
-            body += [Op(BLOCK.ops["edge"], (), {})] if self.edges else []
             body += self._again(parts.release, before)
             body += self._again(parts.rest[wait:], now, values)
             attrs = {**self.loop.attrs, "ranges": (following,)}

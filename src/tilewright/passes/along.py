@@ -12,16 +12,16 @@ from tilewright.algebra.expr_rules import all_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
-from tilewright.passes.elementwise import Job, from_memory, in_memory, load, run
-from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_step
+from tilewright.passes.elementwise import ElementwiseJob, from_memory, in_memory, load, run
+from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, linear_step
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 _NAMES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
-def combined(low: Lowering, op: Op, totals: list[Value], items: list[Value]) -> None:
+def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value]) -> None:
     """totals = combination of totals and items."""
     how = op.attrs["with"]
     if isinstance(how, str):
@@ -46,7 +46,7 @@ def arguments_as_operands(formula: Formula, count: int) -> Formula:
     return Formula(formula.name, tuple(arguments_as_operands(p, count) for p in formula.parts), formula.value)
 
 
-def halved(low: Lowering, op: Op, totals: list[Value]) -> Value:
+def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
     """One total from several vectors of them: these combined, then halves of a vector until one lane is left."""
     found = totals[0]
     for total in totals[1:]:
@@ -69,7 +69,7 @@ class _Walk:
 
     chains = 1
 
-    def __init__(self, low: Lowering, op: Op):
+    def __init__(self, low: LoopLowering, op: Op):
         self.low, self.op = low, op
         half = len(op.operands) // 2
         self.goals = [low.handles[v] for v in op.operands[half:]]
@@ -82,7 +82,7 @@ class _Walk:
         wide = op.attrs["with"] in ("sum", "prod")
         self.carried = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
-    def _kept(self, value: Value) -> Memory | MemoryView:
+    def _kept(self, value: Value) -> PlacedMemory | PlacedView:
         """A source as it was before anything is written: a copy of it, where a target lies in the same memory.
 
         A scan of a tensor onto itself reads each element right before it writes it, and needs none.
@@ -92,7 +92,12 @@ class _Walk:
             same = low.chain.root(goal) is low.chain.root(value) or target.root.buffer is source.root.buffer
             if same and not (self.op.name == "scan" and goal is value):
                 made = low.scratch(source.dtype, source.extents, "before")
-                run(low, Job(made.shape, made.dtype, made.at, Formula.operand(1), {1: source.at}, {1: made.dtype}))
+                run(
+                    low,
+                    ElementwiseJob(
+                        made.shape, made.dtype, made.at, Formula.operand(1), {1: source.at}, {1: made.dtype}
+                    ),
+                )
                 return made
         return source
 
@@ -173,7 +178,7 @@ class _Walk:
         self.low.emit("compute", (made, value), formula=Formula.cast(kind, Formula.operand(1)))
         return made
 
-    def put(self, target: Memory | MemoryView, value: Value, at: tuple[Expr, ...], x: _Line) -> None:
+    def put(self, target: PlacedMemory | PlacedView, value: Value, at: tuple[Expr, ...], x: _Line) -> None:
         """A total of a line into its place."""
         where = x.part(target.at(at))
         rounded = self.cast(value, target.dtype)
@@ -310,7 +315,7 @@ def identity(how: str, kind: DType) -> Any:
     return int(limits.min if how == "max" else limits.max)
 
 
-def is_whole(low: Lowering, op: Op, dim: int) -> bool:
+def is_whole(low: LoopLowering, op: Op, dim: int) -> bool:
     """Whether a reduction combines whole vectors along a dimension by a known function, in the type of its source."""
     kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
     known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
@@ -322,11 +327,11 @@ def is_whole(low: Lowering, op: Op, dim: int) -> bool:
     return same and length % low.vector_lanes(kind) == 0
 
 
-def reduce(low: Lowering, op: Op) -> None:
+def reduce(low: LoopLowering, op: Op) -> None:
     """Combines a dimension."""
     _Reduce(low, op).run()
 
 
-def scan(low: Lowering, op: Op) -> None:
+def scan(low: LoopLowering, op: Op) -> None:
     """Running combination along a dimension."""
     _Scan(low, op).run()

@@ -8,6 +8,7 @@ from math import prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
+from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
@@ -21,11 +22,11 @@ from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
-from tilewright.plan.general import GeneralChoice, plan_general, plan_of_grid
+from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
@@ -34,10 +35,10 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be taken apart."""
 CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
-ONE_WAVE = 12
-"""How much longer than by the cache's rate a program takes that has one wave a task: measured."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
+SHALLOWEST = 32
+"""The smallest tile of a loop that is cut because shared memory does not hold more."""
 PART = 32 << 10
 """Elements that a part of a reduction has at least."""
 
@@ -76,18 +77,30 @@ def _choose_plan(job: Job) -> None:
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
     else:
-        found = _with_roles(job, given) or _without_roles(job, given, opened)
+        found = _in_roles(job, given) or _without_roles(job, given, opened)
     if given is not None and found.plan.roles is not None and found.plan.split is None and found.plan.apart is None:
         found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
 
 
+def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
+    """A plan in roles, and what its model says of it on other machines."""
+    found = _with_roles(job, given)
+    if found is None:
+        return None
+    plan, cycles = found.plan, found.cycles
+
+    def predicted(machine: Machine) -> float:
+        other = _with_roles(replace(job, machine=machine), plan)
+        return cycles if other is None else other.cycles
+
+    return replace(found, predicted=predicted)
+
+
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
     assert job.program is not None
-    if job.opened:
-        job.no_roles = "its sizes are open"
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     size = numbers_of(job.sizes)
@@ -102,6 +115,9 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = None
     if isinstance(found, str):
+        if job.opened:
+            job.no_roles = found
+            return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
         two = _apart(job, given) if isinstance(chained, str) else None
         if two is not None:
@@ -110,6 +126,8 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
         return chained
+    if job.opened:
+        return found
     if given is None:
         found = _in_patches(job, found)
         if found.plan.roles is not None and found.plan.roles.halo:
@@ -185,7 +203,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = ONE_WAVE * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    more = job.machine.costs.one_wave * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
@@ -216,11 +234,13 @@ def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
+    job.split = None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
+    wanted = job.nearer if given is None else given
     if given is not None and given.split is not None:
         return _parted(job, given.split[1], given)
     found = plan_general(
-        job.program, job.sizes, size, job.machine, job.free, given, job.logs, ordered, opened, job.narrowed
+        job.program, job.sizes, size, job.machine, job.free, wanted, job.logs, ordered, opened, job.narrowed
     )
     parts = 1 if given is not None or opened or ordered or job.logs or job.free else _parts(job, found)
     if parts > 1:
@@ -228,6 +248,18 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
     return found
+
+
+def nearer(plan: Plan, free: Collection[Op]) -> Plan | None:
+    """The plan with less of its sums brought at a time by loops that only add products; None: there is no such."""
+    summed = {str(op.attrs["axis"]) for op in free if only_adds(op)}
+    for axis in plan.axes:
+        loop = axis.cut("loop")
+        tile = axis.walked if loop is None else loop.size
+        if axis.name in summed and axis.name not in plan.tasks and tile > SHALLOWEST:
+            cut = replace(axis, cuts=(Cut("loop", max(SHALLOWEST, tile // 2 // SHALLOWEST * SHALLOWEST)),))
+            return replace(plan, axes=tuple(cut if a is axis else a for a in plan.axes))
+    return None
 
 
 def _parts(job: Job, found: GeneralChoice) -> int:

@@ -14,16 +14,16 @@ from tilewright.ir.attrs import kind_of
 from tilewright.ir.core import Block, Op, Value
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 
-def cloned(low: Lowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
+def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
     """The operations with these meanings; values that they define, and numbers that they read, are new ones."""
     return _Clone(low, dict(meanings)).ops(ops)
 
 
 class _Clone:
-    def __init__(self, low: Lowering, meanings: dict[Symbol, Expr]):
+    def __init__(self, low: LoopLowering, meanings: dict[Symbol, Expr]):
         self.low, self.meanings = low, meanings
         self.images = Substitution(meanings)
         self.values: dict[Value, Value] = {}

@@ -20,16 +20,16 @@ from tilewright.passes.clone import cloned
 from tilewright.passes.dealing import dealt
 from tilewright.passes.defer import can_defer, deferred
 from tilewright.passes.elementwise import in_memory, load
-from tilewright.passes.places import Memory
+from tilewright.passes.places import PlacedMemory
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 MOST = 4096
 """Rounds that `unroll` and `peel` may write out."""
 
 
-def for_(low: Lowering, op: Op) -> None:
+def for_(low: LoopLowering, op: Op) -> None:
     """A loop: kept, unrolled or peeled; one that has no rounds for any value of open parameters is left out."""
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
@@ -43,7 +43,7 @@ def for_(low: Lowering, op: Op) -> None:
     _nested(low, op, list(ranges), _ends(low, op))
 
 
-def _ends(low: Lowering, op: Op) -> tuple[int, ...]:
+def _ends(low: LoopLowering, op: Op) -> tuple[int, ...]:
     """How many first and last rounds `peel` says; none where it is not there."""
     if "peel" not in op.attrs:
         return ()
@@ -62,7 +62,7 @@ def _length(values: range) -> int:
     return max(0, -(-(values.stop - values.start) // values.step))
 
 
-def body(low: Lowering, op: Op) -> None:
+def body(low: LoopLowering, op: Op) -> None:
     """Both parts of a round, one after the other."""
     before = low.meaning
     for block in op.blocks:
@@ -70,7 +70,7 @@ def body(low: Lowering, op: Op) -> None:
     low.meaning = before
 
 
-def _unrolled(low: Lowering, op: Op, ranges: tuple[Range, ...]) -> None:
+def _unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_length, limits))
     if count > MOST:
@@ -90,7 +90,7 @@ def _unrolled(low: Lowering, op: Op, ranges: tuple[Range, ...]) -> None:
         low.blocks[-1].ops += cloned(low, one.ops, meanings)
 
 
-def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
+def _nested(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
     """The loops one in another; the innermost one may have rounds peeled off its ends."""
     if not ranges:
         body(low, op)
@@ -116,7 +116,7 @@ def _nested(low: Lowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -
     _loop(low, op, r, lo, hi, rest, peel)
 
 
-def _peeled(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
+def _peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
     """A loop whose limits only a call tells, without its first and last rounds: those are done if they are there.
 
     The last ones are a loop of their own, so that their code is written once.
@@ -137,19 +137,19 @@ def _peeled(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int
         _loop(low, op, r, maximum(lo + first, hi - last), hi, [], ())
 
 
-def _round(low: Lowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
+def _round(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
     with low.means({variable: value}):
         _nested(low, op, rest, ())
 
 
-def _loop(low: Lowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
+def _loop(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]) -> None:
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
     with low.loop(r.symbol.name, lo, hi, r.step) as value, low.means({r.symbol: value}):
         _nested(low, op, rest, peel)
 
 
-def tasks(low: Lowering, op: Op) -> None:
+def tasks(low: LoopLowering, op: Op) -> None:
     """The worker's share of all tasks stays a loop of its own kind; the runtime says which worker this is.
 
     A task that has shared memory of its own ends with a barrier. Here each operation is done for all waves before the
@@ -170,7 +170,7 @@ def tasks(low: Lowering, op: Op) -> None:
     low.emit("tasks", ranges=ranges, schedule=op.attrs.get("schedule"), blocks=(inner,))
 
 
-def if_(low: Lowering, op: Op) -> None:
+def if_(low: LoopLowering, op: Op) -> None:
     """A branch; one whose condition is known is none."""
     when = low.expr(op.attrs["when"])
     before = low.meaning
@@ -192,7 +192,7 @@ def if_(low: Lowering, op: Op) -> None:
     low.emit("if", when=when, blocks=tuple(blocks))
 
 
-def _narrow(low: Lowering, fact: Expr) -> None:
+def _narrow(low: LoopLowering, fact: Expr) -> None:
     """What a branch says of an open parameter alone, W//14 >= 1: within it, the parameter has a name that knows."""
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
@@ -208,7 +208,7 @@ def _narrow(low: Lowering, fact: Expr) -> None:
     low.meaning = {**low.meaning, **{s: named for s in low.open if low.expr(s) is term}}
 
 
-def while_(low: Lowering, op: Op) -> None:
+def while_(low: LoopLowering, op: Op) -> None:
     """A loop as long as a number in a register is not zero."""
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
@@ -228,18 +228,18 @@ def while_(low: Lowering, op: Op) -> None:
     low.emit("while", (register,), blocks=(inner,))
 
 
-def barrier(low: Lowering, op: Op) -> None:
+def barrier(low: LoopLowering, op: Op) -> None:
     """Operations are done for all threads one after another: nothing to wait for."""
 
 
-def edge(low: Lowering, op: Op) -> None:
+def edge(low: LoopLowering, op: Op) -> None:
     """CPUs order arithmetic by themselves."""
 
 
 # -- channels of one role: stages taken in turn -----------------------------------------------------------------
 
 
-def channel(low: Lowering, op: Op) -> None:
+def channel(low: LoopLowering, op: Op) -> None:
     """Two counters: the next fill to acquire, the next to wait for."""
     counters = {}
     for side in ("acquire", "wait"):
@@ -248,7 +248,7 @@ def channel(low: Lowering, op: Op) -> None:
     low.handles[op.results[0]] = (op, counters)
 
 
-def _taken(low: Lowering, op: Op, side: str) -> None:
+def _taken(low: LoopLowering, op: Op, side: str) -> None:
     found: Any = low.handles[op.operands[0]]
     declared, counters = found
     stages = numbers((declared.attrs["stages"],), "stages")[0]
@@ -257,20 +257,22 @@ def _taken(low: Lowering, op: Op, side: str) -> None:
     one = Formula("add", (Formula.operand(1), Formula.number(1)))
     low.emit("compute", (counters[side], counters[side]), formula=one)
     for value, tensor in zip(op.results, declared.operands, strict=True):
-        whole: Memory = low.handles[tensor]
+        whole: PlacedMemory = low.handles[tensor]
         start = whole.start + whole.strides[0] * (number % stages)
-        low.handles[value] = Memory(whole.buffer, whole.dtype, whole.shape[1:], whole.strides[1:], whole.swizzle, start)
+        low.handles[value] = PlacedMemory(
+            whole.buffer, whole.dtype, whole.shape[1:], whole.strides[1:], whole.swizzle, start
+        )
 
 
-def acquire(low: Lowering, op: Op) -> None:
+def acquire(low: LoopLowering, op: Op) -> None:
     """The stage of the next fill."""
     _taken(low, op, "acquire")
 
 
-def wait(low: Lowering, op: Op) -> None:
+def wait(low: LoopLowering, op: Op) -> None:
     """The stage of the next fill."""
     _taken(low, op, "wait")
 
 
-def handed(low: Lowering, op: Op) -> None:
+def handed(low: LoopLowering, op: Op) -> None:
     """Commit and release: one worker does things in order, so what it committed is there."""

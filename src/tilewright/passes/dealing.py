@@ -13,12 +13,12 @@ from tilewright.ir.dtypes import i32
 from tilewright.ir.tensors import numbers
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 LEAST = -(1 << 31)
 
 
-def dealt(low: Lowering, op: Op, task: Callable[[], None]) -> None:
+def dealt(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
     """A strided loop over rows, and within it one over places; `task` writes what is done where a place has a task."""
     table = low.memory(op.operands[0])
     rows, places = table.shape
@@ -40,7 +40,7 @@ def dealt(low: Lowering, op: Op, task: Callable[[], None]) -> None:
     low.emit("tasks", ranges=(row,), blocks=(inner,))
 
 
-def _digits(low: Lowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr) -> dict[Symbol, Expr]:
+def _digits(low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr) -> dict[Symbol, Expr]:
     """What the variables of a task are, from its number: the last one runs fastest."""
     found: dict[Symbol, Expr] = {}
     for r, count in reversed(list(zip(ranges, counts, strict=True))):

@@ -26,7 +26,7 @@ from tilewright.passes.clone import cloned
 from tilewright.passes.storage import Tiles, Vectors
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 SHARE = 0.75
 """The part of the body over which the end is spread."""
@@ -34,7 +34,7 @@ ELEMENTS = 1 << 16
 """Elements of the largest tensor in an end that is written out, without loops, between other operations."""
 
 
-def deferred(low: Lowering, op: Op) -> None:
+def deferred(low: LoopLowering, op: Op) -> None:
     """A loop whose rounds overlap."""
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
@@ -103,7 +103,7 @@ def _has_rounds(lo: Expr, hi: Expr) -> bool:
     return all(is_nonneg(end - lo - 1) for end in ends)
 
 
-def can_defer(low: Lowering, op: Op) -> bool:
+def can_defer(low: LoopLowering, op: Op) -> bool:
     """Whether the end is small enough to be written out, and the registers that it looks at are registers.
 
     Of those in memory it would need a copy.
@@ -123,12 +123,12 @@ def can_defer(low: Lowering, op: Op) -> bool:
     return True
 
 
-def _elements(low: Lowering, value: Value) -> float:
+def _elements(low: LoopLowering, value: Value) -> float:
     """The elements of a tensor, of open sizes the most."""
     return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
 
-def _captured(low: Lowering, op: Op) -> list[Value]:
+def _captured(low: LoopLowering, op: Op) -> list[Value]:
     """The registers, made outside, that the end looks at."""
     inside = {r for block in op.blocks for inner in walk_block(block) for r in inner.results}
     found: dict[Value, None] = {}

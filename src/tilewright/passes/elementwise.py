@@ -18,18 +18,18 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, bf16
 from tilewright.ir.formula import Formula
 from tilewright.passes import transposing
-from tilewright.passes.places import Memory, MemoryView, Size, Where, linear_factor, linear_step
+from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, linear_factor, linear_step
 from tilewright.passes.storage import Tiles, Vectors
 from tilewright.passes.tabulate import tabulated
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 At = Callable[[tuple[Expr, ...]], Where]
 
 
 @dataclass
-class Job:
+class ElementwiseJob:
     """Element-by-element work: target = formula of sources, over a shape.
 
     A memory operand is a function from coordinates to a place; a register operand is `Vectors`. `otherwise` is what a
@@ -56,12 +56,12 @@ class Job:
 # -- the operations ---------------------------------------------------------------------------------------
 
 
-def fill(low: Lowering, op: Op) -> None:
+def fill(low: LoopLowering, op: Op) -> None:
     """Every element becomes the number."""
     target = low.handles[op.operands[0]]
     if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
         image = low.scratch(target.dtype, target.shape, "tile")
-        run(low, Job(image.shape, image.dtype, image.at, Formula.number(op.attrs["value"]), {}, {}))
+        run(low, ElementwiseJob(image.shape, image.dtype, image.at, Formula.number(op.attrs["value"]), {}, {}))
         _copy_tiles(low, image, target, None, False)
         return
     if isinstance(target, Tiles | Vectors):
@@ -69,10 +69,10 @@ def fill(low: Lowering, op: Op) -> None:
             low.emit("fill", (value,), value=op.attrs["value"])
         return
     dtype = target.dtype
-    run(low, Job(target.shape, dtype, target.at, Formula.number(op.attrs["value"]), {}, {}))
+    run(low, ElementwiseJob(target.shape, dtype, target.at, Formula.number(op.attrs["value"]), {}, {}))
 
 
-def copy(low: Lowering, op: Op) -> None:
+def copy(low: LoopLowering, op: Op) -> None:
     """Elements from one tensor to another; the atom that a copy names is asked, and says how caches are treated."""
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)
@@ -83,7 +83,7 @@ def copy(low: Lowering, op: Op) -> None:
     if isinstance(target, Tiles) or isinstance(source, Tiles):
         _copy_tiles(low, source, target, otherwise, streams)
         return
-    job = Job(
+    job = ElementwiseJob(
         source.shape,
         source.dtype,
         _side(target),
@@ -96,7 +96,7 @@ def copy(low: Lowering, op: Op) -> None:
     run(low, job)
 
 
-def map_(low: Lowering, op: Op) -> None:
+def map_(low: LoopLowering, op: Op) -> None:
     """A formula, element by element."""
     handles = [_unpacked(low, low.handles[v]) for v in op.operands]
     target = low.handles[op.operands[0]]
@@ -105,10 +105,10 @@ def map_(low: Lowering, op: Op) -> None:
         _copy_tiles(low, handles[0], target, None, False)
 
 
-def job_of_map(low: Lowering, op: Op, handles: Sequence[Any] | None = None) -> Job:
+def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) -> ElementwiseJob:
     """A map's work, on what its operands became."""
     handles = [low.handles[v] for v in op.operands] if handles is None else handles
-    return Job(
+    return ElementwiseJob(
         handles[0].shape,
         handles[0].dtype,
         _side(handles[0]),
@@ -120,13 +120,13 @@ def job_of_map(low: Lowering, op: Op, handles: Sequence[Any] | None = None) -> J
     )
 
 
-def _renamed(low: Lowering, axis: Symbol) -> Symbol:
+def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
     """An axis as formulas have it, whose extent may depend on loops around."""
     found = low.expr(axis)
     return found if isinstance(found, Symbol) else axis
 
 
-def broadcast(low: Lowering, op: Op) -> None:
+def broadcast(low: LoopLowering, op: Op) -> None:
     """Repeats along a dimension."""
     source, target = (_unpacked(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
@@ -135,7 +135,7 @@ def broadcast(low: Lowering, op: Op) -> None:
     def at(coordinates: tuple[Expr, ...]) -> Where:
         return held.at(coordinates[:along] + coordinates[along + 1 :])
 
-    job = Job(target.shape, target.dtype, _side(target), Formula.operand(1), {1: at}, {1: source.dtype})
+    job = ElementwiseJob(target.shape, target.dtype, _side(target), Formula.operand(1), {1: at}, {1: source.dtype})
     run(low, job)
     if isinstance(low.handles[op.operands[1]], Tiles):
         _copy_tiles(low, target, low.handles[op.operands[1]], None, False)
@@ -145,7 +145,7 @@ def _side(handle: Any) -> At | Vectors:
     return handle if isinstance(handle, Vectors) else handle.at
 
 
-def _unpacked(low: Lowering, handle: Any) -> Any:
+def _unpacked(low: LoopLowering, handle: Any) -> Any:
     """Tiles as memory: only whole-tile operations reach them."""
     if not isinstance(handle, Tiles):
         return handle
@@ -154,32 +154,32 @@ def _unpacked(low: Lowering, handle: Any) -> Any:
     return made
 
 
-def in_memory(low: Lowering, handle: Any) -> Memory | MemoryView:
+def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
     """A tensor's elements in memory: where they are, or a copy of registers."""
-    if isinstance(handle, Memory | MemoryView):
+    if isinstance(handle, PlacedMemory | PlacedView):
         return handle
     if isinstance(handle, Tiles):
-        found: Memory = _unpacked(low, handle)
+        found: PlacedMemory = _unpacked(low, handle)
         return found
     made = low.scratch(handle.dtype, handle.shape, "spill")
-    run(low, Job(handle.shape, handle.dtype, made.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
+    run(low, ElementwiseJob(handle.shape, handle.dtype, made.at, Formula.operand(1), {1: handle}, {1: handle.dtype}))
     return made
 
 
-def from_memory(low: Lowering, held: Memory | MemoryView, target: Any) -> None:
+def from_memory(low: LoopLowering, held: PlacedMemory | PlacedView, target: Any) -> None:
     """Puts what was worked out in memory where it belongs."""
     if held is target:
         return
     if isinstance(target, Tiles):
         _copy_tiles(low, held, target, None, False)
         return
-    run(low, Job(held.shape, held.dtype, _side(target), Formula.operand(1), {1: held.at}, {1: held.dtype}))
+    run(low, ElementwiseJob(held.shape, held.dtype, _side(target), Formula.operand(1), {1: held.at}, {1: held.dtype}))
 
 
 # -- tiles ------------------------------------------------------------------------------------------------
 
 
-def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
+def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
     """Whole tiles to or from memory, where rows lie at a constant stride; through memory of our own otherwise."""
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
@@ -203,7 +203,7 @@ def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None
         if isinstance(target, Tiles):
             run(
                 low,
-                Job(
+                ElementwiseJob(
                     memory.shape,
                     memory.dtype,
                     between.at,
@@ -216,7 +216,12 @@ def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None
             _copy_packed(low, between, target, True)
         else:
             _copy_packed(low, between, source, False)
-            run(low, Job(memory.shape, memory.dtype, memory.at, Formula.operand(1), {1: between.at}, {1: memory.dtype}))
+            run(
+                low,
+                ElementwiseJob(
+                    memory.shape, memory.dtype, memory.at, Formula.operand(1), {1: between.at}, {1: memory.dtype}
+                ),
+            )
         return
     for key, value in tiles.registers.items():
         found = places[key]
@@ -228,7 +233,7 @@ def _copy_tiles(low: Lowering, source: Any, target: Any, otherwise: float | None
             low.emit("store", (value, where.buffer), over=(row, element), at=(where.offset,))
 
 
-def _copy_packed(low: Lowering, memory: Memory, tiles: Tiles, load: bool) -> None:
+def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
     """Between packed memory and tiles whose rows do not lie there: element by element through a tile-shaped buffer."""
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
@@ -240,15 +245,15 @@ def _copy_packed(low: Lowering, memory: Memory, tiles: Tiles, load: bool) -> Non
         row, element = low.axis("row", rows), low.axis("e", elements)
         where = image.at((row, element))
         if load:
-            run(low, Job(image.shape, image.dtype, image.at, Formula.operand(1), {1: at}, {1: image.dtype}))
+            run(low, ElementwiseJob(image.shape, image.dtype, image.at, Formula.operand(1), {1: at}, {1: image.dtype}))
             low.emit("load", (value, where.buffer), over=(row, element), at=(where.offset,))
         else:
             low.emit("store", (value, where.buffer), over=(row, element), at=(where.offset,))
-            run(low, Job(image.shape, image.dtype, at, Formula.operand(1), {1: image.at}, {1: image.dtype}))
+            run(low, ElementwiseJob(image.shape, image.dtype, at, Formula.operand(1), {1: image.at}, {1: image.dtype}))
 
 
 def _tile_where(
-    low: Lowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
+    low: LoopLowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
 ) -> tuple[tuple[Symbol, Symbol], Where] | None:
     """((row, element), place) where a tile's rows lie at a constant stride and its elements side by side."""
     row, element = low.axis("row", rows), low.axis("e", elements)
@@ -262,7 +267,7 @@ def _tile_where(
 # -- the loops --------------------------------------------------------------------------------------------
 
 
-def run(low: Lowering, job: Job) -> None:
+def run(low: LoopLowering, job: ElementwiseJob) -> None:
     """Writes the loops of a job."""
     holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
     if holders and not all(h.alike(holders[0]) for h in holders[1:]):
@@ -273,7 +278,7 @@ def run(low: Lowering, job: Job) -> None:
         _by_loops(low, job)
 
 
-def _through_memory(low: Lowering, job: Job) -> None:
+def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
     """Registers of different shapes meet in memory."""
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
@@ -281,13 +286,20 @@ def _through_memory(low: Lowering, job: Job) -> None:
     target = job.target
     if isinstance(target, Vectors):
         made = low.scratch(job.dtype, target.shape, "spill")
-        run(low, Job(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over))
+        run(
+            low, ElementwiseJob(job.shape, job.dtype, made.at, job.formula, sources, job.types, job.otherwise, job.over)
+        )
         from_memory(low, made, target)
         return
-    run(low, Job(job.shape, job.dtype, target, job.formula, sources, job.types, job.otherwise, job.over, job.stream))
+    run(
+        low,
+        ElementwiseJob(
+            job.shape, job.dtype, target, job.formula, sources, job.types, job.otherwise, job.over, job.stream
+        ),
+    )
 
 
-def _by_registers(low: Lowering, job: Job, holder: Vectors) -> None:
+def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> None:
     """One step for each register of the holder."""
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
@@ -296,7 +308,7 @@ def _by_registers(low: Lowering, job: Job, holder: Vectors) -> None:
         _leaf(low, job, coordinates, places, lane, holder.lanes, key)
 
 
-def _sides(job: Job) -> dict[int, At]:
+def _sides(job: ElementwiseJob) -> dict[int, At]:
     """The operands in memory, by number; 0 is the target."""
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
     found = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}
@@ -306,7 +318,7 @@ def _sides(job: Job) -> dict[int, At]:
 class _Loops:
     """Loops over all axes of a job but one, vectors along that one."""
 
-    def __init__(self, low: Lowering, job: Job):
+    def __init__(self, low: LoopLowering, job: ElementwiseJob):
         self.low, self.shape = low, job.shape
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
         self.places = {n: side(self.axes) for n, side in _sides(job).items()}
@@ -326,13 +338,13 @@ class _Loops:
                 best = n
         return best
 
-    def turn(self, job: Job) -> transposing.Turn | None:
+    def turn(self, job: ElementwiseJob) -> transposing.Turn | None:
         """How a copy is turned whose source lies side by side along another axis than its target."""
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
         return transposing.turn_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
-    def run(self, job: Job, rest: list[int], known: dict[Symbol, Expr]) -> None:
+    def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
         """The loops over the axes in `rest`; `known` are those outside."""
         if not rest:
             self._innermost(job, known)
@@ -352,7 +364,7 @@ class _Loops:
         few = isinstance(steps, int) and steps <= 8
         spread = bool(self.low.straight) or (few and target is None and source is None)
 
-        def rounds(lo: Expr, hi: Expr, what: Job) -> None:
+        def rounds(lo: Expr, hi: Expr, what: ElementwiseJob) -> None:
             if (hi - lo).hi <= 0:
                 return
             if spread and isinstance(lo, Const) and isinstance(hi, Const):
@@ -382,7 +394,7 @@ class _Loops:
             rounds(hi, as_expr(size), job)
 
     def _interior(
-        self, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
+        self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
         """Where along an axis conditions of single lanes hold for every lane: there, no lane needs a mask."""
         if self.vector is None or self.low.straight:
@@ -413,7 +425,7 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
     def _span(
-        self, place: int, job: Job, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
+        self, place: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
         """Where along an axis an operand is there: (from, to, the conditions that says); None: nothing to cut.
 
@@ -441,7 +453,7 @@ class _Loops:
                 hi = minimum(hi, maximum(form[1] // -factor.value + 1, 0))
         return (lo, maximum(lo, hi), frozenset(seen)) if seen else None
 
-    def _innermost(self, job: Job, known: dict[Symbol, Expr]) -> None:
+    def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
         """Vectors along the vector axis: full ones in a loop, then what is left."""
         if self.vector is None:
             self._step(job, known, None, 1)
@@ -468,7 +480,7 @@ class _Loops:
 
     def _step(
         self,
-        job: Job,
+        job: ElementwiseJob,
         known: dict[Symbol, Expr],
         lane: Symbol | None,
         lanes: int,
@@ -493,7 +505,7 @@ def _whole_powers(count: int) -> list[int]:
     return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
 
 
-def _by_loops(low: Lowering, job: Job) -> None:
+def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
     """Loops over all axes but one, vectors along that one."""
     if 0 in job.shape:
         return
@@ -507,8 +519,8 @@ def _by_loops(low: Lowering, job: Job) -> None:
 
 
 def _leaf(
-    low: Lowering,
-    job: Job,
+    low: LoopLowering,
+    job: ElementwiseJob,
     coordinates: tuple[Expr, ...],
     places: dict[int, Where],
     lane: Symbol | None,
@@ -541,8 +553,8 @@ def _leaf(
 
 
 def computed(
-    low: Lowering,
-    job: Job,
+    low: LoopLowering,
+    job: ElementwiseJob,
     coordinates: tuple[Expr, ...],
     registers: dict[int, Value],
     kept: Value | None,
@@ -572,7 +584,7 @@ def _renumbered(formula: Formula, order: dict[int, int]) -> Formula:
     return Formula(formula.name, tuple(_renumbered(p, order) for p in formula.parts), value)
 
 
-def load(low: Lowering, register: Value, over: tuple[Symbol, ...], where: Where, otherwise: float | None) -> None:
+def load(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, otherwise: float | None) -> None:
     """A load of what is there; elsewhere the `otherwise` number."""
     if never(where):
         low.emit("fill", (register,), value=otherwise or 0)
@@ -582,7 +594,7 @@ def load(low: Lowering, register: Value, over: tuple[Symbol, ...], where: Where,
     low.emit("load", (register, where.buffer), over=over, at=(where.offset,), when=when, otherwise=number)
 
 
-def store(low: Lowering, register: Value, over: tuple[Symbol, ...], where: Where, stream: bool) -> None:
+def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: Where, stream: bool) -> None:
     """A store to where there is something."""
     if never(where):
         return

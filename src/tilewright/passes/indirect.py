@@ -13,10 +13,10 @@ from tilewright.passes.elementwise import from_memory, in_memory, load, store
 from tilewright.passes.places import Where
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 
-def _elements(low: Lowering, op: Op, body: Callable[[tuple[Expr, ...], Where], None]) -> None:
+def _elements(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], Where], None]) -> None:
     """Runs the body for each element of the tile, with its coordinates and the place that the data give."""
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
@@ -48,7 +48,7 @@ def _elements(low: Lowering, op: Op, body: Callable[[tuple[Expr, ...], Where], N
     nest(())
 
 
-def gather(low: Lowering, op: Op) -> None:
+def gather(low: LoopLowering, op: Op) -> None:
     """Elements at places that are data; outside, the `else` number."""
     goal = low.handles[op.operands[0]]
     held = in_memory(low, goal)
@@ -62,7 +62,7 @@ def gather(low: Lowering, op: Op) -> None:
     from_memory(low, held, goal)
 
 
-def scatter(low: Lowering, op: Op) -> None:
+def scatter(low: LoopLowering, op: Op) -> None:
     """Elements to places that are data."""
     held = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(held.dtype)
@@ -74,7 +74,7 @@ def scatter(low: Lowering, op: Op) -> None:
     _elements(low, op, body)
 
 
-def atomic(low: Lowering, op: Op) -> None:
+def atomic(low: LoopLowering, op: Op) -> None:
     """Elements combined into places that are data: other workers may do the same at the same time."""
     held = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(held.dtype)

@@ -64,6 +64,10 @@ class Job:
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""
     """Why all waves do everything, where some could load in a role of their own."""
+    undivided: tuple[Program, Collection[Op]] | None = None
+    """The program, and its free loops, before its dimensions were written as digits."""
+    nearer: Plan | None = None
+    """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
     widened: dict[str, DType] = field(default_factory=dict)

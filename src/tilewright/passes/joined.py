@@ -19,11 +19,11 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tensors import TensorType
 from tilewright.passes import along, elementwise
-from tilewright.passes.elementwise import Job
-from tilewright.passes.places import Memory, MemoryView, Where, linear_step
+from tilewright.passes.elementwise import ElementwiseJob
+from tilewright.passes.places import PlacedMemory, PlacedView, Where, linear_step
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 CHAINS = 4
 """Totals of a reduction that do not wait for each other."""
@@ -42,7 +42,7 @@ class Member:
     """The extents of its loops, those of one left out; none: it has loops of its own."""
     dims: tuple[int | None, ...] = ()
     """Its own dimensions as places in that shape."""
-    job: Job | None = None
+    job: ElementwiseJob | None = None
     places: dict[int, Where] = field(default_factory=dict)
 
     @property
@@ -62,7 +62,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Group:
+class JoinedMaps:
     """Operations with one loop."""
 
     axes: tuple[Symbol, ...]
@@ -82,9 +82,9 @@ class Group:
 class Joiner:
     """The operations of a block, kept back while others may still join them."""
 
-    def __init__(self, low: Lowering):
+    def __init__(self, low: LoopLowering):
         self.low = low
-        self.groups: list[Group] = []
+        self.groups: list[JoinedMaps] = []
 
     def take(self, op: Op) -> bool:
         """Keeps an operation back; False where it is none that can wait: then nothing is kept back any more."""
@@ -101,7 +101,7 @@ class Joiner:
                 break
         axes = tuple(self.low.axis(f"j{n}", size) for n, size in enumerate(member.shape))
         self._place(member, axes)
-        self.groups.append(Group(axes, [member]))
+        self.groups.append(JoinedMaps(axes, [member]))
         return True
 
     def flush(self) -> None:
@@ -132,7 +132,7 @@ class Joiner:
         if straight and along_target:
             member.places = found
 
-    def _joins(self, member: Member, group: Group) -> bool:
+    def _joins(self, member: Member, group: JoinedMaps) -> bool:
         """Whether a member reads what the group makes, where that is made, and nothing else that it changes."""
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
@@ -150,17 +150,17 @@ class Joiner:
         return bool(shared) and same
 
 
-def _apart(member: Member, group: Group) -> bool:
+def _apart(member: Member, group: JoinedMaps) -> bool:
     """Whether an operation may be done before others."""
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 
-def _member(low: Lowering, op: Op) -> Member | None:
+def _member(low: LoopLowering, op: Op) -> Member | None:
     """An operation that can wait; None if it cannot."""
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None
     handles = [low.handles[v] for v in op.operands]
-    if not all(isinstance(h, Memory | MemoryView) for h in handles):
+    if not all(isinstance(h, PlacedMemory | PlacedView) for h in handles):
         return None
     roots = [low.chain.root(v) for v in op.operands]
     targets = {"map": 1, "fill": 1, "reduce": len(roots) // 2, "copy": 1}[op.name]
@@ -187,7 +187,7 @@ def _member(low: Lowering, op: Op) -> Member | None:
     return member
 
 
-def write(low: Lowering, group: Group) -> None:
+def write(low: LoopLowering, group: JoinedMaps) -> None:
     """The loop of a group: its rows, and along them vectors."""
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
@@ -229,8 +229,8 @@ def _types(member: Member) -> list[DType]:
 
 
 def _step(
-    low: Lowering,
-    group: Group,
+    low: LoopLowering,
+    group: JoinedMaps,
     known: dict[Symbol, Expr],
     lane: Symbol,
     lanes: int,

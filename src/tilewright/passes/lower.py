@@ -31,34 +31,34 @@ from tilewright.limits import WRITTEN
 from tilewright.machine import Machine, MultiplyAtom, RegisterOperand
 from tilewright.passes import along, control, elementwise, indirect, products
 from tilewright.passes.joined import Joiner
-from tilewright.passes.places import Memory, MemoryView, Size, sizes
+from tilewright.passes.places import PlacedMemory, PlacedView, Size, sizes
 from tilewright.passes.storage import Fragments, Tiles, Vectors, as_vectors, fragment_operand, tile_operand
 
-Handle = Memory | MemoryView | Vectors | Tiles
+Handle = PlacedMemory | PlacedView | Vectors | Tiles
 _MADE = ("alloc", "view", "bitcast")
 """What stands for memory, and does nothing to it."""
 VECTORS = 1024
 """Registers that one tensor becomes at most; what is larger lies in memory."""
 
 
-def lower(program: Program, machine: Machine | None, here: Machine) -> Lowered:
+def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
     """The loop program of a block program whose parameters are bound.
 
     `machine` is the one that the program was written for, `here` the one that it is to run on: products by atoms which
     that one lacks become loops with the same meaning, which `slow` says.
     """
     with building():
-        return Lowering(program, machine, here).run()
+        return LoopLowering(program, machine, here).run()
 
 
-class Lowered:
+class LoweredLoops:
     """A loop program, and what of it runs as slow loops, with the reason."""
 
     def __init__(self, program: Program, slow: tuple[str, ...]):
         self.program, self.slow = program, slow
 
 
-class Lowering:
+class LoopLowering:
     """One walk over a program: what names mean, what values became, and the block that is being written."""
 
     def __init__(self, program: Program, machine: Machine | None, here: Machine):
@@ -82,7 +82,7 @@ class Lowering:
         self.guards: dict[Expr, None] = {}  # what copy atoms ask of open sizes
         self.viewed = {self.chain.root(op.operands[0]) for op in program.walk() if op.name in ("view", "bitcast")}
 
-    def run(self) -> Lowered:
+    def run(self) -> LoweredLoops:
         """The loop program."""
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
@@ -106,7 +106,7 @@ class Lowering:
         asked = [r.attrs["that"] for r in self.program.records if r.name == "require"]
         for that in dict.fromkeys([*map(self.expr, asked), *self.guards]):
             self.builder.record("require", {"that": that})
-        return Lowered(self.builder.program(self.program.name), tuple(self.slow.values()))
+        return LoweredLoops(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def available(self, atom: MultiplyAtom) -> bool:
         """Whether the machine that the program is to run on has an atom."""
@@ -219,7 +219,7 @@ class Lowering:
         value.name = None if name is None else self.fresh(name)
         return value
 
-    def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> Memory:
+    def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> PlacedMemory:
         """Fresh memory of the worker's own."""
         exprs = tuple(as_expr(n) for n in shape)
         size = 1
@@ -227,7 +227,7 @@ class Lowering:
             size *= n
         value = self.emit("alloc", type=TensorType("shared", dtype, (as_expr(size),))).results[0]
         value.name = self.fresh(name)
-        return Memory(value, dtype, shape, numbers(packed(exprs), name))
+        return PlacedMemory(value, dtype, shape, numbers(packed(exprs), name))
 
     def table(self, entry: Expr, over: Symbol, dtype: DType) -> Value:
         """A constant table at the beginning of the program; the same one for the same entries."""
@@ -294,10 +294,10 @@ class Lowering:
         finally:
             self.meaning = before
 
-    def memory(self, value: Value) -> Memory | MemoryView:
+    def memory(self, value: Value) -> PlacedMemory | PlacedView:
         """A value that is in memory by now."""
         found = self.handles[value]
-        if isinstance(found, Memory | MemoryView):
+        if isinstance(found, PlacedMemory | PlacedView):
             return found
         raise AssertionError(f"{value.name} is not in memory")
 
@@ -336,12 +336,12 @@ def _flat(kind: TensorType) -> TensorType:
     return TensorType(kind.space, kind.dtype, (kind.room(),), role=kind.role)
 
 
-def memory_of(buffer: Value, kind: TensorType) -> Memory:
+def memory_of(buffer: Value, kind: TensorType) -> PlacedMemory:
     """The tensor of that type at the start of a buffer."""
-    return Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
+    return PlacedMemory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
-def _alloc(low: Lowering, op: Op) -> None:
+def _alloc(low: LoopLowering, op: Op) -> None:
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
         kind = kind.mapped(low.expr)
@@ -352,7 +352,7 @@ def _alloc(low: Lowering, op: Op) -> None:
     low.handles[result] = _registers(low, kind, result)
 
 
-def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
+def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
     """Vectors or tiles where the distribution is one of these, and nothing looks at parts of it; otherwise memory."""
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None
@@ -379,7 +379,7 @@ def _registers(low: Lowering, kind: RegisterType, result: Value) -> Handle:
     return low.scratch(kind.dtype, spread.shape, name)
 
 
-def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
+def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     made = {
         (i, j): low.register(kind.dtype, tile.lanes, tile.values, name=name)
@@ -390,7 +390,7 @@ def _tiles(low: Lowering, kind: RegisterType, tile: Any, shape: tuple[int, ...],
 
 
 def _fragments(
-    low: Lowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
+    low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
@@ -398,31 +398,33 @@ def _fragments(
     return Fragments(kind.dtype, shape, operand.lanes, made, operand)
 
 
-def _view(low: Lowering, op: Op) -> None:
+def _view(low: LoopLowering, op: Op) -> None:
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
         places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
-    low.handles[op.results[0]] = MemoryView(base, base.dtype, shape, over, places)
+    low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 
-def _bitcast(low: Lowering, op: Op) -> None:
+def _bitcast(low: LoopLowering, op: Op) -> None:
     base = low.memory(op.operands[0])
-    if isinstance(base, MemoryView):
+    if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
     value = low.emit("bitcast", (base.buffer,), dtype=op.attrs["dtype"]).results[0]
     value.name = op.results[0].name
-    low.handles[op.results[0]] = Memory(value, op.attrs["dtype"], base.shape, base.strides, base.swizzle, base.start)
+    low.handles[op.results[0]] = PlacedMemory(
+        value, op.attrs["dtype"], base.shape, base.strides, base.swizzle, base.start
+    )
 
 
-def let(low: Lowering, op: Op) -> None:
+def let(low: LoopLowering, op: Op) -> None:
     """A name: expressions have what it stands for instead."""
     found = op.attrs["symbol"]
     low.meaning = {**low.meaning, found: low.expr(found.definition)}
 
 
-RULES: dict[str, Callable[[Lowering, Op], None]] = {
+RULES: dict[str, Callable[[LoopLowering, Op], None]] = {
     "alloc": _alloc,
     "view": _view,
     "bitcast": _bitcast,

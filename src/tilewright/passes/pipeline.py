@@ -16,11 +16,10 @@ from dataclasses import replace
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.interpret.loops import accumulates_only
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.choosing import choose_plan
+from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
@@ -29,10 +28,7 @@ from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
-from tilewright.plan.general import Cuts, GeneralChoice
-
-CROWD = 3
-"""Groups of waves that multiply from which on one always has products under way, whatever the others wait for."""
+from tilewright.plan.general import Cuts, GeneralChoice, only_adds
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -58,7 +54,7 @@ def normalise(job: Job) -> None:
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
         if not job.logs:
-            given = job.extents or job.sizes
+            given, job.undivided = job.extents or job.sizes, (job.program, job.free)
             job.program, every, job.free = in_digits(job.program, given, job.free, summed_only=summed)
             job.take(every)
     elif (found.a.loose and found.a.otherwise != 0) or found.b.loose or found.out.loose:
@@ -94,7 +90,11 @@ def general(job: Job) -> None:
 
 
 def _narrow(job: Job) -> None:
-    """Has the job planned again, in smaller tasks, where shared memory does not hold what one of them works on."""
+    """Has the job planned again where shared memory does not hold what a task works on: in smaller tasks, or, of sums
+    that are brought whole, with less of them at a time.
+
+    Sums over digits are always whole: they become sums over one dimension again, of which loops can take less.
+    """
     assert job.lowered is not None
     over = None if job.opened else past_shared_memory(job.lowered.program, job.machine)
     if over is None or job.plan is None:
@@ -104,7 +104,14 @@ def _narrow(job: Job) -> None:
         lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
         raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
     before, lowered = job.plan, job.lowered
-    job.narrowed += 1
+    if job.machine.lanes is not None and before.roles is None and not job.workgroups:
+        if job.undivided is not None and job.undivided[0] is not job.program:
+            (job.program, job.free), job.lowered = job.undivided, None
+            choose_plan(job)
+            return
+        job.nearer = nearer(before, job.free)
+    if job.nearer is None:
+        job.narrowed += 1
     choose_plan(job)
     job.lowered = lowered if job.plan == before else None
 
@@ -146,7 +153,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 
 def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
     """The second of two programs, planned by itself; `free` are the axes of loops that give the same for all tiles."""
-    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and accumulates_only(op)]
+    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and only_adds(op)]
     rest = replace(
         job, program=program, free=loops, given=None, split=None, choice=None, plan=None, no_roles="", gathered=""
     )
@@ -177,8 +184,7 @@ def _lowered(
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap == "ahead":
-        groups = max(how.groups for how in cuts.products.values() if how is not None)
-        made = products_ahead(made, edges=groups < CROWD)
+        made = products_ahead(made)
     return replace(lowered, program=made), notes
 
 

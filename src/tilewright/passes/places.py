@@ -39,7 +39,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PlacedMemory:
     """A tensor in a flat buffer."""
 
     buffer: Value
@@ -50,7 +50,7 @@ class Memory:
     start: Expr = ZERO
 
     @property
-    def root(self) -> Memory:
+    def root(self) -> PlacedMemory:
         """The tensor at the bottom: itself."""
         return self
 
@@ -67,10 +67,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class MemoryView:
+class PlacedView:
     """A view: coordinates of another tensor as expressions of its own."""
 
-    base: Memory | MemoryView
+    base: PlacedMemory | PlacedView
     dtype: DType
     shape: tuple[Size, ...]
     over: tuple[Symbol, ...]
@@ -82,9 +82,9 @@ class MemoryView:
         return numbers(map(as_expr, self.shape), f"a view of %{self.root.buffer.name}")
 
     @property
-    def root(self) -> Memory:
+    def root(self) -> PlacedMemory:
         """The tensor at the bottom."""
-        return self.base if isinstance(self.base, Memory) else self.base.root
+        return self.base if isinstance(self.base, PlacedMemory) else self.base.root
 
     def at(self, coordinates: Coordinates) -> Where:
         """Where the element at these coordinates lies."""
@@ -103,7 +103,7 @@ class MemoryView:
         return Where(inner.buffer, inner.offset, tuple(kept))
 
 
-def nearest(tensor: Memory | MemoryView, coordinates: Coordinates) -> Where | None:
+def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Where | None:
     """Where an element lies, or, if it is not there, another one near it: a place that can always be read.
 
     None where the tensor may have no elements at all.
@@ -116,7 +116,7 @@ def nearest(tensor: Memory | MemoryView, coordinates: Coordinates) -> Where | No
     >>> print(nearest(MemoryView(whole, f32, (5,), (i,), ((p + i - 1, True),)), (as_expr(0),)).offset)
     max(0, min(W - 1, p - 1))
     """
-    if isinstance(tensor, Memory):
+    if isinstance(tensor, PlacedMemory):
         return tensor.at(coordinates)
     images = Substitution(dict(zip(tensor.over, coordinates, strict=True)))
     found = []

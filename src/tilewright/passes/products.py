@@ -14,11 +14,11 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.machine import MultiplyAtom, RegisterOperand
 from tilewright.passes.elementwise import from_memory, in_memory, load, never
-from tilewright.passes.places import Memory, MemoryView, Where, nearest
+from tilewright.passes.places import PlacedMemory, PlacedView, Where, nearest
 from tilewright.passes.storage import Fragments, Tiles, Vectors
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 
 Registers = Mapping[Any, Value]
@@ -28,7 +28,7 @@ UNROLLED = 4096
 """Products that are written out; more are a loop over k."""
 
 
-def mma(low: Lowering, op: Op) -> None:
+def mma(low: LoopLowering, op: Op) -> None:
     """The product of matrices is added."""
     assert low.machine is not None
     atom = low.machine.multiply_atom(op.attrs["atom"])
@@ -55,7 +55,7 @@ def mma(low: Lowering, op: Op) -> None:
         _loops(low, c, in_memory(low, a), in_memory(low, b), skip)
 
 
-def _matrices(low: Lowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
+def _matrices(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
     """Products of whole registers, each a small matrix."""
     depth = max(k for _, k in a) + 1
     for k in range(depth):
@@ -68,7 +68,7 @@ def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
 
 
-def _whole_steps(low: Lowering, atom: MultiplyAtom, a: Memory | MemoryView) -> bool:
+def _whole_steps(low: LoopLowering, atom: MultiplyAtom, a: PlacedMemory | PlacedView) -> bool:
     """Whether the numbers of A that one instruction takes are all there or all outside, and at a constant stride."""
     depth = atom.shape[2]
     if depth == 1:
@@ -93,7 +93,12 @@ class _Row:
 
 
 def _vectors(
-    low: Lowering, atom: MultiplyAtom, c: Vectors, a: Memory | MemoryView, b: Memory | MemoryView, skip: bool
+    low: LoopLowering,
+    atom: MultiplyAtom,
+    c: Vectors,
+    a: PlacedMemory | PlacedView,
+    b: PlacedMemory | PlacedView,
+    skip: bool,
 ) -> None:
     """For each step of k: vectors of B once, then each element of A times all of them."""
     depth = atom.shape[2]
@@ -115,7 +120,9 @@ def _vectors(
             _one_by_one(low, atom, c, b, k, steps[k], skip)
 
 
-def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: Step, depth: int, skip: bool) -> list[_Row]:
+def _rows_of_step(
+    low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
+) -> list[_Row]:
     found = []
     for i in sorted({key[0] for key in c.registers}):
         wheres = [a.at((as_expr(i), as_expr(k + d))) for d in range(depth)]
@@ -130,7 +137,13 @@ def _rows_of_step(low: Lowering, c: Vectors, a: Memory | MemoryView, k: Step, de
 
 
 def _one_by_one(
-    low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: Step, rows: list[_Row], skip: bool
+    low: LoopLowering,
+    atom: MultiplyAtom,
+    c: Vectors,
+    b: PlacedMemory | PlacedView,
+    k: Step,
+    rows: list[_Row],
+    skip: bool,
 ) -> None:
     """One step of k, each element of A loaded just before its products: few registers at a time."""
     if not rows:
@@ -143,7 +156,7 @@ def _one_by_one(
 
 
 @contextmanager
-def _if_there(low: Lowering, row: _Row, skip: bool) -> Iterator[None]:
+def _if_there(low: LoopLowering, row: _Row, skip: bool) -> Iterator[None]:
     """What is written within is left out where the row's elements are out of bounds, if that was asked for."""
     if row.when is not None and skip:
         with low.when(row.when):
@@ -157,10 +170,10 @@ AHEAD = 2
 
 
 def _picked(
-    low: Lowering,
+    low: LoopLowering,
     atom: MultiplyAtom,
     c: Vectors,
-    b: Memory | MemoryView,
+    b: PlacedMemory | PlacedView,
     chunk: list[int],
     rows: list[_Row],
     skip: bool,
@@ -205,7 +218,7 @@ def _side_by_side(steps: list[list[_Row]]) -> bool:
     return True
 
 
-def _neighbours(low: Lowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
+def _neighbours(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
     """So many neighbouring elements of a row of A in one register."""
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
@@ -214,7 +227,7 @@ def _neighbours(low: Lowering, atom: MultiplyAtom, row: _Row, count: int) -> Val
     return value
 
 
-def _pick(low: Lowering, atom: MultiplyAtom, held: Value, step: int) -> Value:
+def _pick(low: LoopLowering, atom: MultiplyAtom, held: Value, step: int) -> Value:
     """One element (or group along k) of a register in all lanes, by its number."""
     _, lanes, depth = atom.shape
     lane = low.axis("l", lanes * depth)
@@ -227,7 +240,7 @@ def _blocks(c: Vectors) -> list[int]:
     return sorted({key[1] for key in c.registers})
 
 
-def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryView, k: Step, j: int) -> Value:
+def _column(low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory | PlacedView, k: Step, j: int) -> Value:
     """A vector of B, with its neighbours along k in each lane."""
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
@@ -236,7 +249,7 @@ def _column(low: Lowering, atom: MultiplyAtom, c: Vectors, b: Memory | MemoryVie
     return value
 
 
-def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: Step, depth: int) -> list[Where] | None:
+def _always_there(low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int) -> list[Where] | None:
     """Places that can be read whether or not the numbers of A are there; where sizes are open, edges are common."""
     if not low.open:
         return None
@@ -249,12 +262,12 @@ def _always_there(low: Lowering, a: Memory | MemoryView, i: int, k: Step, depth:
     return places if all(w.offset - first is d * step for d, w in enumerate(places)) else None
 
 
-def _row(low: Lowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]) -> None:
+def _row(low: LoopLowering, atom: MultiplyAtom, c: Vectors, i: int, element: Value, columns: dict[int, Value]) -> None:
     for j, column in columns.items():
         low.emit("atom", (c.registers[i, j], element, column), atom=atom.name)
 
 
-def _element(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
+def _element(low: LoopLowering, atom: MultiplyAtom, wheres: list[Where], when: Expr | None) -> Value:
     """The element (or pair, or four) of A that all lanes share."""
     depth = len(wheres)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))
@@ -268,7 +281,7 @@ def _element(low: Lowering, atom: MultiplyAtom, wheres: list[Where], when: Expr 
     return value
 
 
-def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView, skip: bool) -> None:
+def _loops(low: LoopLowering, c: Any, a: PlacedMemory | PlacedView, b: PlacedMemory | PlacedView, skip: bool) -> None:
     """C += A * B by loops: rows, vectors of columns, k."""
     held = in_memory(low, c)
     kind = held.dtype
@@ -293,7 +306,7 @@ def _loops(low: Lowering, c: Any, a: Memory | MemoryView, b: Memory | MemoryView
 
 
 @contextmanager
-def _unless_outside(low: Lowering, factor: Where, skip: bool) -> Iterator[None]:
+def _unless_outside(low: LoopLowering, factor: Where, skip: bool) -> Iterator[None]:
     """What is written within is left out where the factor lies outside, if that was asked for."""
     if skip and factor.conditions:
         with low.when(all_of(*factor.conditions)):

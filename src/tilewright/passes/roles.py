@@ -12,7 +12,7 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of one stage. Results
+back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of its own. Results
 go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
 that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
 beside the next one.
@@ -34,7 +34,7 @@ from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.ir.verifier import verify
-from tilewright.machine import Machine, Refusal
+from tilewright.machine import CopyRefusal, Machine
 from tilewright.plan.plan import Roles
 
 LOAD, MULTIPLY = "load", "multiply"
@@ -94,7 +94,7 @@ class _Split:
             ):
                 for channel in channels:
                     if channel.ring == "ring":
-                        channel.stages = 1
+                        channel.stages = roles.once
         self.tiles = {t for found in (self.filled, self.emptied) for cs in found.values() for c in cs for t in c.tiles}
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
@@ -312,10 +312,10 @@ def _by_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[st
             op.attrs["by"] = atom.name
             request = view_request(op, machine, places)
             found = () if request is None else atom.conditions(request)
-            wrong = [found] if isinstance(found, Refusal) else [c.reason for c in found if c.that is not ONE]
+            wrong = [found] if isinstance(found, CopyRefusal) else [c.reason for c in found if c.that is not ONE]
             if not wrong:
                 break
-            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], Refusal) else str(wrong[0]))
+            said.append(f"{atom.name}: {wrong[0]}" if not isinstance(wrong[0], CopyRefusal) else str(wrong[0]))
             del op.attrs["by"]
         if "by" in op.attrs:
             continue

@@ -15,13 +15,13 @@ from tilewright.ir.dtypes import i32
 from tilewright.passes.places import Where
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 MOST = 1 << 16
 """Entries that a table may have."""
 
 
-def tabulated(low: Lowering, where: Where, lane: Symbol | None) -> Where:
+def tabulated(low: LoopLowering, where: Where, lane: Symbol | None) -> Where:
     """The place by way of a table, where it divides a running number; as it is, otherwise."""
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where

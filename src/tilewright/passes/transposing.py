@@ -16,7 +16,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, Where, linear_step
 
 if TYPE_CHECKING:
-    from tilewright.passes.lower import Lowering
+    from tilewright.passes.lower import LoopLowering
 
 MOST = 16
 """Registers that are turned at once."""
@@ -69,7 +69,7 @@ def _power(most: int, divided: int) -> int:
 
 
 def write(
-    low: Lowering,
+    low: LoopLowering,
     turn: Turn,
     dtype: DType,
     shape: tuple[Size, ...],

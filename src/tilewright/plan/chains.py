@@ -21,6 +21,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType, Value
+from tilewright.ir.tile import UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.fixed import tiles_of
@@ -43,7 +44,6 @@ from tilewright.plan.rings import (
     GROUPS,
     MOST,
     SHOWN,
-    STORED,
     bound_by_memory,
     is_along,
     registers_of,
@@ -52,14 +52,15 @@ from tilewright.plan.rings import (
 
 WORKING = 32
 """Registers of a lane beside sums and factors: addresses, counters, what rows have."""
+WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
+"""Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
+former the next task begins at once."""
 FEWEST = 2
 """Stages of the ring of each factor, at least."""
-LANES = 128
-"""Elements that a core's lanes compute in a cycle, of the simplest kind."""
 
 
 @dataclass(frozen=True)
-class Chain:
+class ProductChain:
     """A candidate: how each product is done, the roles, and the cycles it should take."""
 
     products: dict[Op, Microkernel]
@@ -194,7 +195,7 @@ def _wide(
 
 def _candidates(
     program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine, gathered: bool
-) -> Iterator[Chain]:
+) -> Iterator[ProductChain]:
     """One for each number of groups of waves for which registers and shared memory are enough."""
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
@@ -211,7 +212,7 @@ def _candidates(
         roles = _roles(machine, products, found, size, shared, bits, gathered)
         for overlap in ("ahead", "none") if roles is not None and found.looped and len(products) > 1 else ("none",):
             if roles is not None:
-                yield Chain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+                yield ProductChain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
 
 
 def _microkernel(
@@ -267,6 +268,7 @@ def _roles(
         if found.held[op]:
             live += each.atom.shape[0] * deep * width // 4 // lanes
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             if not turning or any(d in turning for d in dims):
                 staged += count * deep * width
@@ -276,13 +278,14 @@ def _roles(
         return None
     last = list(products.values())[-1]
     row = row_bytes(last) * bits // last.atom.a.dtype.bits
-    left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment - once  # each begins at a multiple
-    room = {n: (left - n * last.rows * row) // max(1, staged) for n in STORED}
-    stored = next((n for n in STORED if room[n] >= fewest), STORED[-1])
-    if room[stored] < fewest:
+    left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
+    room = {(n, stored): (left - n * once - stored * last.rows * row) // max(1, staged) for n, stored in WAITING}
+    count, stored = next((x for x in WAITING if room[x] >= fewest), WAITING[-1])
+    if room[count, stored] < fewest:
         return None
-    waves = lanes // machine.lanes
-    return Roles((waves if gathered else 1, spare), (waves * how.groups, own), min(MOST, room[stored]), stored)
+    waves, stages = lanes // machine.lanes, min(MOST, room[count, stored])
+    load = waves if gathered else 1
+    return Roles((load, spare), (waves * how.groups, own), stages, stored, once=count if once else 1)
 
 
 def _cycles(
@@ -304,12 +307,13 @@ def _cycles(
         multiplied += deep / how.atom.shape[2] * how.atom.cycles * groups
         filled += how.columns * deep * how.atom.b.dtype.bits / 8 / limits.l2_rate
     columns = sum(tile for tile in found.looped.values())
-    between = sum(
-        rows * columns / LANES
-        for op in program.walk()
-        if any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
-    )
-    step = max(multiplied, between, filled) + min(multiplied, between) / (groups + (overlap != "none"))
+    between = 0.0
+    for op in program.walk():
+        along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
+        if along and op.name not in ("read", "fill", "self_index", "scalar"):
+            between += rows * columns / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
+    step = max(multiplied, between, filled) + limits.round_latency / groups**2
+    step += 0.0 if overlap == "ahead" else min(multiplied, between) / groups
     step += machine.limits.copy_shown * filled
     tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
     rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
@@ -334,7 +338,7 @@ def _across(found: _Found) -> set[Expr]:
 
 
 def _choice(
-    chain: Chain,
+    chain: ProductChain,
     found: _Found,
     program: Program,
     sizes: Mapping[Symbol, int],

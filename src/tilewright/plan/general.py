@@ -21,6 +21,7 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FL
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
+from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
@@ -98,6 +99,8 @@ class GeneralChoice:
     notes: tuple[str, ...] = ()
     candidates: tuple[Plan, ...] = ()
     """Plans that fit, the one that should be fastest first, where there are several."""
+    predicted: Predicted | None = field(default=None, compare=False, repr=False)
+    """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
     costs: tuple[float, ...] = ()
     """The cycles that each of them should take."""
 
@@ -107,11 +110,13 @@ class GeneralChoice:
         def us(cycles: float) -> str:
             return f"{microseconds(cycles, self.machine):.1f}"
 
+        way = "by the general path" if self.plan.roles is None else "in roles"
         return "\n".join(
             [
-                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, by the general path",
+                f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
                 *("  " + line for line in self.plan.lines()),
                 *([f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory"] if self.cycles else []),
+                *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),
             ]
@@ -205,9 +210,7 @@ def plan_general(
     waves = 1
     if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
         widths, waves = rows_and_waves(program, widths, size, machine)
-    for _ in range(narrowed if widths else 0):
-        widest = max(widths, key=lambda d: widths[d])
-        widths[widest] = ceil(widths[widest] / 2)
+    _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
     why = "elements are worked on in order" if ordered else None
     refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
@@ -225,12 +228,9 @@ def plan_general(
         if best is not None:
             widths |= {d: n for d, n in best.widths.items() if d in dims}
             blocks, products = best.blocks, dict.fromkeys(products, best.how)
-    for d, n in blocks.items():
-        most = widths[d] + n if d in opened else size(d)
-        widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in workgroups else widths[d]
-    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in workgroups]:
-        del widths[d]  # a task goes along whole lines: where they end, blocks are others
-
+    _widened(program, widths, blocks, size, opened, workgroups)
+    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+        widths |= {d: 1 for d in widths if d in opened}
     schedule = "strided"
 
     def made() -> Plan:
@@ -259,33 +259,46 @@ def plan_general(
         if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
             waves = wanted.waves
         plan = made()
-        for said, done in zip(wanted.lines(), plan.lines(), strict=False):
-            if said != done:
-                raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
-        lines, mine = wanted.lines(), plan.lines()
-        if len(lines) < len(mine):
-            raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
-        if len(lines) > len(mine):
-            raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
+        require_same(wanted, plan)
     cycles, bound = _predict(program, sizes, size, machine, widths)
-    return GeneralChoice(
-        machine,
-        program.name,
-        plan,
-        Cuts(
-            widths,
-            blocks,
-            tiles,
-            products,
-            extended=_extended(blocks, opened),
-            schedule=schedule,
-            packed=bool(opened),
-            waves=waves,
-        ),
-        cycles,
-        bound,
-        tuple(refused),
-    )
+    cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
+    cuts = replace(cuts, packed=bool(opened), waves=waves)
+    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
+
+
+def require_same(wanted: Plan, plan: Plan) -> None:
+    """Refuses what a given plan says, by its line, where it is not what is done."""
+    lines, mine = wanted.lines(), plan.lines()
+    for said, done in zip(lines, mine, strict=False):
+        if said != done:
+            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
+    if len(lines) < len(mine):
+        raise ArgumentError(f"plan: after `{lines[-1]}` it ends; here `{mine[len(lines)]}` follows")
+    if len(lines) > len(mine):
+        raise ArgumentError(f"plan: `{lines[len(mine)]}` has no meaning here: `{mine[-1]}` is the last line")
+
+
+def _widened(
+    program: Program,
+    widths: dict[Expr, int],
+    blocks: Mapping[Expr, int],
+    size: Callable[[Expr], int],
+    opened: Collection[Expr],
+    fixed: Collection[str],
+) -> None:
+    """Makes tasks as wide as whole blocks, but for dimensions whose tasks a constraint says."""
+    for d, n in blocks.items():
+        most = widths[d] + n if d in opened else size(d)
+        widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
+    for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
+        del widths[d]  # a task goes along whole lines: where they end, blocks are others
+
+
+def _narrowed(widths: dict[Expr, int], often: int) -> None:
+    """Halves tasks so often, each time along where they are widest."""
+    for _ in range(often if widths else 0):
+        widest = max(widths, key=lambda d: widths[d])
+        widths[widest] = ceil(widths[widest] / 2)
 
 
 def plan_of_grid(

@@ -23,24 +23,14 @@ WIDE = (1, 2, 3, 4)
 """Vectors of a block of sums."""
 ALONE = 6
 """Blocks of a line that may be rounds of their own; where more would have to be, single loads are guarded."""
-PRODUCT, INTEGER_PRODUCT = 0.5, 1.5
-"""Cycles of a product and sum of vectors, where no atom of the machine tells."""
-LOAD, CONVERSION = 0.5, 1.0
-"""Cycles of loading a vector, and of converting one."""
-APART = 16
-"""Stores of a vector whose lanes do not lie side by side."""
-PARTED = 1.5
-"""How much longer memory takes where workers share every line, instead of each having lines of its own."""
-TASK, END, TURN = 50, 12, 3
-"""Cycles to begin a task, to end a block of sums, and to go on to the next tap."""
 
 
 def lane_unit(c: Contraction, machine: Machine) -> LaneUnit:
     """What multiplies: the machine's vectors of the sums' type."""
-    kind = c.sum_dtype
+    kind, costs = c.sum_dtype, machine.costs.lanes
     lanes = (machine.limits.vector_bytes or 0) // element_bytes(kind)
     same = (x for x in machine.multiply.values() if x.shape == (1, lanes, 1) and x.a.dtype is x.c.dtype is kind)
-    cycles = min((x.cycles for x in same), default=PRODUCT if kind.is_float else INTEGER_PRODUCT)
+    cycles = min((x.cycles for x in same), default=costs.product if kind.is_float else costs.integer_product)
     return LaneUnit(kind, lanes, cycles)
 
 
@@ -217,12 +207,12 @@ def lane_cost(c: Contraction, form: LaneForm, machine: Machine) -> Cost:
         return whole + (_block(c, form, machine, rows, rest) if rest else 0.0)
 
     a_line = full * blocks(form.rows) + (blocks(tail) if tail else 0.0)
-    computed = busiest * (others * a_line * c.extent(c.columns) / tasks + TASK)
+    computed = busiest * (others * a_line * c.extent(c.columns) / tasks + machine.costs.lanes.task)
     moved = operand_bytes(c.a) + operand_bytes(c.out)
     rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
     piece = form.width * element_bytes(c.a.dtype)
     copied = moved / rate * (1 + machine.limits.line_bytes / 2 / piece) / workers  # short pieces are read ahead badly
-    copied *= PARTED if parts > 1 else 1
+    copied *= machine.costs.lanes.parted if parts > 1 else 1
     return Cost(
         computed,
         copied / 2 if computed >= copied else copied - computed / 2,
@@ -239,17 +229,17 @@ def lane_cost(c: Contraction, form: LaneForm, machine: Machine) -> Cost:
 
 def _block(c: Contraction, form: LaneForm, machine: Machine, rows: int, vectors: int) -> float:
     """Cycles of a block of sums: its products or its loads, what each round of taps costs, and its end."""
-    written = written_taps(c, form.steps)
+    written, costs = written_taps(c, form.steps), machine.costs.lanes
     read = window(c, rows, form.steps)[0]
-    converted = 0.0 if c.a.dtype is c.sum_dtype else read * CONVERSION  # where products are done, too
-    computed, loaded = rows * written * form.atom.cycles + converted, (read + written) * LOAD
+    converted = 0.0 if c.a.dtype is c.sum_dtype else read * costs.conversion  # where products are done, too
+    computed, loaded = rows * written * form.atom.cycles + converted, (read + written) * costs.load
     a_round = vectors * (max(computed, loaded) + min(computed, loaded) / 2)
     latency = machine.limits.latency
     few = latency * written if rows * vectors * form.atom.cycles < latency else 0.0  # too few sums to hide it
     step = linear_form(c.out.coordinates[-1], c.batch)
     apart = step is not None and any(isinstance(x, Const) and x.value > 1 for x in step[0].values())
-    stored = rows * vectors * (APART if apart else 1)
-    return c.extent(c.depth) / written * (max(a_round, few) + TURN) + END + stored
+    stored = rows * vectors * (costs.apart if apart else 1)
+    return c.extent(c.depth) / written * (max(a_round, few) + costs.turn) + costs.end + stored
 
 
 def _instructions(c: Contraction, form: LaneForm, full: int, tail: int, vectors: int, parted: bool) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine
-from tilewright.plan.general import GeneralChoice
+from tilewright.plan.general import GeneralChoice, require_same
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Plan, Roles
 
@@ -47,11 +47,7 @@ def pinned(given: Plan, how: Microkernel, machine: Machine) -> Roles:
 def as_given(found: GeneralChoice, given: Plan) -> GeneralChoice:
     """A choice in roles, with the group and the schedule of a plan; raises where another of its lines is not done."""
     plan = replace(found.plan, group=given.group, schedule=given.schedule)
-    for said, done in zip(given.lines(), plan.lines(), strict=False):
-        if said != done:
-            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
-    if given != plan:
-        raise ArgumentError(f"plan: `{given.differs(plan) or plan.differs(given)}` is not done here")
+    require_same(given, plan)
     return replace(found, plan=plan, cuts=replace(found.cuts, group=given.group, schedule=given.schedule))
 
 

@@ -135,7 +135,8 @@ class Roles:
     """(waves, registers of a lane) of the role that loads and of the one that multiplies, and the stages between.
 
     `stages` are those of the ring from the one to the other, `stored` those in which results wait to leave, `halo`
-    those of a ring of halo tiles of A, where there is one: then the other ring has B alone.
+    those of a ring of halo tiles of A, where there is one: then the other ring has B alone; `once` those of what is
+    brought once a task, for all rounds of its loop.
     """
 
     load: tuple[int, int]
@@ -145,12 +146,14 @@ class Roles:
     halo: int = 0
     pingpong: bool = False
     """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
+    once: int = 1
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
         return (
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
-            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}stored {self.stored}"
+            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}"
+            f"{f'once {self.once}, ' if self.once > 1 else ''}stored {self.stored}"
             f"{', pingpong' if self.pingpong else ''}"
         )
 
@@ -255,7 +258,7 @@ _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
     r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)"
-    r"(?:, halo (\d+))?, stored (\d+)(, pingpong)?"
+    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
@@ -333,9 +336,7 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        Roles((numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4], numbers[6], numbers[5], bool(turns))
-        if numbers
-        else None,
+        _roles_of(numbers, bool(turns)) if numbers else None,
         _size(group or "1", "group"),
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
@@ -344,6 +345,12 @@ def parse_plan(text: str) -> Plan:
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)
     return plan
+
+
+def _roles_of(numbers: list[int], turns: bool) -> Roles:
+    """Roles from the numbers of their line, in order."""
+    loads, load_registers, waves, registers, ring, halo, once, stored = numbers
+    return Roles((loads, load_registers), (waves, registers), ring, stored, halo, turns, max(1, once))
 
 
 def _once(name: str, known: list[str]) -> None:

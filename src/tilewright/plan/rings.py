@@ -63,7 +63,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Ring:
+class RingCandidate:
     """A candidate: the microkernel whose block is a task's tile of C, the roles, and the cycles it should take."""
 
     how: Microkernel
@@ -123,7 +123,7 @@ def plan_with_roles(
 
 
 def _choice(
-    ring: Ring,
+    ring: RingCandidate,
     op: Op,
     axes: Axes,
     program: Program,
@@ -161,7 +161,7 @@ def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr,
     return (*(d for d in found if d not in order), *order)
 
 
-def _good(ring: Ring, least: float, m: int, n: int) -> tuple[float, ...]:
+def _good(ring: RingCandidate, least: float, m: int, n: int) -> tuple[float, ...]:
     """Of those that take the same time one in which nobody takes turns, deep rings, the largest tile of what there is,
     which reads least, and fewest waves. Where memory limits, what else is to be done counts after that."""
     how, roles = ring.how, ring.roles
@@ -206,7 +206,7 @@ def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
     return min((g for g in TOGETHER if g <= tall), key=read)
 
 
-def _is(given: Plan, ring: Ring, op: Op, program: Program) -> bool:
+def _is(given: Plan, ring: RingCandidate, op: Op, program: Program) -> bool:
     """Whether a plan is a candidate, perhaps with other registers and stages."""
     assert given.roles is not None
     waves = given.roles.multiply[0] == ring.roles.multiply[0] and given.roles.load[0] == ring.roles.load[0]
@@ -247,7 +247,7 @@ def rings(
     count: int,
     bits: int,
     gathered: bool,
-) -> Iterator[Ring]:
+) -> Iterator[RingCandidate]:
     """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits."""
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
@@ -264,7 +264,7 @@ def rings(
                 filled = steps * (how.rows + how.columns) * row
                 if turns and tiles <= (machine.limits.cores or 1):
                     continue
-                yield Ring(how, roles, cycles(machine, how, roles, tiles, steps, filled))
+                yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled))
 
 
 def row_bytes(how: Microkernel) -> int:

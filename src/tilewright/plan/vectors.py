@@ -10,12 +10,8 @@ from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.forms import COLUMNS, ROWS, Step, VectorForm, up
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
 
-BLOCK = 30
-"""Cycles that a block of sums takes beside its products."""
-TASK = 100
-"""Cycles that a task takes beside its blocks."""
 WRITTEN = 16
-"""Steps of the depth that are written out within a line, at most."""
+"""Steps of the depth that are written out within a line, at most: the program stays short."""
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 WIDE = (1, 2, 3, 4)
 """Vectors of columns in a block of sums."""
@@ -126,10 +122,10 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
         loads = rows / form.atom.picks + vectors
         fed = max(rows * vectors * form.atom.cycles, loads * limits.load_cycles)
         waiting = limits.latency if rows * vectors < limits.latency / form.atom.cycles else 0.0
-        return depth / group * max(fed, waiting) + BLOCK
+        return depth / group * max(fed, waiting) + machine.costs.vectors.block
 
     of_a_line = full * block(form.rows) + (block(tail) if tail else 0)
-    products = lines * of_a_line * per + TASK
+    products = lines * of_a_line * per + machine.costs.vectors.task
     left = line % form.rows if len(c.rows) == 1 and row_tasks > 1 else 0
     ragged = per * block(left) if left else 0.0  # the last strip has these rows besides
     ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))

@@ -50,7 +50,7 @@ def text(name: str, dtype: str, lanes: int | None, fused: bool = True) -> str:
     return "\n".join([*w.declared, f"{head} {{\nentry:\n{w.text()}\n  ret void\n}}\n"])
 
 
-class Compiled:
+class CompiledFunction:
     """A function of formulas, as machine code for this CPU; `fused` unset: for one without fused multiply-add."""
 
     def __init__(self, name: str, dtype: str, lanes: int | None = 8, fused: bool = True):

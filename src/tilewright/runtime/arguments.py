@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import prod
 from typing import Any
 
@@ -30,9 +30,10 @@ class Arguments:
         known: Mapping[Symbol, Expr],
         given: tuple[Any, ...],
         lenient: bool = False,
-        on_device: bool = False,
+        near: Callable[[Sequence[Any]], Any] | None = None,
     ):
-        self.program, self.outputs, self.lenient, self.on_device = program, outputs, lenient, on_device
+        """`near` gives the memory of the device that arrays lie on; None: they are the host's."""
+        self.program, self.outputs, self.lenient, self.near = program, outputs, lenient, near
         self.made: list[Any] = []
         given = self.given = self._fill_in(given)
         self.form = Form(given)
@@ -53,8 +54,8 @@ class Arguments:
 
     def _made(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """A fresh output: on the device where the first argument that lies on one does."""
-        if self.on_device:
-            return made_like(list(self.values.values()), shape, dtype)
+        if self.near is not None:
+            return made_like(list(self.values.values()), shape, dtype, self.near)
         return np.zeros(shape, dtype.numpy)
 
     @property
@@ -72,7 +73,7 @@ class Arguments:
 
     def finish(self) -> Any:
         """The outputs that were made here, in the form of the arguments: one array, or a tuple."""
-        found = tuple(a.owner if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
+        found = tuple(a.given if isinstance(a, DeviceArray) else self.form.of(a) for a in self.made)
         return found[0] if len(found) == 1 else found or None
 
     # -- what was given -------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Arguments:
         where = f"{self.program.name}: argument {value.name}"
         if not isinstance(value.type, MemoryType):
             return self._number(argument, value.type.dtype, where)
-        array = array_of(argument, where) if self.on_device else as_array(argument, where)
+        array = array_of(argument, where) if self.near is not None else as_array(argument, where)
         if isinstance(array, DeviceArray):
             self._check_dtype(array, value.type.dtype, where)
             self._check_rank(array, value.type, where)

@@ -20,7 +20,7 @@ _END_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _SMALL = "define i32 @small(i32 %x) {\n  %y = mul i32 %x, 3\n  ret i32 %y\n}\n"
 
 
-class Stream(Protocol):
+class PipeStream(Protocol):
     """What messages pass through; a read or a write may move less than it was asked to."""
 
     def read(self, size: int, /) -> bytes | None: ...  # noqa: D102
@@ -28,7 +28,7 @@ class Stream(Protocol):
     def flush(self) -> None: ...  # noqa: D102
 
 
-def write_message(stream: Stream, header: dict[str, Any], payload: bytes) -> None:
+def write_message(stream: PipeStream, header: dict[str, Any], payload: bytes) -> None:
     """One message: sizes, header, payload."""
     head = json.dumps(header).encode()
     rest = memoryview(struct.pack("<QQ", len(head), len(payload)) + head + payload)
@@ -37,7 +37,7 @@ def write_message(stream: Stream, header: dict[str, Any], payload: bytes) -> Non
     stream.flush()
 
 
-def read_message(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
+def read_message(stream: PipeStream) -> tuple[dict[str, Any], bytes] | None:
     """The next message, or None at the end."""
     sizes = _read(stream, 16)
     if sizes is None:
@@ -50,7 +50,7 @@ def read_message(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
     return found, payload
 
 
-def _read(stream: Stream, count: int) -> bytes | None:
+def _read(stream: PipeStream, count: int) -> bytes | None:
     """So many bytes, or None if the stream ends before."""
     parts = []
     while count:
@@ -104,7 +104,7 @@ class _Child:
         os.close(writing)
         self.asking, self.reading = os.fdopen(asking, "wb"), os.fdopen(reading, "rb")
 
-    def answer(self, request: dict[str, Any], payload: bytes, out: Stream) -> None:
+    def answer(self, request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
         """Passes on what the child writes, or how it ended."""
         with contextlib.suppress(BrokenPipeError), self.asking:
             write_message(self.asking, request, payload)
@@ -137,7 +137,7 @@ def _serve(like: dict[str, Any], asked: int, writing: int) -> None:
     os._exit(0)
 
 
-def _answer(request: dict[str, Any], payload: bytes, out: Stream) -> None:
+def _answer(request: dict[str, Any], payload: bytes, out: PipeStream) -> None:
     """An answer without a child."""
     try:
         write_message(out, {"ok": True}, generate(request, payload.decode()))

@@ -1,8 +1,13 @@
-"""Arrays on a device: taken as they are where they lie there, moved where they lie on the host."""
+"""Arrays on a device: taken as they are where they lie there, moved where they lie on the host; and results there.
+
+A result is a torch tensor where an argument on the device is one. Otherwise it is a `DeviceArray` with memory of its
+own, which other libraries take by way of DLPack or of CUDA's array interface.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -12,7 +17,7 @@ import numpy as np
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import ALL
 from tilewright.runtime import overlap
-from tilewright.runtime.dlpack import on_a_gpu
+from tilewright.runtime.dlpack import gpu_capsule, gpu_device, on_a_gpu
 from tilewright.runtime.tensors import as_array
 
 _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "bool": "bool"}
@@ -20,7 +25,7 @@ _TORCH = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """Memory of a device that somebody else owns; `strides` are in elements.
+    """Memory of a device that `owner` has; `strides` are in elements.
 
     `stream` is the one that the owner says its work goes to; None: whatever is the current one.
     """
@@ -64,6 +69,42 @@ class DeviceArray:
         return True
 
     @property
+    def given(self) -> Any:
+        """What callers get: the tensor that it is, or itself."""
+        tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+        return self.owner if tensor is not None and isinstance(self.owner, tensor) else self
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Which device it lies on, in DLPack's words."""
+        return gpu_device(self.device)
+
+    def __dlpack__(self, *, stream: Any = None, **_options: Any) -> Any:
+        """It as DLPack's capsule; what was asked for before is done by then, for any stream."""
+        self._settle()
+        return gpu_capsule(self, self.pointer, self.shape, self.strides, self.dtype, self.device)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """It in CUDA's own words; for types that numpy has."""
+        if self.dtype.kind == "V" or self.dtype.num > 23:
+            raise AttributeError(f"{self.dtype} has no name in CUDA's array interface; DLPack takes it")
+        self._settle()
+        steps = tuple(s * self.dtype.itemsize for s in self.strides)
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": steps,
+            "version": 3,
+        }
+
+    def _settle(self) -> None:
+        """Waits for what was asked for, where the memory's owner can."""
+        wait = getattr(self.owner, "wait", None)
+        if wait is not None:
+            wait()
+
+    @property
     def coincides(self) -> bool:
         """Whether two elements may lie in the same place: a stride does not go past all that the smaller ones reach.
 
@@ -89,6 +130,8 @@ def packed_steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def array_of(argument: Any, where: str) -> Any:
     """A DeviceArray where the argument lies on a device, otherwise a numpy array that shares its memory."""
+    if isinstance(argument, DeviceArray):
+        return argument
     torch = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)
     if tensor is not None and isinstance(argument, tensor) and argument.device.type == "cuda":
@@ -136,12 +179,19 @@ def common_device(name: str, arrays: list[Any]) -> int:
     return numbers[0] if numbers else 0
 
 
-def made_like(others: list[Any], shape: tuple[int, ...], kind: Any) -> Any:
-    """A fresh array where the others lie: on the device of the first tensor, otherwise on the host."""
+def made_like(
+    others: list[Any], shape: tuple[int, ...], kind: Any, near: Callable[[Sequence[Any]], Any] | None = None
+) -> Any:
+    """A fresh array where the others lie: on the device of the first that lies on one, otherwise on the host.
+
+    `near` gives the memory that others lie in, for those that are no tensors of torch.
+    """
     torch = sys.modules.get("torch")
-    first = next((a.owner for a in others if isinstance(a, DeviceArray)), None)
-    if first is None or torch is None or not isinstance(first, torch.Tensor):
+    first = next((a for a in others if isinstance(a, DeviceArray)), None)
+    if first is None:
         return np.zeros(shape, kind.numpy)
+    if torch is None or not isinstance(first.owner, torch.Tensor):
+        return np.zeros(shape, kind.numpy) if near is None else near(others).empty(shape, kind.numpy)
     names = {ours: theirs for theirs, ours in _TORCH.items()}
     dtype = getattr(torch, names.get(kind.name, kind.numpy.name))
-    return array_of(torch.empty(shape, dtype=dtype, device=first.device), "output")
+    return array_of(torch.empty(shape, dtype=dtype, device=first.owner.device), "output")

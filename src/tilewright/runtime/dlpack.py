@@ -13,7 +13,7 @@ from tilewright.errors import ArgumentError
 _CPU, _CUDA, _UNSIGNED, _BFLOAT = 1, 2, 1, 4
 _OPAQUE = 3
 _DEFAULT_STREAM = 1
-_CODES = {0: "int", 1: "uint", 2: "float", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 
 
 class _Tensor(ctypes.Structure):
@@ -95,7 +95,7 @@ def _element(tensor: _Tensor, where: str) -> Any:
     if (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1):
         return np.dtype(ml_dtypes.bfloat16)
     name = _CODES.get(tensor.code)
-    if name is None or tensor.lanes != 1:
+    if name is None or name == "bfloat" or tensor.lanes != 1:
         raise ArgumentError(f"{where} holds elements that DLPack calls ({tensor.code}, {tensor.bits}, {tensor.lanes})")
     if name.startswith("float8"):
         return np.dtype(getattr(ml_dtypes, name))
@@ -130,3 +130,68 @@ class _Export:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU, 0
+
+
+# -- what is given to others ------------------------------------------------------------------------------
+
+
+class _Managed(ctypes.Structure):
+    """DLPack's DLManagedTensor; `end` is called by who took it, when it is done with it."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("end", ctypes.c_void_p))
+
+
+_NAME = b"dltensor"
+_given: dict[int, Any] = {}
+"""By the address of a description that others hold: what it is made of, and whose memory it describes."""
+_is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
+def _let_go(description: int) -> None:
+    _given.pop(description, None)
+
+
+def _untaken(capsule: int) -> None:
+    """A capsule goes; one that nobody took still has its first name."""
+    if _is_named(capsule, _NAME):
+        _let_go(_address(capsule, _NAME))
+
+
+_END, _UNTAKEN = (ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(f) for f in (_let_go, _untaken))
+
+
+def gpu_capsule(
+    owner: Any, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, number: int
+) -> Any:
+    """DLPack's capsule of an array on a GPU, for another library to take; the owner is kept until that lets go.
+
+    >>> capsule = gpu_capsule("somebody", 4096, (2, 3), (3, 1), np.dtype("f2"), 1)
+    >>> taken = _Tensor.from_address(_pointer(capsule, _NAME))
+    >>> taken.data, taken.device_id, taken.shape[1], (taken.code, taken.bits), len(_given)
+    (4096, 1, 3, (2, 16), 1)
+    >>> del capsule
+    >>> len(_given)
+    0
+    """
+    codes = {name: code for code, name in _CODES.items()}
+    name = np.dtype(dtype).name
+    code = codes.get(name) or codes[name.rstrip("0123456789")]
+    count = len(shape)
+    extents, steps = (ctypes.c_int64 * count)(*shape), (ctypes.c_int64 * count)(*strides)
+    made = _Managed()
+    made.tensor = _Tensor(pointer, _CUDA, number, count, code, np.dtype(dtype).itemsize * 8, 1, extents, steps, 0)
+    made.end = ctypes.cast(_END, ctypes.c_void_p)
+    where = ctypes.addressof(made)
+    _given[where] = made, extents, steps, owner
+    return _capsule(where, _NAME, ctypes.cast(_UNTAKEN, ctypes.c_void_p))
+
+
+def gpu_device(number: int) -> tuple[int, int]:
+    """What DLPack calls a GPU."""
+    return _CUDA, number

@@ -41,7 +41,7 @@ class Launchable(Protocol):
         """The program bound to arrays and to the values of its open parameters; a call runs it."""
 
 
-class Device(Protocol):
+class HostDevice(Protocol):
     """What runs the programs that a host program launches."""
 
     room: Limit
@@ -106,7 +106,7 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
-class Memory:
+class SlotMemory:
     """What stands in a slot: a workspace, or what another slot holds (`source`) in another shape."""
 
     slot: int
@@ -181,7 +181,7 @@ Step = Launched | Filled | Tabled | Checked
 class Script:
     """A host program for one set of sizes: the memory it needs, what is done once, and what at every launch."""
 
-    memory: list[Memory] = field(default_factory=list)
+    memory: list[SlotMemory] = field(default_factory=list)
     once: list[Step] = field(default_factory=list)
     each: list[Step] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
@@ -204,7 +204,7 @@ class Kept:
     """What was done once for some arguments: the workspaces it filled, and how they came about."""
 
     steps: tuple[Step, ...]
-    made: tuple[Memory, ...]
+    made: tuple[SlotMemory, ...]
     arrays: dict[int, Array]
 
     def fits(self, script: Script) -> bool:
@@ -276,7 +276,7 @@ class _Writing:
         slot = len(self.roots)
         self.slots[op.results[0]] = slot
         self.roots.append(slot if source is None else self.roots[source])
-        self.script.memory.append(Memory(slot, shape, kind.dtype.numpy, source))
+        self.script.memory.append(SlotMemory(slot, shape, kind.dtype.numpy, source))
         if once and source is None:
             self.script.held.add(slot)
 
@@ -359,7 +359,7 @@ class HostExecutor:
     sums (4, 3) (3,) on 3
     """
 
-    def __init__(self, module: Module, device: Device):
+    def __init__(self, module: Module, device: HostDevice):
         self.module, self.device = module, device
         self._open = bool(open_sizes(module.host))
         kinds = [a.type for a in module.host.args]

@@ -34,8 +34,11 @@ MACHINES = (
 )
 """The names of all machines; those of CPUs may go on with features that are optional, `aarch64.neon.dotprod`."""
 
-GPU = "gpu"
-"""The target that is the GPU at hand, for programs that name its machine; `gpu:NAME` is a named machine."""
+GPU, CUDA = "gpu", "cuda"
+"""The GPU at hand, of whatever maker, and NVIDIA's; with a colon a named machine, `gpu:hopper`, `cuda:hopper`."""
+
+_MAKERS = {GPU: tuple(dict.fromkeys(_GPUS.values())), CUDA: ("nvidia",)}
+"""Whose machines a target may be."""
 
 CPU = "cpu"
 """The target that is the CPU at hand; `cpu:NAME` is a named machine."""
@@ -84,18 +87,21 @@ def _named(target: str) -> CpuTarget:
 def is_gpu(target: str) -> bool:
     """Whether a target is a GPU.
 
-    >>> is_gpu("gpu"), is_gpu("gpu:hopper"), is_gpu("cpu")
-    (True, True, False)
+    >>> is_gpu("gpu"), is_gpu("cuda"), is_gpu("gpu:hopper"), is_gpu("cpu")
+    (True, True, True, False)
     """
-    return target == GPU or target.startswith(f"{GPU}:")
+    return target.partition(":")[0] in _MAKERS
 
 
 def gpu(target: str, described: Machine | None) -> GpuTarget:
-    """The GPU of that name; "gpu" is whichever machine a program is written for."""
-    name = target.partition(":")[2] or (described.name if described is not None else "")
-    if name not in _GPUS:
+    """The GPU of that name; "gpu" is whichever machine a program is written for, "cuda" too, if it is NVIDIA's."""
+    kind, _, name = target.partition(":")
+    name = name or (described.name if described is not None else "")
+    there = [known for known, maker in _GPUS.items() if maker in _MAKERS[kind]]
+    if name not in there:
         what = name or "a program that names no machine"
-        raise ArgumentError(f"target={target!r}: {what} is no GPU; there is {', '.join(map(repr, _GPUS))}")
+        whose = "" if kind == GPU else f" of {' or '.join(_MAKERS[kind])}"
+        raise ArgumentError(f"target={target!r}: {what} is no GPU{whose}; there is {', '.join(map(repr, there))}")
     place = f"tilewright.targets.{_GPUS[name]}.backend"
     if find_spec(place) is None:
         raise ArgumentError(f"target={target!r}: {name} has no code generator yet; target='interpreter' runs programs")
@@ -104,10 +110,10 @@ def gpu(target: str, described: Machine | None) -> GpuTarget:
 
 def gpu_machine(target: str) -> Machine:
     """The machine that tile kernels are planned for: the named one, or the GPU at hand."""
-    if target != GPU:
+    if target not in _MAKERS:
         return gpu(target, None).machine
     said = []
-    for maker in dict.fromkeys(_GPUS.values()):
+    for maker in _MAKERS[target]:
         place = f"tilewright.targets.{maker}.backend"
         if find_spec(place) is None:
             continue
@@ -117,15 +123,17 @@ def gpu_machine(target: str) -> Machine:
             if why is None:
                 return machine(name)
             said.append(why)
-    raise TargetError(f"target={GPU!r}: {said[0]}; code for a GPU by name, 'gpu:hopper', can be read anywhere")
+    raise TargetError(f"target={target!r}: {said[0]}; code for a GPU by name, 'gpu:hopper', can be read anywhere")
 
 
 def check_target(target: object, others: tuple[str, ...]) -> None:
     """Raises for a target that is neither a CPU nor one of the others."""
     known = isinstance(target, str) and (is_native(target) or target in others or (GPU in others and is_gpu(target)))
     if not known:
-        there = ", ".join(map(repr, (CPU, *others)))
+        there = ", ".join(map(repr, (CPU, *others, *((CUDA,) if GPU in others else ()))))
         raise ArgumentError(f"target={target!r}: there is {there}, or a machine by name, 'cpu:x86.avx512'")
     assert isinstance(target, str)
     if is_native(target) and target != CPU:
         _named(target)
+    if is_gpu(target) and target not in _MAKERS:
+        gpu(target, None)

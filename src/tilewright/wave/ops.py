@@ -131,7 +131,8 @@ def mma(
     """acc + the sum of lhs * rhs over the dimensions that both factors have and the accumulator has not.
 
     Dimensions go by name, in any order; those that all three have are batch dimensions. f32 means f32:
-    `precision="tf32"` is the only way to tf32.
+    `precision="tf32"` is the only way to tf32: factors keep ten bits of fraction, rounded to the nearest, or cut where
+    the machine's own products do that.
     """
     if precision not in (None, "tf32"):
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())

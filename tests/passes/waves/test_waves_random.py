@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import read_before_written
 from random_mma import random_product_program
 from random_roles import random_role_program
 from random_waves import random_wave_program
@@ -33,7 +34,7 @@ def check_both(made: tuple[str, dict[str, Any], dict[str, Any]], seed: int, work
     interpret(lowered, given, HOPPER, seed=seed, workers=workers, handlers=HANDLERS)
     for name, wanted in expected.items():
         assert np.array_equal(given[name], wanted), f"{name}:\n{text}"
-    assert BACKEND.emitted(lowered, HOPPER).text
+    assert read_before_written(BACKEND.emitted(lowered, HOPPER).text) == []
 
 
 @pytest.mark.parametrize("seed", range(200, 218))

@@ -1,7 +1,7 @@
 """The programs of the NVIDIA machines: one list, in which every atom, copy, role form and synchronisation occurs.
 
 `make test` makes each of them PTX, assembles it, and runs it on the loop level under several schedules against the
-block level (test_programs.py); `make test-gpu` runs them on a GPU (tests/gpu). Small texts stand in
+block level (test_program_list.py); `make test-gpu` runs them on a GPU (tests/gpu). Small texts stand in
 `programs/`, products are made from two templates, and the examples come in the forms that are fast. What a program is
 there for it says itself (`# covers:`), and is held to: `forms_of` tells what a program holds.
 """
@@ -140,6 +140,18 @@ def forms_of(program: Program, lowered: Program, ptx: str) -> set[str]:
             found |= {f"launch={value}" for value in record.attrs.values()}
         if record.name == "cluster" and numbers((record.attrs["count"],), "cluster")[0] > 1:
             found.add("cluster")
+    return found
+
+
+def read_before_written(text: str) -> list[str]:
+    """Registers whose value is taken in a line above the first that gives them one: on a GPU they hold anything."""
+    given: set[str] = set()
+    found = []
+    for line in text.splitlines():
+        if taken := re.search(r"= load [\w ]+, ptr (%slot[\w.]*)$", line):
+            found += [taken[1]] if taken[1] not in given else []
+        elif put := re.search(r"store \w+ \S+, ptr (%slot[\w.]*)$", line):
+            given.add(put[1])
     return found
 
 

@@ -25,7 +25,8 @@ from tilewright.targets.nvidia.launch import Config, Launch
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = ModuleType("torch")
     found.Tensor = Tensor  # type: ignore[attr-defined]
-    found.empty = lambda shape, dtype, device: tensor(0xF000, shape)  # type: ignore[attr-defined]
+    made = lambda shape, strides, dtype, device: tensor(0xF000, shape, strides)  # noqa: E731
+    found.empty_strided = made  # type: ignore[attr-defined]
     monkeypatch.setattr(Tensor, "__dlpack_c_exchange_api__", capsule(), raising=False)
     monkeypatch.setitem(sys.modules, "torch", found)
     return found
@@ -73,7 +74,7 @@ def test_an_output_is_made_as_it_was(torch: Any) -> None:
     (found,) = again((tensor(0x5000), tensor(0x6000))) or ()
     assert (found.shape, kernel.started) == ((4, 8), [(0x5000, 0x6000, 0xF000)])
     assert again((tensor(0x5000), tensor(0x6000), tensor(0x7000))) is None
-    torch.empty = None  # nothing is made for a call that is not like the first
+    torch.empty_strided = None  # nothing is made for a call that is not like the first
     assert again((tensor(0x5000), tensor(0x6000, (8, 4)))) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.gpu.emit import Emitted
 from tilewright.targets.nvidia import driver, launch
 from tilewright.targets.nvidia.backend import BACKEND
+from tilewright.targets.nvidia.maps import tensor_map
+from tilewright.targets.nvidia.tma import TensorMap
 from tilewright.targets.registry import machine
 
 CONTEXT = 4096
@@ -148,6 +151,14 @@ def test_a_product_is_launched_with_pointers_then_maps() -> None:
     assert [data[0] for data in told.maps_passed] == [1, 2, 3]  # the maps, in order
 
 
+def test_a_map_of_one_dimension_gives_the_driver_an_address_of_strides() -> None:
+    """It refuses an empty list, which the bindings hand on as no address at all."""
+    told = Told()
+    tensor_map(loaded_on(told, "row").device, TensorMap(0, (40,), (1,), (32,), 0), 1 << 20, np.dtype(np.float32))
+    (args,) = [args for name, args in told.calls if name == "cuTensorMapEncodeTiled"]
+    assert (args[1], args[3], args[4]) == (1, [40], [16])
+
+
 def test_a_cluster_is_launched_whole_and_no_more_than_there_is_room_for() -> None:
     told = Told()
     run, emitted = bound("gemm_hopper", told, M=4096, N=4096, K=1024, CLUSTER=2)
@@ -194,6 +205,19 @@ def test_what_the_driver_refuses_is_told_with_the_kernel() -> None:
     told.fail = "start"
     with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
         run()
+
+
+def test_a_bound_kernel_is_a_builtin_that_keeps_what_it_needs() -> None:
+    told = Told()
+    run = bound("gemm_hopper", told)[0].alone
+    gc.collect()
+    assert run() is None
+    assert told.calls[-1][1][-1][:3] == [1 << 20, 1 << 21, 1 << 22]
+    told.fail = "start"
+    with pytest.raises(TargetError, match="gemm_hopper: the driver says CUDA_ERROR_ILLEGAL_ADDRESS"):
+        run()
+    told.fail = None
+    run()
 
 
 def test_a_thread_that_works_in_another_context_gets_it_back() -> None:

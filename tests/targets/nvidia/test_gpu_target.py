@@ -45,6 +45,25 @@ def test_machines_without_code_are_refused() -> None:
         compile_text(TEXT, "gpu:ampere")
 
 
+def test_cuda_is_nvidias_gpu_and_no_other() -> None:
+    assert compile_text(TEXT, "cuda").text("ptx") == compile_text(TEXT, "gpu:hopper").text("ptx")
+    assert compile_text(TEXT, "cuda:hopper").text("ptx") == compile_text(TEXT, "gpu").text("ptx")
+    with pytest.raises(ArgumentError, match="cdna3 is no GPU of nvidia; there is 'ampere', 'hopper'"):
+        compile_text(TEXT, "cuda:cdna3")
+    with pytest.raises(ArgumentError, match="0 is no GPU of nvidia"):  # arrays say which device, not targets
+        tilewright.compile(kernels.gemm(), target="cuda:0")
+    with pytest.raises(ArgumentError, match="target='cdua': there is 'cpu', 'gpu', 'executor', 'cuda'"):
+        tilewright.compile(kernels.gemm(), target="cdua")
+
+
+@without_gpu
+@pytest.mark.parametrize("target", ["gpu", "cuda"])
+def test_a_tile_kernel_without_a_gpu_says_so_in_one_line(target: str) -> None:
+    kernel = tilewright.compile(kernels.gemm(), target=target)
+    with pytest.raises(TargetError, match=f"^target='{target}': .*; code for a GPU by name, .*$"):
+        kernel(np.zeros((2, 3), np.float16), np.zeros((3, 2), np.float16))
+
+
 @pytest.mark.parametrize("target", ["interpreter", "gpu:hopper"])
 @pytest.mark.parametrize(
     ("params", "says"),

@@ -173,6 +173,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     capturing = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: False)
     found = SimpleNamespace(Tensor=HostTensor, cuda=capturing, empty=empty, made=made)
+    found.empty_strided = lambda shape, strides, dtype, device: empty(shape, dtype, device)
     found.uint8, found.float32 = "torch.uint8", "torch.float32"
     monkeypatch.setattr(HostTensor, "__dlpack_c_exchange_api__", capsule(), raising=False)
     monkeypatch.setitem(sys.modules, "torch", found)  # type: ignore[arg-type]

@@ -10,7 +10,10 @@ import pytest
 from assembler import assembled, ptxas
 from test_driver import Told, loaded_on
 
-from tilewright import compile_text
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import compile_text, kernels
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.runtime.device_arrays import DeviceArray, packed_steps
 from tilewright.targets.nvidia.backend import BACKEND
@@ -214,3 +217,47 @@ def test_an_array_of_the_host_has_no_strides_on_the_device(told: Told) -> None:
         ArgumentError, match=r"a is an array of the host; gemm_hopper takes it with the strides \(64, 1\)"
     ):
         run.bind(*(np.zeros(s, kind) for s, kind in zip(SHAPES, kinds, strict=True)), params={"LD": 64})
+
+
+ROWS, COLUMNS = tkl.sym.M, tkl.sym.N
+
+
+@tkw.wave()
+def doubled(
+    x: tkl.Memory[ROWS, COLUMNS, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+    y: tkl.Memory[ROWS, COLUMNS, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+) -> None:
+    tkw.write(tkw.read(x) + tkw.read(x), y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dynamic", "typical", "shapes"),
+    [
+        (kernels.gemm("nt", "bf16", "bf16"), ["M"], {"M": 300, "N": 72, "K": 72}, [((70, 72), (72, 72))]),
+        (kernels.gemm("nt", "bf16", "bf16"), ["M", "N"], {"M": 4096, "N": 4096, "K": 64}, [((136, 64), (264, 64))]),
+        (
+            kernels.conv((3, 3), "bf16", padding=1),
+            ["N"],
+            {"N": 2, "H": 5, "W": 4, "C": 64, "F": 72},
+            [((4, 5, 4, 64), (72, 3, 3, 64))],
+        ),
+        (doubled, ["M", "N"], {"M": 300, "N": 40}, [((7, 30),), ((3, 50),)]),
+    ],
+)
+def test_dynamic_sizes_of_tile_kernels(kernel: Any, dynamic: list[str], typical: dict[str, int], shapes: Any) -> None:
+    run = tilewright.compile(kernel, target="gpu:hopper", dynamic=dynamic)
+    made = run.of_sizes(typical)
+    assert made._main.kernel.emitted.sizes == tuple(dynamic)
+    done, wanted = compile_text(made.text("host"), "interpreter"), tilewright.compile(kernel, target="executor")
+    for each in shapes:
+        chance = np.random.default_rng(4)
+        arrays = [
+            chance.integers(-3, 4, s).astype(a.type.dtype.numpy) for s, a in zip(each, run.program.args, strict=False)
+        ]
+        np.testing.assert_array_equal(done(*arrays).astype(np.float64), wanted(*arrays).astype(np.float64))
+
+
+def test_what_is_summed_over_has_a_size_that_is_a_number_on_a_gpu() -> None:
+    run = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu:hopper", dynamic=["K"])
+    with pytest.raises(ProgramError, match="K must be a number here; K is dynamic, and only a call tells it"):
+        run.of_sizes({"M": 64, "N": 64, "K": 64})

@@ -25,7 +25,7 @@ from tilewright.algebra.picture.owners import (
     partition_conflicts,
 )
 from tilewright.algebra.picture.palette import bank_colour, ramp, thread_colour
-from tilewright.algebra.picture.panels import Axis, axes_of, check_drawable, panels_of
+from tilewright.algebra.picture.panels import PictureAxis, axes_of, check_drawable, panels_of
 from tilewright.algebra.swizzle import ComposedLayout
 from tilewright.errors import LayoutError
 
@@ -51,8 +51,8 @@ class Picture:
     """Panels of one size, one below the other, under a title and over lines of caption."""
 
     title: str
-    rows: Axis
-    columns: Axis
+    rows: PictureAxis
+    columns: PictureAxis
     panels: list[Panel]
     caption: list[str]
 

@@ -20,7 +20,7 @@ LARGEST_AREA = LARGEST_SIDE * LARGEST_SIDE
 
 
 @dataclass(frozen=True)
-class Axis:
+class PictureAxis:
     """One direction of a picture: how many cells, and how heavy the line before each of them is.
 
     Weight 0 is no line. A nested mode has a line wherever its first sub-mode starts anew, a heavier one
@@ -33,7 +33,7 @@ class Axis:
     weights: tuple[int, ...]
 
     @classmethod
-    def of(cls, mode: Any) -> Axis:
+    def of(cls, mode: Any) -> PictureAxis:
         """The axis along a mode of this shape."""
         extents = [s for s in leaves(mode) if s > 1]
         periods = list(accumulate(extents[:-1], mul))
@@ -43,7 +43,7 @@ class Axis:
         return len(self.weights)
 
 
-def axes_of(shape: Any) -> tuple[Axis, Axis]:
+def axes_of(shape: Any) -> tuple[PictureAxis, PictureAxis]:
     """The rows and the columns of a shape's picture; a shape of one mode is one row.
 
     >>> [len(axis) for axis in axes_of(((2, 2), 6, 5))], [len(axis) for axis in axes_of(7)]
@@ -51,8 +51,8 @@ def axes_of(shape: Any) -> tuple[Axis, Axis]:
     """
     modes = _modes(shape)
     if len(modes) < 2:
-        return Axis.of(1), Axis.of(modes)
-    return Axis.of(modes[0]), Axis.of(modes[1])
+        return PictureAxis.of(1), PictureAxis.of(modes)
+    return PictureAxis.of(modes[0]), PictureAxis.of(modes[1])
 
 
 def panels_of(layout: Layout | ComposedLayout) -> Iterator[tuple[str, list[list[Any]]]]:

@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.algebra.layout import Layout
 from tilewright.algebra.picture.grid import Cell, Panel, Picture, layout_picture, partition_picture
 from tilewright.algebra.picture.palette import text_colour
-from tilewright.algebra.picture.panels import Axis
+from tilewright.algebra.picture.panels import PictureAxis
 from tilewright.algebra.swizzle import ComposedLayout
 
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -255,7 +255,7 @@ def _unowned(cell: Cell, x: float, y: float, width: float, height: float) -> str
     return outline + f'<path d="{strokes}" class="line" stroke-opacity="0.6"/>'
 
 
-def _starts(axis: Axis, cell: float, start: float) -> list[float]:
+def _starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
     """Where each cell along an axis starts."""
     starts = [start]
     for weight in axis.weights[1:]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.errors import ProtocolFault, RaceFault
 from tilewright.interpret.block.clocks import BEGINNING, Stamp
-from tilewright.interpret.block.memory import Tensor, at_line, grid
+from tilewright.interpret.block.memory import TensorMemory, at_line, grid
 from tilewright.ir.core import Op
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ class Channel:
         """Whether the stage of a fill is free."""
         return number < self.stages or self.fill(number - self.stages).free
 
-    def tensors(self, agent: Agent) -> list[Tensor]:
+    def tensors(self, agent: Agent) -> list[TensorMemory]:
         """What the stages lie in, as the agent came to it."""
         return [agent.handles[v] for v in self.op.operands]
 
-    def views(self, number: int, hold: Hold, agent: Agent) -> tuple[Tensor, ...]:
+    def views(self, number: int, hold: Hold, agent: Agent) -> tuple[TensorMemory, ...]:
         """The stage's tensors."""
         return tuple(t.stage(number % self.stages, hold) for t in self.tensors(agent))
 

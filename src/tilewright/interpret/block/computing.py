@@ -32,6 +32,10 @@ def mma(agent: Agent, op: Op) -> Steps:
     k = np.arange(depth)
     left = _factor(agent, op, a, some_rows[:, None], k[None, :], otherwise)
     right = _factor(agent, op, b, k[:, None], some_columns[None, :], otherwise)
+    machine = agent.worker.machine
+    atom = None if machine is None else machine.multiply.get(op.attrs["atom"])
+    if atom is not None:
+        left, right = atom.taken(left), atom.taken(right)
     wide = np.float64 if op.operands[0].type.dtype.is_float else np.int64
     with np.errstate(all="ignore"):
         product = left.astype(wide) @ right.astype(wide)

@@ -117,7 +117,7 @@ class Buffer:
 
 
 @dataclass(eq=False)
-class Tensor:
+class TensorMemory:
     """A tensor in a buffer: a shape, strides, perhaps a swizzle, perhaps a stage that must be held to touch it."""
 
     buffer: Buffer
@@ -129,16 +129,16 @@ class Tensor:
     staged: bool = False
 
     @classmethod
-    def whole(cls, buffer: Buffer, kind: TensorType) -> Tensor:
+    def whole(cls, buffer: Buffer, kind: TensorType) -> TensorMemory:
         """The tensor of that type at the start of a buffer."""
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
-    def stage(self, number: int, hold: Hold) -> Tensor:
+    def stage(self, number: int, hold: Hold) -> TensorMemory:
         """One entry of the first dimension, held."""
         offset = self.offset + number * self.strides[0]
-        return Tensor(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
+        return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
 
-    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[Tensor, Any, Any]:
+    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
         """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
         place: Any = self.offset
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
@@ -154,10 +154,10 @@ class Tensor:
 
 
 @dataclass(eq=False)
-class View:
+class TensorWindow:
     """A view: coordinates of a tensor as expressions of its own."""
 
-    base: Tensor | View
+    base: TensorMemory | TensorWindow
     op: Op
     values: Mapping[str, int]
     shape: tuple[int, ...]
@@ -175,7 +175,7 @@ class View:
         """That the stage, if it is in one, may be touched now."""
         self.base.check(op)
 
-    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[Tensor, Any, Any]:
+    def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
         """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
         values = {**self.values, **dict(zip(self.names, coordinates, strict=True))}
         inside: Any = None
@@ -200,16 +200,16 @@ class View:
         return bottom, places, inside
 
 
-def one_memory(one: Tensor | View, other: Tensor | View) -> bool:
+def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
     """Whether two tensors lie in one piece of memory."""
-    while isinstance(one, View):
+    while isinstance(one, TensorWindow):
         one = one.base
-    while isinstance(other, View):
+    while isinstance(other, TensorWindow):
         other = other.base
     return np.may_share_memory(one.buffer.data, other.buffer.data)
 
 
-def overlapping(one: Tensor | View, other: Tensor | View, op: Op) -> bool:
+def overlapping(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow, op: Op) -> bool:
     """Whether two tensors have an element of memory in common."""
     if not one_memory(one, other):
         return False
@@ -220,7 +220,11 @@ def overlapping(one: Tensor | View, other: Tensor | View, op: Op) -> bool:
 
 
 def require_apart(
-    target: Tensor | View, to: tuple[Any, ...], source: Tensor | View, at: tuple[Any, ...], op: Op
+    target: TensorMemory | TensorWindow,
+    to: tuple[Any, ...],
+    source: TensorMemory | TensorWindow,
+    at: tuple[Any, ...],
+    op: Op,
 ) -> None:
     """That an operation, element by element, writes no element that it reads for another one.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Tensor, View, at_line, grid, require_apart, spread
+from tilewright.interpret.block.memory import TensorMemory, TensorWindow, at_line, grid, require_apart, spread
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
@@ -22,7 +22,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.tensors import RegisterType
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Memory = Tensor | View
+Memory = TensorMemory | TensorWindow
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
@@ -46,7 +46,7 @@ def bitcast(agent: Agent, op: Op) -> Steps | None:
     if isinstance(base, Registers):
         agent.handles[op.results[0]] = base.bitcast(form)
         return None
-    if isinstance(base, View):
+    if isinstance(base, TensorWindow):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it", op.loc)
     other = base.buffer.alike(data=base.buffer.data.view(form))
     agent.handles[op.results[0]] = replace(base, buffer=other)
@@ -213,8 +213,8 @@ def _start(agent: Agent, op: Op) -> Steps:
 
 def _bare(memory: Memory) -> Memory:
     """The same memory without the hold: checked when the copy started."""
-    if isinstance(memory, View):
-        return View(_bare(memory.base), memory.op, memory.values, memory.shape)
+    if isinstance(memory, TensorWindow):
+        return TensorWindow(_bare(memory.base), memory.op, memory.values, memory.shape)
     return replace(memory, hold=None)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.errors import ProtocolFault
 from tilewright.interpret.block import moving
 from tilewright.interpret.block.channels import Channel, Hold
-from tilewright.interpret.block.memory import Tensor, View, at_line, grid, spread
+from tilewright.interpret.block.memory import TensorMemory, TensorWindow, at_line, grid, spread
 from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.ir.core import Op
 
@@ -102,9 +102,11 @@ def _require_same(agent: Agent, op: Op, held: Hold, source: Any) -> None:
         )
 
 
-def _moved(memory: Tensor | View, mine: list[Tensor], theirs: list[Tensor], held: Hold) -> Tensor | View:
+def _moved(
+    memory: TensorMemory | TensorWindow, mine: list[TensorMemory], theirs: list[TensorMemory], held: Hold
+) -> TensorMemory | TensorWindow:
     """The same part of another workgroup's stage."""
-    if isinstance(memory, View):
-        return View(_moved(memory.base, mine, theirs, held), memory.op, memory.values, memory.shape)
+    if isinstance(memory, TensorWindow):
+        return TensorWindow(_moved(memory.base, mine, theirs, held), memory.op, memory.values, memory.shape)
     whole = next(t for m, t in zip(mine, theirs, strict=True) if m.buffer is memory.buffer)
     return replace(whole.stage(held.fill.number % held.channel.stages, held), hold=None)

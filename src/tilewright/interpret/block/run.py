@@ -12,7 +12,7 @@ from tilewright.check.cluster import cluster_of, shared_channels
 from tilewright.errors import ArgumentError, NotWrittenFault
 from tilewright.interpret.block import computing, control, moving, multicast
 from tilewright.interpret.block.accesses import Sharing
-from tilewright.interpret.block.memory import Buffer, Tensor
+from tilewright.interpret.block.memory import Buffer, TensorMemory
 from tilewright.interpret.block.worker import Budget, Cluster, Worker
 from tilewright.ir.core import Program, Value
 from tilewright.ir.tensors import TensorType, numbers
@@ -74,9 +74,9 @@ def interpret(
     channel used against its order, an output that is not written completely.
     """
     several = any(op.name == "tasks" for op in program.walk())
-    bound: dict[Value, Tensor] = {}
+    bound: dict[Value, TensorMemory] = {}
     for arg in program.args:
-        bound[arg] = Tensor.whole(_buffer(arg, arrays, several), arg.type)
+        bound[arg] = TensorMemory.whole(_buffer(arg, arrays, several), arg.type)
     if not several:
         workers = 1
     if not 1 <= workers <= WORKERS.most:
@@ -130,7 +130,7 @@ def _places(kind: TensorType) -> Any:
     return kind.swizzle(places) if kind.swizzle is not None else places
 
 
-def _hand_back(arg: Value, tensor: Tensor, arrays: Mapping[str, Array]) -> None:
+def _hand_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) -> None:
     kind: TensorType = arg.type
     if kind.role == "in":
         return

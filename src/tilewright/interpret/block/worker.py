@@ -20,7 +20,7 @@ from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, Proto
 from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
-from tilewright.interpret.block.memory import Buffer, Tensor, View, at_line
+from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Block, Op, Program, Value
@@ -225,7 +225,7 @@ class Worker:
         self,
         program: Program,
         machine: Machine | None,
-        arguments: Mapping[Value, Tensor],
+        arguments: Mapping[Value, TensorMemory],
         number: int,
         workers: int,
         seed: int,
@@ -335,14 +335,14 @@ class Worker:
 
     # -- making things --------------------------------------------------------------------------------
 
-    def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> Tensor:
+    def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> TensorMemory:
         """The shared memory of an alloc: one for the worker, or for the group of a role.
 
         Each time it is come to, the same memory is taken, and nothing of it is initialised.
         """
         key = ("alloc", id(op), agent.group.key)
         visit = self.visit((key, agent.wave))
-        found: Tensor | None = self.shared.get((key, visit))
+        found: TensorMemory | None = self.shared.get((key, visit))
         if found is None:
             memory = self.shared.get(key)
             if memory is None:
@@ -352,7 +352,7 @@ class Worker:
                 memory.watch = Watch(memory.data.size) if self.watching else None
                 self.shared[key] = memory
             fresh = memory.alike(initialised=np.zeros(memory.data.size, bool), staged=None)
-            found = self.shared[key, visit] = Tensor.whole(fresh, kind)
+            found = self.shared[key, visit] = TensorMemory.whole(fresh, kind)
         if self.visit((key, visit, "all")) == agent.group.waves:
             del self.shared[key, visit], self.visits[key, visit, "all"]
         return found
@@ -395,7 +395,7 @@ class Worker:
         if isinstance(base, Registers):
             return base.view(op, values, shape)
         used = {s.name for e, _ in op.attrs["at"] for s in _roots(e)}
-        return View(base, op, {k: v for k, v in values.items() if k in used}, shape)
+        return TensorWindow(base, op, {k: v for k, v in values.items() if k in used}, shape)
 
 
 def _roots(e: Any) -> set[Any]:

@@ -28,7 +28,7 @@ TABLED = 1 << 22
 
 
 @dataclass(frozen=True)
-class Access:
+class TileAccess:
     """Memory coordinates as expressions of the tile's coordinates and of numbers found in data."""
 
     tensor: Value
@@ -41,7 +41,7 @@ class Access:
         return {s: Formula.cast(dtypes.i64, load(found.tensor, *found.at)) for s, found in self.data.items()}
 
 
-def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> Access:
+def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
     """The access of a read or a write over these dimensions."""
     tensor = low.argument(target)
     shape = low.shapes[target]
@@ -50,7 +50,7 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
         at: tuple[Expr, ...] = tuple(coordinate(low, d, data) for d in target.type.dims)
         if target in low.origins:
             at = tuple(c - first for c, first in zip(at, low.origins[target], strict=True))
-        return Access(tensor, shape, at, data)
+        return TileAccess(tensor, shape, at, data)
     known: dict[Symbol, Expr] = {i: coordinate(low, d, data) for i, d in zip(op.attrs["over"], dims, strict=True)}
     beside: dict[Symbol, Expr] = {i: low.coordinate(d) for i, d in zip(op.attrs["over"], dims, strict=True)}
     images = Substitution(known)
@@ -75,7 +75,7 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
         known[name] = fresh
         images = Substitution(known)
     places_of = tuple(images(with_data(low, low.expr(e), data, dims, op)) for e in op.attrs["at"])
-    return Access(tensor, shape, places_of, data)
+    return TileAccess(tensor, shape, places_of, data)
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
@@ -92,12 +92,12 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
     return Substitution(images)(e) if images else e
 
 
-def loose(low: Lowering, access: Access, images: Substitution) -> tuple[bool, ...]:
+def loose(low: Lowering, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
     """Which of the memory coordinates may lie outside, over a part of the dimensions."""
     return tuple(not low.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
-def outside(low: Lowering, access: Access, dims: tuple[Expr, ...]) -> tuple[str, ...]:
+def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[str, ...]:
     """What the coordinates of an access without data reach, where one lies outside; empty if all lie inside.
 
     Ranges do not always tell; then the coordinates of all elements are worked out.
@@ -123,7 +123,7 @@ def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
     return low.is_inside(low.images(dims, parts, over)(e), size)
 
 
-def is_outside(access: Access) -> Formula:
+def is_outside(access: TileAccess) -> Formula:
     """The formula that tells, element by element, whether an access leaves its memory; of type bool."""
     data = access.formulas()
     found: Formula | None = None

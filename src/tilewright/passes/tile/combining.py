@@ -20,7 +20,7 @@ from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile import moving
 from tilewright.passes.tile.lanes import LaneProduct
-from tilewright.passes.tile.products import Product
+from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
     Load,
     Part,
@@ -108,7 +108,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in _STEPS.items() if s == step)
     there = only_load(source.formula)
-    if there is None and not low.fits(source.sizes):
+    if there is None and not low.fits(source.sizes, VALUES):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     if there is None:
         source, there = low.load_of(source)
@@ -297,7 +297,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32
+    how = low.cuts.products.get(op)
+    rounds = how is not None and how.atom.rounds == "tf32"  # the machine's products do it
+    tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
     if tf32:
         a, b = (_as_tf32(low, t) for t in (a, b))
@@ -319,7 +321,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     low.going_on[op.results[0]] = total.tensor
     if found is not None:
         how, axes, left, right = found
-        Product(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+        BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     else:
         last = acc.dims[-1] if acc.dims else None
         factors = (_factor(low, t, wide, last) for t in (a, b))

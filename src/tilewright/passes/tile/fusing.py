@@ -33,7 +33,7 @@ _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
 
 
 @dataclass(frozen=True)
-class Group:
+class FusedRows:
     """Operations that are done together, some rows at a time."""
 
     ops: tuple[Op, ...]
@@ -43,7 +43,7 @@ class Group:
     """What is used by others."""
 
 
-def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | Group]:
+def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
     """The operations of a block in an order that keeps its meaning, those that go together as groups."""
     rest = list(ops)
     while rest:
@@ -82,7 +82,7 @@ def _is_same(op: Op) -> bool:
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
-def _group(low: Lowering, ops: list[Op], after: list[Op]) -> Group | None:
+def _group(low: Lowering, ops: list[Op], after: list[Op]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
     if machine is None or machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
@@ -112,14 +112,14 @@ def _group(low: Lowering, ops: list[Op], after: list[Op]) -> Group | None:
         return None
     at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
     outs = frozenset(r for op in ops for r in op.results if any(_uses(other, r) for other in after))
-    return Group(tuple(ops), row, at_once, outs)
+    return FusedRows(tuple(ops), row, at_once, outs)
 
 
 def _uses(op: Op, value: Value) -> bool:
     return value in op.operands or any(_uses(inner, value) for block in op.blocks for inner in block.ops)
 
 
-def write(low: Lowering, group: Group) -> None:
+def write(low: Lowering, group: FusedRows) -> None:
     """The operations of a group, some rows at a time."""
     outside = {v for op in group.ops for v in op.operands} - {r for op in group.ops for r in op.results}
     whole = {d: low.part(d) for op in group.ops for v in op.results for d in v.type.dims}

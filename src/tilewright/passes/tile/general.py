@@ -56,7 +56,7 @@ from tilewright.passes.tile.values import (
     rewritten,
     weight,
 )
-from tilewright.passes.tile.writer import Writer
+from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
@@ -206,7 +206,7 @@ class Lowering:
         self.shapes = dict(shapes)
         self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
         lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
-        self.w = Writer(lanes, opened.symbols)
+        self.w = BlockWriter(lanes, opened.symbols)
         if self.cuts.roles is not None:
             self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
         for s in opened.symbols:
@@ -269,7 +269,7 @@ class Lowering:
                 tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
         ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
         cases: list[list[Case]] = []
-        counts: dict[Expr, int] = {}
+        counts: dict[Expr, Size] = {}
         for d, width in tasks.items():
             if (walk := self.walks.get(d)) is not None:
                 count = walk.extent // walk.width
@@ -284,7 +284,7 @@ class Lowering:
             size = self.size(d)
             full, rest = divided(size, width)
             if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), int(pieces(size, width))
+                self.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
                 self.shared.append(d)
                 continue
             if (full, rest) == (1, 0):  # whole: nothing to count
@@ -340,7 +340,7 @@ class Lowering:
         copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
 
-    def _alike(self, counts: Mapping[Expr, int]) -> list[Range]:
+    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
 
         Those of the last two dimensions may be one number: some along the first of them together, then on along the
@@ -349,7 +349,7 @@ class Lowering:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            ranges = self._longest_first(counts, places)
+            ranges = self._longest_first({d: int(n) for d, n in counts.items()}, places)
         else:
             ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
             places |= {d: r.symbol for d, r in ranges.items()}
@@ -361,11 +361,13 @@ class Lowering:
             t = ranges[n].symbol
             first = self._named("first", t // (group * wide) * group)
             here = minimum(as_expr(group), tall - first)
+            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
+                here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width) if count > 1 else as_expr(0)
+            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.parts[d] = begin, width
         return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
@@ -494,7 +496,7 @@ class Lowering:
         """The operations of a block; gives what it yields."""
         for step in fusing.steps(self, block.ops):
             self.w.loc = None
-            if isinstance(step, fusing.Group):
+            if isinstance(step, fusing.FusedRows):
                 fusing.write(self, step)
                 continue
             if step.name == "yield":
@@ -812,11 +814,11 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
-    def fits(self, sizes: Sequence[Size]) -> bool:
-        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+    def fits(self, sizes: Sequence[Size], values: int = MOST_VALUES) -> bool:
+        """Whether a task's lanes have room for a tile, so many values each; always where a plan says no waves."""
         if self.cuts.waves == 1 or self.w.lanes is None:
             return True
-        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+        return prod(map(most, sizes)) <= values * self.w.lanes
 
     def near(self, value: Value) -> Tile:
         """The value's tile, in memory of the worker's own where others use it too."""

@@ -21,7 +21,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile import inplace
-from tilewright.passes.tile.accesses import Access
+from tilewright.passes.tile.accesses import TileAccess
 from tilewright.passes.tile.values import Parts, load
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Box:
     widths: tuple[int, ...]
 
 
-def box_of(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
+def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
     """The image of a read, where it has the form of a box that is smaller than the read; None otherwise.
 
     Along the rows of a product that reads it, it is as wide as whole atoms ask.
@@ -74,7 +74,7 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
     return Box(tuple(first), tuple(widths))
 
 
-def staged(low: Lowering, access: Access, box: Box, dtype: DType, otherwise: float) -> Formula:
+def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
     """Copies a read's image; gives what the read is then."""
     tensor = low.w.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = low.w.axes(box.widths)

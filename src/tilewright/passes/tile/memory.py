@@ -19,7 +19,7 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import halo, inplace, moving
-from tilewright.passes.tile.accesses import Access, access_of, is_outside, loose, outside, with_data
+from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
 from tilewright.plan.boxes import WRITES, used
@@ -171,7 +171,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     return (tile,)
 
 
-def _is_surplus(low: Lowering, access: Access) -> bool:
+def _is_surplus(low: Lowering, access: TileAccess) -> bool:
     """Whether an access leaves its memory only where tasks or blocks at the edges compute more than there is."""
     more = low.cuts.roles is not None or bool(low.cuts.extended)
     lines = Substitution({low.coordinate(d): walk.there() for d, walk in low.walks.items()})
@@ -179,7 +179,7 @@ def _is_surplus(low: Lowering, access: Access) -> bool:
 
 
 def _gathered(
-    low: Lowering, op: Op, access: Access, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+    low: Lowering, op: Op, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Tile:
     sizes = tuple(parts[d][1] for d in kind.dims)
     over = low.w.axes(sizes)
@@ -196,7 +196,7 @@ def _gathered(
     return low.held(tensor, kind.dims, parts)
 
 
-def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts: Parts) -> None:
+def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
     """Notes at run time that a read leaves its memory."""
     wrong = is_outside(access)
     for mask in low.masks:
@@ -214,7 +214,7 @@ def _report(low: Lowering, op: Op, access: Access, dims: tuple[Expr, ...], parts
     low.report(Tile(dtypes.bool_, tuple(used), {d: parts[d] for d in used}, wrong), what, op)
 
 
-def _expressions(access: Access) -> list[Expr]:
+def _expressions(access: TileAccess) -> list[Expr]:
     return [*access.at, *(e for found in access.data.values() for e in found.at)]
 
 
@@ -473,7 +473,7 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if "at" in op.attrs:
         images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
         at = [images(low.expr(e)) for e in op.attrs["at"]]
-    access = Access(value, log.shape, (*slot, *at), {})
+    access = TileAccess(value, log.shape, (*slot, *at), {})
     over = low.w.axes(tile.sizes)
     moved = low.images(tile.dims, tile.parts, over)
     places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]

@@ -21,7 +21,7 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.ir.verifier import verify
 from tilewright.passes.places import Size
 from tilewright.passes.tile.values import Load, Parts, Tile, load, only_load, pieces
-from tilewright.passes.tile.writer import Writer, extent
+from tilewright.passes.tile.writer import BlockWriter, extent
 from tilewright.plan.microkernel import Axes, Microkernel
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = Writer(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    w = BlockWriter(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]
@@ -237,7 +237,13 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
 
 
 def _copy(
-    w: Writer, there: Load, images: Images, order: Order, over: tuple[Symbol, ...], fixed: tuple[Expr, ...], held: Value
+    w: BlockWriter,
+    there: Load,
+    images: Images,
+    order: Order,
+    over: tuple[Symbol, ...],
+    fixed: tuple[Expr, ...],
+    held: Value,
 ) -> None:
     """Elements of a load in packed order; the first coordinates there are `fixed`, the others go over axes."""
     places, padded = order.source((*fixed, *over)), any(zeros for _, zeros in order.ends)

@@ -76,7 +76,7 @@ def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
         yield Span(1, size, full * block, size != tail, as_expr(tail) >= 1)
 
 
-class Product:
+class BlockedProduct:
     """One product, written: C += A * B, where C is a tensor over these dimensions and parts."""
 
     def __init__(
@@ -100,8 +100,8 @@ class Product:
             AroundHalo(self, a, b, self.low.cuts.halo).write()
             return
         if how.slab is not None:
-            left: Operand = InRegisters.of(self, a) if how.held_a else Staged.of(self, a, axes.m)
-            right: Operand = Staged.of(self, b, axes.n)
+            left: Factor = InRegisters.of(self, a) if how.held_a else Staged.of(self, a, axes.m)
+            right: Factor = Staged.of(self, b, axes.n)
         else:
             left, right = self.left(a), self.right(b)
         with ExitStack() as loops:
@@ -121,7 +121,7 @@ class Product:
 
     # -- factors ------------------------------------------------------------------------------------------
 
-    def left(self, a: Tile) -> Operand:
+    def left(self, a: Tile) -> Factor:
         """A, where it lies or from a panel of rows: K side by side, both in whole steps of the atom."""
         how, axes = self.how, self.axes
         m, _, k = how.atom.shape
@@ -134,7 +134,7 @@ class Product:
         unit = m if isinstance(tall, int) else how.rows  # where only a call tells, the last block is as large as others
         deep, rows = pieces(self.width(axes.k), k) * k, pieces(tall, unit) * unit
         panel = self.panel(a, how.atom.a.dtype, outer, (axes.m, rows), (axes.k, deep))
-        return Panel(self, panel, outer)
+        return FactorPanel(self, panel, outer)
 
     def has_rows(self, found: Load, dims: tuple[Expr, ...], unit: int) -> bool:
         """Whether a load's tensor has all rows that whole atoms read, also those past the end of the current part."""
@@ -167,7 +167,7 @@ class Product:
         self.w.map(target, over, formula, self.low.images(dims, self.parts, over))
         return held
 
-    def right(self, b: Tile) -> Operand:
+    def right(self, b: Tile) -> Factor:
         """B, where it lies, or packed: before the program where others read it as well, otherwise here."""
         how, axes = self.how, self.axes
         n = how.atom.shape[1]
@@ -218,7 +218,7 @@ class Product:
 
     # -- blocks -------------------------------------------------------------------------------------------
 
-    def block(self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr) -> None:
+    def block(self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr) -> None:
         """One block of C: its sums in registers while K is gone over."""
         w, how = self.w, self.how
         c, kind = how.atom.c.dtype, how.atom.name
@@ -243,7 +243,7 @@ class Product:
         w.emit("copy", (sums, goal))
 
     def summed(
-        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+        self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
         """All that is summed: the dimensions beside K, then K.
 
@@ -266,7 +266,7 @@ class Product:
             self.steps(left, right, down, across, row, column, sums)
 
     def steps(
-        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+        self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
         """Products along K: one atom's depth at a time in tile registers, a few by vectors."""
         w, how = self.w, self.how
@@ -275,10 +275,10 @@ class Product:
         chunks = pieces(deep, depth)
         right.ragged = across.ragged
         if how.slab is not None:
-            at_once = int(pieces(deep, how.slab)) if how.at_once else 1
-            with w.loop("e", pieces(deep, how.slab * at_once)) as e:
-                a = left.rows(down.size, how.slab * at_once, row, how.slab * at_once * e, last)
-                b = right.columns(how.slab * at_once, across.size, how.slab * at_once * e, column)
+            step = how.deep(most(deep))
+            with w.loop("e", pieces(deep, step)) as e:
+                a = left.rows(down.size, step, row, step * e, last)
+                b = right.columns(step, across.size, step * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
         if how.whole:
@@ -309,10 +309,10 @@ class Product:
 
 
 @dataclass
-class Operand:
+class Factor:
     """A factor as blocks read it."""
 
-    product: Product
+    product: BlockedProduct
     ragged: bool = field(default=False, init=False)
     """Whether the block's columns may end before its registers do."""
 
@@ -342,7 +342,7 @@ class Operand:
 
 
 @dataclass
-class InPlace(Operand):
+class InPlace(Factor):
     """A factor where it lies."""
 
     found: Load
@@ -403,7 +403,7 @@ class InPlace(Operand):
 
 
 @dataclass
-class Panel(Operand):
+class FactorPanel(Factor):
     """A, copied: [outer][rows][K]."""
 
     tensor: Value
@@ -417,7 +417,7 @@ class Panel(Operand):
 
 
 @dataclass
-class Packed(Operand):
+class Packed(Factor):
     """B, copied in the order in which it is read; `starts` says where the current parts begin in it."""
 
     tensor: Value
@@ -436,13 +436,13 @@ class Packed(Operand):
 
 
 @dataclass
-class InRegisters(Operand):
+class InRegisters(Factor):
     """A, where the atom has it in registers: all of it at once, zero past the end of K."""
 
     tensor: Value
 
     @classmethod
-    def of(cls, product: Product, a: Tile) -> InRegisters:
+    def of(cls, product: BlockedProduct, a: Tile) -> InRegisters:
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         assert axes.m is not None
@@ -463,7 +463,7 @@ class InRegisters(Operand):
 
 
 @dataclass
-class Staged(Operand):
+class Staged(Factor):
     """A factor of an atom that reads shared memory: each step of K is copied there first, with zeros past its ends."""
 
     found: Load
@@ -478,7 +478,7 @@ class Staged(Operand):
     """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
 
     @classmethod
-    def of(cls, product: Product, tile: Tile, dim: Expr | None) -> Staged:
+    def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
@@ -574,7 +574,7 @@ def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
     return [(e, not ((e >= 0) is ONE and (e < n) is ONE)) for e, n in zip(coordinates, sizes, strict=True)]
 
 
-def _ends_in_zeros(product: Product, there: Load) -> bool:
+def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
     """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
 
     What lies past the end of a part of K that ends before is there, and belongs to the next part.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, TileType, Value
-from tilewright.passes.tile.accesses import Access, access_of, loose
+from tilewright.passes.tile.accesses import TileAccess, access_of, loose
 from tilewright.passes.tile.values import Load, pieces
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.tiled import Tiled, Walk
@@ -63,7 +63,7 @@ def _taps(plan: Tiled, kind: TileType) -> list[Expr]:
 
 
 def _in_chunks(
-    low: Lowering, access: Access, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
+    low: Lowering, access: TileAccess, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
 ) -> Value:
     """The view of what is copied, K in chunks of an atom's: `at` says where in K.
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
-from tilewright.algebra.expr import ONE, Expr, symbol
+from tilewright.algebra.expr import ONE, Expr, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
+from tilewright.machine import CopyAtom
 from tilewright.passes.tile.values import Load, Tile, load, loads
 from tilewright.passes.tile.writer import split
+from tilewright.plan.model import element_bytes
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
     from tilewright.passes.tile.memory import Write
 
 
-ROWS, CHUNK = (128, 64, 32), 16
-"""Bytes of a row of a tile that leaves by a copy of the machine's own, and of the chunks that its swizzle moves."""
+ROWS_SWIZZLED = 3
+"""A chunk's number is changed by so many bits of its row's: eight rows differ, as many as there are banks of chunks."""
+
+
+def _leaving(low: Lowering) -> CopyAtom | None:
+    """The copy of the machine's own that brings results from shared memory to arguments."""
+    if low.machine is None:
+        return None
+    return next((a for a in low.machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 
 def through_shared(low: Lowering, to: Write) -> bool:
@@ -38,11 +47,17 @@ def through_shared(low: Lowering, to: Write) -> bool:
         return False
     m, n = low.sums[held]
     rows, columns = to.parts[m][1], to.parts[n][1]
-    row = next((n for n in ROWS if columns * to.dtype.bits // 8 % n == 0), None)
-    if row is None or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n})):
+    atom = _leaving(low)
+    size = element_bytes(to.dtype)
+    row = next((n for n in atom.rows if columns * size % n == 0), None) if atom is not None else None
+    if (
+        atom is None
+        or row is None
+        or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}))
+    ):
         return False
-    wide = row * 8 // to.dtype.bits
-    swizzle = Swizzle((row // CHUNK).bit_length() - 1, (CHUNK * 8 // to.dtype.bits).bit_length() - 1, 3)
+    wide = row // size
+    swizzle = Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
     tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle)
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
@@ -75,8 +90,8 @@ def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
 def _need_outside(low: Lowering, to: Write) -> None:
     """That what tasks at the edges compute too much lies outside the argument, where it is not stored."""
     for d in to.dims:
-        width, extent = to.parts[d][1], low.number(d)
-        if extent % width == 0:
+        width, extent = to.parts[d][1], low.size(d)
+        if as_expr(extent % width) is as_expr(0):
             continue
         past: dict[Expr, Expr] = {low.coordinate(d): symbol("past", extent)}
         images = Substitution(past)

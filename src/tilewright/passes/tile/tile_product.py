@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
-from tilewright.passes.tile.products import InPlace, Operand, Product, Span
+from tilewright.passes.tile.products import BlockedProduct, Factor, InPlace, Span
 from tilewright.passes.tile.values import Parts, Tile, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.tiled import Depth, Tiled
@@ -22,7 +22,7 @@ STREAM = as_expr(1)
 
 
 @dataclass(frozen=True)
-class Registers:
+class SumRegisters:
     """What all blocks of a task share: tile registers of sums and operands, and memory where sums are looked at."""
 
     scratch: Value
@@ -31,7 +31,7 @@ class Registers:
     right: Value
 
     @classmethod
-    def of(cls, low: Lowering, how: Microkernel) -> Registers:
+    def of(cls, low: Lowering, how: Microkernel) -> SumRegisters:
         """Those of a microkernel."""
         atom, depth, block = how.atom, how.atom.shape[2], (how.rows, how.columns)
         scratch = low.w.alloc(atom.c.dtype, block, "scratch")
@@ -40,7 +40,7 @@ class Registers:
         return cls(scratch, sums, left, low.w.registers(atom.b.dtype, (depth, how.columns), f"{atom.name}.b", "right"))
 
 
-class TileProduct(Product):
+class TileProduct(BlockedProduct):
     """The product of one block; its operands go to tile registers step by step."""
 
     def __init__(
@@ -48,7 +48,7 @@ class TileProduct(Product):
         low: Lowering,
         plan: Tiled,
         how: Microkernel,
-        held: Registers,
+        held: SumRegisters,
         parts: Parts,
         c: tuple[Expr, ...],
         *,
@@ -59,7 +59,7 @@ class TileProduct(Product):
         super().__init__(low, how, Axes(plan.m, plan.n, plan.k, around, taps, False), parts, held.sums, c, zero=True)
         self.plan, self.held, self.late = plan, held, late
 
-    def left(self, a: Tile) -> Operand:
+    def left(self, a: Tile) -> Factor:
         """A where it lies, also where that is what was staged; step by step, where a block goes past its end."""
         found = only_load(a.formula)
         if found is None:
@@ -70,7 +70,7 @@ class TileProduct(Product):
         return Stepped(self, found, room)
 
     def summed(
-        self, left: Operand, right: Operand, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+        self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
     ) -> None:
         """All that is summed. Where the outermost loop goes over K, its first round is written out if the results of
         the block before are stored meanwhile: they go there."""
@@ -90,7 +90,7 @@ class TileProduct(Product):
         else:
             self._steps(left, right, steps, as_expr(0), chunks)
 
-    def _steps(self, left: Operand, right: Operand, steps: tuple[Depth, ...], base: Expr, chunks: int) -> None:
+    def _steps(self, left: Factor, right: Factor, steps: tuple[Depth, ...], base: Expr, chunks: int) -> None:
         """Loops over taps and so many chunks of K from one on; in them both operands, and their product."""
         w, how, depth = self.w, self.how, self.how.atom.shape[2]
         chunk = base

@@ -26,7 +26,7 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
 from tilewright.passes.tile.staging import staged
-from tilewright.passes.tile.tile_product import Registers, TileProduct
+from tilewright.passes.tile.tile_product import SumRegisters, TileProduct
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, pieces
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.tiled import Tiled
@@ -67,7 +67,7 @@ class TiledTask:
         low, plan = self.low, self.plan
         if plan.walk is not None:
             self.lines = staged(low, plan, plan.walk, self.read_of_a, self.how)
-        self.held = Registers.of(low, self.how)
+        self.held = SumRegisters.of(low, self.how)
         low.sums[self.held.scratch] = low.sums[self.held.sums] = plan.m, plan.n
         dims = list(low.cuts.blocks)
         for chosen in product(*(list(self._rounds(d)) for d in dims)):

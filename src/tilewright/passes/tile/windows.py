@@ -31,7 +31,7 @@ from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
 
 if TYPE_CHECKING:
-    from tilewright.passes.tile.products import Product
+    from tilewright.passes.tile.products import BlockedProduct
 
 
 UNROLLED = 36
@@ -41,7 +41,7 @@ UNROLLED = 36
 class AroundHalo:
     """One product, written: C += A * B, all of C in registers, A in a halo tile."""
 
-    def __init__(self, product: Product, a: Tile, b: Tile, offsets: int):
+    def __init__(self, product: BlockedProduct, a: Tile, b: Tile, offsets: int):
         self.p, self.w, self.offsets = product, product.w, offsets
         self.a, self.b = self._given(a, "A"), self._given(b, "B")
         self.deep = list(product.axes.deep)

@@ -78,7 +78,7 @@ def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[
     return axes, Substitution(images)
 
 
-class Writer:
+class BlockWriter:
     """What the general path writes, through the builder that all levels share."""
 
     def __init__(self, lanes: int | None = None, opened: Collection[Symbol] = ()) -> None:

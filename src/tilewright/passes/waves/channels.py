@@ -15,7 +15,7 @@ from tilewright.algebra.expr import ZERO, Expr, as_expr
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import numbers
-from tilewright.passes.places import Memory
+from tilewright.passes.places import PlacedMemory
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
@@ -41,13 +41,13 @@ class Count:
         stage = low.counter(f"{name}_stage") if stages > 1 else None
         return cls(stages, stage, low.counter(f"{name}_turn") if turns else None)
 
-    def now(self, low: Waves) -> Place:
+    def now(self, low: Waves) -> StagePlace:
         """Where the wave is."""
         turn = as_expr(0) if self.turn is None else low.value_of(self.turn, "turn")
         stage = as_expr(0) if self.stage is None else low.value_of(self.stage, "stage", self.stages - 1)
-        return Place(stage, turn)
+        return StagePlace(stage, turn)
 
-    def on(self, low: Waves, place: Place) -> None:
+    def on(self, low: Waves, place: StagePlace) -> None:
         """The next stage, from a place where it is."""
         last = as_expr(1) if self.stage is None else place.stage >= self.stages - 1
         if self.stage is not None:
@@ -65,7 +65,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Place:
+class StagePlace:
     """A fill: its stage, and which turn of the ring it is."""
 
     stage: Expr
@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class Ring:
+class BarrierRing:
     """A channel in the role that is written: its barriers, and the wave's counters."""
 
     op: Op
@@ -92,7 +92,7 @@ class Ring:
     late: bool = False
     """Whether the first wave's releases are put off to where the stage is wanted again."""
 
-    def barrier(self, place: Place) -> Expr:
+    def barrier(self, place: StagePlace) -> Expr:
         """The barrier of a fill's stage."""
         return self.base + place.stage
 
@@ -103,7 +103,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Stage(Memory):
+class Stage(PlacedMemory):
     """A stage of a channel, held: which barrier it has."""
 
     ring: Any = None
@@ -128,7 +128,7 @@ def channel(low: Waves, op: Op) -> None:
                 counters[side] = Count.begun(low, f"{name}_{side}", stages, side in ("acquire", "wait"))
     late = producer == consumer and _one_leaves(low, op)
     base, own = low.group.side * stages, producer == consumer
-    ring = Ring(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late)
+    ring = BarrierRing(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late)
     low.handles[op.results[0]] = ring
     low.rings[op] = ring
 
@@ -142,7 +142,7 @@ def _one_leaves(low: Waves, op: Op) -> bool:
     return low.leaving_channels() == {op.results[0]}
 
 
-def _taken(low: Waves, op: Op, side: str, ring: Ring) -> Place:
+def _taken(low: Waves, op: Op, side: str, ring: BarrierRing) -> StagePlace:
     if side not in ring.counters:
         raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
     count = ring.counters[side]
@@ -151,9 +151,9 @@ def _taken(low: Waves, op: Op, side: str, ring: Ring) -> Place:
     return place
 
 
-def _hand_out(low: Waves, op: Op, ring: Ring, place: Place) -> None:
+def _hand_out(low: Waves, op: Op, ring: BarrierRing, place: StagePlace) -> None:
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
-        whole: Memory = low.handles[tensor]
+        whole: PlacedMemory = low.handles[tensor]
         stride = whole.strides[0]
         start = whole.start + stride * place.stage
         shape, strides = whole.shape[1:], whole.strides[1:]
@@ -162,7 +162,7 @@ def _hand_out(low: Waves, op: Op, ring: Ring, place: Place) -> None:
 
 def acquire(low: Waves, op: Op) -> None:
     """The next fill, when its stage is empty."""
-    ring: Ring = low.handles[op.operands[0]]
+    ring: BarrierRing = low.handles[op.operands[0]]
     place = _taken(low, op, "acquire", ring)
     if ring.late:
         low.between_lanes.meet()
@@ -175,7 +175,7 @@ def acquire(low: Waves, op: Op) -> None:
 
 def commit(low: Waves, op: Op) -> None:
     """What was stored is there for everybody; one arrival."""
-    ring: Ring = low.handles[op.operands[0]]
+    ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()
     place = _taken(low, op, "commit", ring)
     if op.operands[0] in low.landing:
@@ -185,7 +185,7 @@ def commit(low: Waves, op: Op) -> None:
 
 def wait(low: Waves, op: Op) -> None:
     """The next fill, when it is full."""
-    ring: Ring = low.handles[op.operands[0]]
+    ring: BarrierRing = low.handles[op.operands[0]]
     place = _taken(low, op, "wait", ring)
     low.emit("await", (ring.full,), at=(ring.barrier(place),), phase=place.turn)
     if op.operands[0] in low.landing and any(low.chain.root(v) in low.asynchronous for v in ring.op.operands):
@@ -195,7 +195,7 @@ def wait(low: Waves, op: Op) -> None:
 
 def release(low: Waves, op: Op) -> None:
     """One arrival, when products that read the stage are done."""
-    ring: Ring = low.handles[op.operands[0]]
+    ring: BarrierRing = low.handles[op.operands[0]]
 
     def give_back() -> None:
         place = _taken(low, op, "release", ring)

@@ -10,7 +10,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
-from tilewright.passes.places import Memory
+from tilewright.passes.places import PlacedMemory
 from tilewright.passes.waves import general, moving
 from tilewright.passes.waves.held import Held, Piece, numbered, place
 
@@ -184,7 +184,7 @@ def convert_layout(low: Waves, op: Op) -> None:
     kind = TensorType("shared", source.dtype, (as_expr(room * low.group.halves),))
     buffer = low.hoist((op, "scratch", low.group.halves), kind, "scratch")
     strides = tuple(int(e) for e in packed(shape))
-    scratch = Memory(buffer, source.dtype, source.shape, strides, None, low.group.side * room)
+    scratch = PlacedMemory(buffer, source.dtype, source.shape, strides, None, low.group.side * room)
     for piece in source.pieces:
         moving.store(low, moving.values_of(low, piece), piece, scratch)
     low.meet()

@@ -13,7 +13,7 @@ from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, walk_block
 from tilewright.ir.tensors import RegisterType
 from tilewright.passes.dealing import dealt
-from tilewright.passes.waves.flying import Group as Products
+from tilewright.passes.waves.flying import ProductGroup as Products
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Group:
+class ProductGroup:
     """A group of products under way: the sums, the factors in registers, the channels whose stages it reads."""
 
     sums: tuple[Value, ...]
@@ -30,7 +30,7 @@ class Group:
     there: Expr | None = None
     """Under which condition it was started at all; None: it was."""
 
-    def like(self, other: Group) -> bool:
+    def like(self, other: ProductGroup) -> bool:
         """Whether both are the same group of two rounds."""
         mine, others = (self.sums, self.factors, self.released), (other.sums, other.factors, other.released)
         return mine == others
@@ -41,7 +41,7 @@ class Flying:
 
     def __init__(self, low: Waves):
         self.low = low
-        self.groups: list[Group] = []
+        self.groups: list[ProductGroup] = []
         self.touched: set[Value] = set()
         """Sums that something else than a product has looked at, or changed."""
         self.cleared: dict[Value, None] = {}
@@ -50,7 +50,7 @@ class Flying:
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
         """Groups, each with sums and factors, were started; stages of the ones before are given back."""
         before = len(self.groups)
-        self.groups += [Group(sums, factors, frozenset(rings)) for sums, factors in groups]
+        self.groups += [ProductGroup(sums, factors, frozenset(rings)) for sums, factors in groups]
         if any(g.releases for g in self.groups[:before]):
             self.settle(before)
 

@@ -18,25 +18,25 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.along import arguments_as_operands
-from tilewright.passes.places import Memory, MemoryView, Where
+from tilewright.passes.places import PlacedMemory, PlacedView, Where
 from tilewright.passes.waves import moving
 from tilewright.passes.waves.held import Held, both
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-InMemory = Memory | MemoryView
+InMemory = PlacedMemory | PlacedView
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 FIRST = {"sum": 0, "prod": 1}
 
 
-def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> Memory:
+def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> PlacedMemory:
     """Shared memory of the group for an operation."""
     room = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(room * low.group.halves),))
     buffer = low.hoist((*key, low.role, low.group.halves), kind, "scratch")
     strides = tuple(int(e) for e in packed(tuple(map(as_expr, shape))))
-    return Memory(buffer, dtype, shape, strides, None, low.group.side * room)
+    return PlacedMemory(buffer, dtype, shape, strides, None, low.group.side * room)
 
 
 def in_memory(low: Waves, op: Op, operand: int, filled: bool = True) -> InMemory:
@@ -328,13 +328,13 @@ def atomic(low: Waves, op: Op) -> None:
 def bitcast(low: Waves, op: Op) -> None:
     """Memory has another type; registers go through memory."""
     base, to = low.handles[op.operands[0]], op.attrs["dtype"]
-    if isinstance(base, MemoryView):
+    if isinstance(base, PlacedView):
         raise ProgramError("bitcast of a view: bitcast the tensor, then view it")
     if isinstance(base, Held):
         stored = in_memory(low, op, 0)
-        assert isinstance(stored, Memory)
+        assert isinstance(stored, PlacedMemory)
         buffer = low.emit("bitcast", (stored.buffer,), dtype=to).results[0]
-        turned = Memory(buffer, to, stored.shape, stored.strides, None, stored.start)
+        turned = PlacedMemory(buffer, to, stored.shape, stored.strides, None, stored.start)
         pieces = []
         for piece in base.pieces:
             fragment = low.fragment(to, len(piece.columns), op.results[0].name)
@@ -347,7 +347,7 @@ def bitcast(low: Waves, op: Op) -> None:
     buffer = low.emit("bitcast", (base.buffer,), dtype=to).results[0]
     if base.buffer in low.origins:
         low.origins[buffer] = low.origins[base.buffer]
-    low.handles[op.results[0]] = Memory(buffer, to, base.shape, base.strides, None, base.start)
+    low.handles[op.results[0]] = PlacedMemory(buffer, to, base.shape, base.strides, None, base.start)
 
 
 def while_(low: Waves, op: Op) -> None:

@@ -40,7 +40,7 @@ class Touched:
         return Touched(self.loaded | other.loaded, self.stored | other.stored)
 
 
-class Lanes:
+class LaneMeetings:
     """What the lanes have touched at this point of the program that is written."""
 
     def __init__(self, low: Waves):

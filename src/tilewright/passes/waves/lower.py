@@ -19,11 +19,11 @@ from tilewright.ir.loop import LOOP
 from tilewright.ir.loop_types import BarrierType, FragmentType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
-from tilewright.passes.lower import Lowering, let, memory_of
-from tilewright.passes.places import Memory, MemoryView
+from tilewright.passes.lower import LoopLowering, let, memory_of
+from tilewright.passes.places import PlacedMemory, PlacedView
 from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
-from tilewright.passes.waves.lanes import Lanes
+from tilewright.passes.waves.lanes import LaneMeetings
 
 EVERYONE = "all"
 
@@ -35,7 +35,7 @@ def lower_waves(program: Program, machine: Machine) -> Program:
 
 
 @dataclass(frozen=True)
-class Group:
+class WaveGroup:
     """Waves that do collective operations together: how many, this one's number, the barrier where they meet."""
 
     waves: int
@@ -46,7 +46,7 @@ class Group:
     halves: int = 1
 
 
-class Waves(Lowering):
+class Waves(LoopLowering):
     """What names mean in the role that is written, and what goes on by itself at this point."""
 
     def __init__(self, program: Program, machine: Machine):
@@ -61,10 +61,10 @@ class Waves(Lowering):
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
         self.flying = Flying(self)
-        self.between_lanes = Lanes(self)
+        self.between_lanes = LaneMeetings(self)
         self.dirty: set[Value] = set()
         self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
-        self.rings: dict[Op, channels.Ring] = {}
+        self.rings: dict[Op, channels.BarrierRing] = {}
         self._counters: dict[tuple[str, Op], dict[str, channels.Count]] = {}
         self.leaving = False
         self.asynchronous = _read_by_itself(program, self.chain, machine)
@@ -76,7 +76,7 @@ class Waves(Lowering):
         counted = program.record("waves")
         self.alone = 1 if counted is None else numbers((counted.attrs["count"],), "waves")[0]
         self.frames = frames_of(program, self.chain, machine)
-        self.group = Group(1, as_expr(0), as_expr(0), as_expr(0))
+        self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
 
     # -- the program ----------------------------------------------------------------------------------------
 
@@ -104,11 +104,11 @@ class Waves(Lowering):
         if self.cluster > 1:
             rank = index(self.fresh("rank"), self.cluster)
             self.rank, over = rank, (symbol, rank)
-        own = Group(waves, symbol, as_expr(place + 1), as_expr(0))
+        own = WaveGroup(waves, symbol, as_expr(place + 1), as_expr(0))
         self.role = EVERYONE if role is None else role.attrs["name"]
         handles, meaning = dict(self.handles), self.meaning
         with self.writing(body):
-            self.group = own if role is None else Group(total, symbol + before, as_expr(0), as_expr(0))
+            self.group = own if role is None else WaveGroup(total, symbol + before, as_expr(0), as_expr(0))
             for op in self.program.body.ops:
                 if op.name != "role":
                     self.op(op)
@@ -224,7 +224,7 @@ class Waves(Lowering):
             self.emit("fence")
         self.dirty.clear()
 
-    def written(self, memory: Memory | MemoryView) -> None:
+    def written(self, memory: PlacedMemory | PlacedView) -> None:
         """Waves stored to shared memory."""
         found = self.origins.get(memory.root.buffer)
         if found is not None:

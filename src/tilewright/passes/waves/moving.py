@@ -16,14 +16,14 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.machine import Machine, RegisterOperand
 from tilewright.machine.views import is_number, weight
-from tilewright.passes.places import Memory, MemoryView, Where, sizes
+from tilewright.passes.places import PlacedMemory, PlacedView, Where, sizes
 from tilewright.passes.waves import channels
 from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-InMemory = Memory | MemoryView
+InMemory = PlacedMemory | PlacedView
 
 
 def alloc(low: Waves, op: Op) -> None:
@@ -39,7 +39,7 @@ def alloc(low: Waves, op: Op) -> None:
     whole = TensorType("shared", kind.dtype, (as_expr(room * (2 if inside else 1)),), None, kind.swizzle)
     buffer = low.hoist((op, inside), whole, result.name or "shared")
     start = low.group.side * room if inside else as_expr(0)
-    low.handles[result] = Memory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), None, start)
+    low.handles[result] = PlacedMemory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), None, start)
     low.origins[buffer] = result
 
 
@@ -86,7 +86,7 @@ def view(low: Waves, op: Op) -> None:
     over = tuple(low.axis(s.name, n) for s, n in zip(op.attrs["over"], shape, strict=True))
     with low.means(dict(zip(op.attrs["over"], over, strict=True))):
         places = tuple((low.expr(e), loose) for e, loose in op.attrs["at"])
-    low.handles[op.results[0]] = MemoryView(base, base.dtype, shape, over, places)
+    low.handles[op.results[0]] = PlacedView(base, base.dtype, shape, over, places)
 
 
 def _of_registers(low: Waves, op: Op, base: Held, shape: tuple[int, ...]) -> Held:
@@ -399,7 +399,7 @@ def by_lanes(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[Expr, bool], ...]:
     """The coordinates in the argument at the bottom, each with whether it may lie outside."""
     found: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
-    while isinstance(memory, MemoryView):
+    while isinstance(memory, PlacedView):
         images = Substitution({s: e for s, (e, _) in zip(memory.over, found, strict=True)})
         outside = {s for s, (_, may) in zip(memory.over, found, strict=True) if may}
         found = tuple((images(e), bool(loose or e.symbols & outside)) for e, loose in memory.places)

@@ -11,7 +11,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.loop_types import FragmentType
 from tilewright.machine import MultiplyAtom
-from tilewright.passes.places import Memory
+from tilewright.passes.places import PlacedMemory
 from tilewright.passes.waves import channels
 from tilewright.passes.waves.held import Held, along
 
@@ -80,5 +80,5 @@ def _factor(
     if where.conditions:
         raise ProgramError("mma: a factor may lie outside its tensor; copy it with `else 0` first")
     axes: tuple[Symbol, Symbol] = (i, k) if which == "a" else (k, i)
-    root: Memory = factor.root
+    root: PlacedMemory = factor.root
     return root.buffer, {which: axes, f"{which}_at": (where.offset,)}

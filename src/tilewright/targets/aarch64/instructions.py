@@ -9,7 +9,7 @@ from tilewright.targets.cpu.family import Multiply
 from tilewright.targets.cpu.products import apart, fused, group_in_all_lanes
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 _SUMS = {"f32": "<4 x float>", "i32": "<4 x i32>"}
 _FACTORS = {"bf16": "<8 x bfloat>", "i8": "<16 x i8>"}
@@ -19,7 +19,7 @@ def _dot(*names: str, factors: str, sums: str) -> Multiply:
     """Sums over neighbours along k, 32 bits of them in each lane; several instructions one after another."""
     form, total = _FACTORS[factors], _SUMS[sums]
 
-    def write(e: Emitter, op: Op) -> None:
+    def write(e: NativeEmitter, op: Op) -> None:
         _, a, b = op.operands
         left = group_in_all_lanes(e, a, 32, 4, form)
         for name in names:
@@ -32,14 +32,14 @@ def _fragments(name: str, factors: str, sums: str) -> Multiply:
     """A product of fragments: each register is the matrix that the atom's layout says."""
     form, total = _FACTORS[factors], _SUMS[sums]
 
-    def write(e: Emitter, op: Op) -> None:
+    def write(e: NativeEmitter, op: Op) -> None:
         _, a, b = op.operands
         _call(e, op, name, form, total, e.register(a), e.register(b))
 
     return write
 
 
-def _call(e: Emitter, op: Op, name: str, form: str, total: str, left: str, right: str) -> None:
+def _call(e: NativeEmitter, op: Op, name: str, form: str, total: str, left: str, right: str) -> None:
     c = op.operands[0]
     full = f"@llvm.aarch64.neon.{name}"
     e.w.declare(f"{total} {full}({total}, {form}, {form})")

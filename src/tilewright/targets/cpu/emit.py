@@ -37,7 +37,7 @@ SPARE = 512
 
 
 @dataclass(frozen=True)
-class Emitted:
+class EmittedNative:
     """A function's text, and what the caller must provide."""
 
     text: str
@@ -50,13 +50,13 @@ class Emitted:
     uses_tiles: bool
 
 
-def emit(program: Program, machine: Machine) -> Emitted:
+def emit(program: Program, machine: Machine) -> EmittedNative:
     """The LLVM IR of a loop program for a machine, which need not be the one at hand."""
     with building():
-        return Emitter(program, machine).run()
+        return NativeEmitter(program, machine).run()
 
 
-class Emitter:
+class NativeEmitter:
     """One walk over a loop program: what its registers and memory are in LLVM IR, and the text so far."""
 
     def __init__(self, program: Program, machine: Machine):
@@ -74,7 +74,7 @@ class Emitter:
         self.globals: list[str] = []
         self.uses_tiles = False
 
-    def run(self) -> Emitted:
+    def run(self) -> EmittedNative:
         """The function."""
         w = self.w
         count = len(self.program.args)
@@ -117,7 +117,7 @@ class Emitter:
             "!0 = !{i32 1}",
         ]
         arguments = tuple(a.name or "" for a in self.program.args)
-        return Emitted("\n".join(parts) + "\n", name, arguments, size, opened, self.uses_tiles)
+        return EmittedNative("\n".join(parts) + "\n", name, arguments, size, opened, self.uses_tiles)
 
     def _open_memory(self) -> Expr:
         """What tensors of open sizes take of a worker's memory, in bytes."""

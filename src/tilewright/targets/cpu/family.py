@@ -11,9 +11,9 @@ from tilewright.ir.core import Op
 from tilewright.machine import Machine
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
-Multiply = Callable[["Emitter", Op], None]
+Multiply = Callable[["NativeEmitter", Op], None]
 """Writes C += A * B by an atom's instruction."""
 
 
@@ -23,11 +23,11 @@ class TileRegisters(Protocol):
     count: int
     """How many there are."""
 
-    def load(self, e: Emitter, op: Op, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
-    def store(self, e: Emitter, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
-    def zero(self, e: Emitter, tile: int) -> None: ...  # noqa: D102
-    def prologue(self, e: Emitter, configuration: str) -> list[str]: ...  # noqa: D102
-    def epilogue(self, e: Emitter) -> None: ...  # noqa: D102
+    def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
+    def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None: ...  # noqa: D102
+    def zero(self, e: NativeEmitter, tile: int) -> None: ...  # noqa: D102
+    def prologue(self, e: NativeEmitter, configuration: str) -> list[str]: ...  # noqa: D102
+    def epilogue(self, e: NativeEmitter) -> None: ...  # noqa: D102
     def configuration(self) -> Any: ...  # noqa: D102
 
 

@@ -16,13 +16,13 @@ from tilewright.passes.places import at_start, linear_factor, linear_step
 from tilewright.targets.cpu import tails
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 _KNOWN = ("bool", "i8", "u8", "i16", "i32", "i64", "index", "f16", "bf16", "f32", "f64")
 """The element types that LLVM has; others travel as bytes."""
 
 
-def load(e: Emitter, op: Op) -> None:
+def load(e: NativeEmitter, op: Op) -> None:
     """A load: whole, masked, or lane by lane; a tile with its rows."""
     target, buffer = op.operands
     offset = op.attrs["at"][0]
@@ -35,14 +35,14 @@ def load(e: Emitter, op: Op) -> None:
     e.registers[target] = _loaded(e, op, target, buffer, offset)
 
 
-def _row_stride(e: Emitter, offset: Expr, row: Symbol, buffer: Value) -> str:
+def _row_stride(e: NativeEmitter, offset: Expr, row: Symbol, buffer: Value) -> str:
     """The bytes from one row of a tile to the next."""
     factor = linear_factor(offset, row)
     assert factor is not None
     return e.w.integer(factor * buffer.type.dtype.numpy.itemsize)
 
 
-def _loaded(e: Emitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
+def _loaded(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr) -> str:
     lanes, kind = e.lanes(target), element(target.type.dtype)
     lane = op.attrs["over"][0] if op.attrs["over"] else None
     when = op.attrs.get("when")
@@ -81,20 +81,20 @@ def _neighbours(offset: Expr, lane: Symbol, lanes: int) -> list[tuple[int, int]]
     return [piece for start, count in runs for piece in tails.powers_of_two(start, count)]
 
 
-def guarded(e: Emitter, pointer: str, when: Expr | None) -> str:
+def guarded(e: NativeEmitter, pointer: str, when: Expr | None) -> str:
     """The pointer, or that of spare memory where the condition does not hold."""
     if when is None:
         return pointer
     return e.w.value(f"select i1 {e.w.condition(when)}, ptr {pointer}, ptr {e.spare}")
 
 
-def _chosen(e: Emitter, value: str, when: Expr | None, other: str, form: str) -> str:
+def _chosen(e: NativeEmitter, value: str, when: Expr | None, other: str, form: str) -> str:
     if when is None:
         return value
     return e.w.value(f"select i1 {e.w.condition(when)}, {form} {value}, {form} {other}")
 
 
-def splat(e: Emitter, number: Any, target: Value) -> str:
+def splat(e: NativeEmitter, number: Any, target: Value) -> str:
     """A number in all lanes."""
     kind, lanes = target.type.dtype, e.lanes(target)
     if kind.name not in _KNOWN:
@@ -106,7 +106,7 @@ def splat(e: Emitter, number: Any, target: Value) -> str:
     return f"<{', '.join([f'{element(kind)} {text}'] * lanes)}>" if number != 0 else "zeroinitializer"
 
 
-def store(e: Emitter, op: Op) -> None:
+def store(e: NativeEmitter, op: Op) -> None:
     """A store: whole, masked, or lane by lane; a tile with its rows."""
     source, buffer = op.operands
     offset, when = op.attrs["at"][0], op.attrs.get("when")
@@ -145,7 +145,7 @@ def store(e: Emitter, op: Op) -> None:
     store_lanes(e, source, buffer, offset, lane, when)
 
 
-def store_lanes(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
+def store_lanes(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr | None) -> None:
     """Lane by lane; where the condition fails, into spare memory. Where none depends on the lane, in pieces."""
     form, kind = e.kind(source), element(source.type.dtype)
     align, value = source.type.dtype.numpy.itemsize, e.register(source)
@@ -159,14 +159,14 @@ def store_lanes(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Sy
         e.w.line(f"store {kind} {one}, ptr {pointer}, align {align}")
 
 
-def prefetch(e: Emitter, op: Op) -> None:
+def prefetch(e: NativeEmitter, op: Op) -> None:
     """A hint that memory will be used."""
     e.w.declare("void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
     pointer = e.where(op.operands[0], op.attrs["at"][0])
     e.w.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(bool(op.attrs.get('write')))}, i32 3, i32 1)")
 
 
-def atomic(e: Emitter, op: Op) -> None:
+def atomic(e: NativeEmitter, op: Op) -> None:
     """An update that other workers may do at the same time."""
     source, buffer = op.operands
     kind = source.type.dtype

@@ -25,7 +25,7 @@ from tilewright.runtime import cache as disk
 from tilewright.runtime.codegen import HELPER
 from tilewright.runtime.dump import Dump
 from tilewright.runtime.sizes import sizes_of
-from tilewright.targets.cpu.emit import Emitted, emit
+from tilewright.targets.cpu.emit import EmittedNative, emit
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.load import link, versions
 from tilewright.targets.cpu.pool import aligned, pool
@@ -36,7 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _reported: set[str] = set()
 
 
-class Kernel:
+class NativeKernel:
     """A program's machine code for a target, and what a call needs.
 
     `described` is the machine that the program was written for; where the target has not its atoms, their products run
@@ -48,7 +48,7 @@ class Kernel:
         self.open = open_parameters(program)
         self.machine, self.target = described, target
         self._loop: Program | None = None
-        self._emitted: Emitted | None = None
+        self._emitted: EmittedNative | None = None
         self._object: bytes | None = None
         self._scratch: tuple[int, Expr] | None = None
         self.slow: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Kernel:
         dump.write("lower", "loop", lambda: str(lowered.program))
         return lowered.slow
 
-    def _emit(self, dump: Dump) -> Emitted:
+    def _emit(self, dump: Dump) -> EmittedNative:
         assert self._loop is not None
         self._emitted = emit(self._loop, self.target.machine)
         made = self._emitted
@@ -100,7 +100,7 @@ class Kernel:
         return made
 
     @property
-    def emitted(self) -> Emitted:
+    def emitted(self) -> EmittedNative:
         """The LLVM IR, and what a caller must provide."""
         if self._emitted is None:
             self._emitted = emit(self.loop, self.target.machine)
@@ -169,7 +169,7 @@ class Kernel:
 
     def start(self, arrays: list[Array], workers: int | None, values: Sequence[int]) -> Callable[[], None]:
         """The machine code bound to arrays that lie as it takes them, and to the values of open parameters."""
-        return Launch(self, arrays, workers, values)
+        return NativeLaunch(self, arrays, workers, values)
 
     def _check(self, array: Array, name: str, kind: TensorType) -> None:
         takes, shape = f"{self.program.name} takes", numbers(kind.shape, "shape")
@@ -197,10 +197,10 @@ class Kernel:
                     )
 
 
-class Launch:
+class NativeLaunch:
     """A kernel bound to arrays; a call runs it. Threads may call it at the same time: they take turns."""
 
-    def __init__(self, kernel: Kernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
+    def __init__(self, kernel: NativeKernel, arrays: list[Array], workers: int | None, values: Sequence[int] = ()):
         found = pool()
         count = min(workers or found.workers, found.workers)
         line = kernel.target.machine.limits.line_bytes

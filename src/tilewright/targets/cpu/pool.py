@@ -243,7 +243,7 @@ class Pool:
         self.address = self.control.ctypes.data
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.code.address("pool_run"))
         self.enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("pool_worker"))
-        self.records: weakref.WeakSet[Record] = weakref.WeakSet()
+        self.records: weakref.WeakSet[PoolRecord] = weakref.WeakSet()
         self.owner = 0
         self.start()
 
@@ -260,9 +260,9 @@ class Pool:
         self.workers = count + 1
         self.control[640:644].view(np.uint32)[0] = count
 
-    def record(self, function: int | None, arguments: int | None, count: int) -> Record:
+    def record(self, function: int | None, arguments: int | None, count: int) -> PoolRecord:
         """What a launch of so many workers is."""
-        made = Record(self, function, arguments, count)
+        made = PoolRecord(self, function, arguments, count)
         self.records.add(made)
         return made
 
@@ -278,7 +278,7 @@ class Pool:
         self.owner = 0
 
 
-class Record:
+class PoolRecord:
     """A launch as the machine code takes it."""
 
     def __init__(self, pool: Pool, function: int | None, arguments: int | None, count: int):

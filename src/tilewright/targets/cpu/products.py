@@ -8,12 +8,12 @@ from tilewright.codegen.text import element
 from tilewright.ir.core import Op, Value
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
-def fused(e: Emitter, op: Op) -> None:
+def fused(e: NativeEmitter, op: Op) -> None:
     """C += A * B, rounded once."""
     c, a, b = op.operands
     w, form, lanes = e.w, e.kind(c), e.lanes(c)
@@ -23,7 +23,7 @@ def fused(e: Emitter, op: Op) -> None:
     e.registers[c] = w.value(f"call {form} {name}({form} {left}, {form} {e.register(b)}, {form} {e.register(c)})")
 
 
-def apart(e: Emitter, op: Op) -> None:
+def apart(e: NativeEmitter, op: Op) -> None:
     """C += A * B by a product and a sum."""
     c, a, b = op.operands
     w, form = e.w, e.kind(c)
@@ -32,7 +32,7 @@ def apart(e: Emitter, op: Op) -> None:
     e.registers[c] = w.value(f"{words[1]} {form} {product}, {e.register(c)}")
 
 
-def in_all_lanes(e: Emitter, value: Value, lanes: int) -> str:
+def in_all_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
     """One element in all lanes; it is made once for each element."""
     text = e.register(value)
     if e.lanes(value) is not None:
@@ -44,7 +44,7 @@ def in_all_lanes(e: Emitter, value: Value, lanes: int) -> str:
     return found
 
 
-def group_in_all_lanes(e: Emitter, value: Value, bits: int, lanes: int, form: str) -> str:
+def group_in_all_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, form: str) -> str:
     """A group of neighbours along k (a pair, or four), together so many bits, in all lanes of a vector type."""
     text = e.register(value)
     if (e.lanes(value) or 1) * value.type.dtype.bits == bits * lanes:  # it is there already
@@ -54,7 +54,7 @@ def group_in_all_lanes(e: Emitter, value: Value, bits: int, lanes: int, form: st
     return e.w.value(f"bitcast <{lanes} x i{bits}> {spread} to {form}")
 
 
-def only_products(e: Emitter, op: Op) -> bool:
+def only_products(e: NativeEmitter, op: Op) -> bool:
     """Whether a branch holds nothing but products of whole vector registers: those can be masked."""
     inside = op.blocks[0].ops
     if not e.machine.predicated or len(op.blocks) != 1 or not inside or any(x.name != "atom" for x in inside):
@@ -64,7 +64,7 @@ def only_products(e: Emitter, op: Op) -> bool:
     return all(not e.is_tile(c) and (e.lanes(c) or 0) * c.type.dtype.bits == whole for c in sums)
 
 
-def multiply_where(e: Emitter, op: Op) -> None:
+def multiply_where(e: NativeEmitter, op: Op) -> None:
     """The products of a branch, without one: where the condition fails, a mask keeps the sums as they are."""
     when, w = op.attrs["when"], e.w
     holds, depth = w.condition(when), w.depth(when)

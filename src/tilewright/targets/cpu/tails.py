@@ -16,11 +16,11 @@ from tilewright.passes.places import at_start
 from tilewright.targets.cpu import memory
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 
 def load(
-    e: Emitter,
+    e: NativeEmitter,
     buffer: Value,
     offset: Expr,
     lane: Symbol,
@@ -52,7 +52,7 @@ def load(
 
 
 def _load_masked(
-    e: Emitter,
+    e: NativeEmitter,
     buffer: Value,
     offset: Expr,
     lane: Symbol,
@@ -74,7 +74,7 @@ def _load_masked(
 
 
 def load_pieces(
-    e: Emitter,
+    e: NativeEmitter,
     buffer: Value,
     offset: Expr,
     lane: Symbol,
@@ -102,7 +102,7 @@ def load_pieces(
     return total
 
 
-def store(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr) -> None:
+def store(e: NativeEmitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, when: Expr) -> None:
     """Neighbours in memory, of which only those are written for which the condition holds."""
     lanes, kind = e.lanes_of(source), element(source.type.dtype)
     form, bytes_each = f"<{lanes} x {kind}>", source.type.dtype.numpy.itemsize
@@ -127,7 +127,7 @@ def store(e: Emitter, source: Value, buffer: Value, offset: Expr, lane: Symbol, 
 
 
 def store_pieces(
-    e: Emitter, buffer: Value, offset: Expr, lane: Symbol, pieces: list[tuple[int, int]], source: Value
+    e: NativeEmitter, buffer: Value, offset: Expr, lane: Symbol, pieces: list[tuple[int, int]], source: Value
 ) -> None:
     """Each piece by a store of its own."""
     form, kind, value = e.kind(source), element(source.type.dtype), e.register(source)

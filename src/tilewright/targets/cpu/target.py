@@ -47,9 +47,9 @@ class CpuTarget:
 
     def kernel(self, program: Program, described: Machine | None, dump: Dump) -> Any:
         """Machine code of a block or loop program that was written for a machine, or for none."""
-        from tilewright.targets.cpu.native import Kernel
+        from tilewright.targets.cpu.native import NativeKernel
 
-        return Kernel(program, described, self, dump)
+        return NativeKernel(program, described, self, dump)
 
     @cached_property
     def runs(self) -> bool:

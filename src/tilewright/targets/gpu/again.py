@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.runtime.device_arrays import packed_steps
 from tilewright.runtime.exchange import exchange_of
 from tilewright.runtime.host import Bound
 
@@ -26,7 +27,7 @@ class _Known:
 
     def __init__(self, count: int, made: Sequence[Any], start: Callable[..., int], trouble: Any, works: bool):
         self.count, self.start, self.trouble, self.works = count, start, trouble, works
-        self.made = [(t.shape, t.dtype, t.device) for t in made]
+        self.made = [(tuple(t.shape), packed_steps(tuple(t.shape)), t.dtype, t.device) for t in made]
 
 
 class Again:
@@ -45,8 +46,10 @@ class Again:
             if known.made:
                 if known.start(*args):
                     continue
-                empty = self._torch.empty
-                made = tuple(empty(shape, dtype=dtype, device=device) for shape, dtype, device in known.made)
+                empty = self._torch.empty_strided  # quicker than torch.empty
+                made = tuple(
+                    empty(shape, steps, dtype=dtype, device=device) for shape, steps, dtype, device in known.made
+                )
             answer = known.start(*args, *made)
             if answer == UNLIKE:
                 continue

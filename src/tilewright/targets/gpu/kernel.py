@@ -53,6 +53,9 @@ class Backend(Protocol):
     def memory(self, machine: Machine, number: int, passing: bool = False) -> Memories:
         """The memory of the device of that number; `passing`: what it gives is used by one call alone."""
 
+    def stopwatch(self, number: int) -> Any:
+        """What times launches on the device of that number: `stream`, and `seconds(call)`."""
+
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]
     ) -> Callable[[], None]:

@@ -19,7 +19,7 @@ WIDEST = 16
 
 
 @dataclass(frozen=True)
-class Run:
+class MemoryRun:
     """Values of a lane that are moved at once: the first, how many, where, under which condition."""
 
     first: int
@@ -28,7 +28,7 @@ class Run:
     when: Expr | None
 
 
-def _runs(e: Emitter, op: Op) -> list[Run]:
+def _runs(e: Emitter, op: Op) -> list[MemoryRun]:
     """The lane's values in runs that lie side by side, at places that are multiples of their length."""
     register, memory = op.operands
     axes = e.lane_axis(op)
@@ -41,13 +41,13 @@ def _runs(e: Emitter, op: Op) -> list[Run]:
     most = max(1, WIDEST // size)
     if kind.swizzle is not None:
         most = min(most, 1 << kind.swizzle.base)
-    found: list[Run] = []
+    found: list[MemoryRun] = []
     i = 0
     while i < count:
         width = most
         while width > 1 and not _together(places, conditions, i, width):
             width //= 2
-        found.append(Run(i, width, swizzled(kind.swizzle, places[i]), conditions[i]))
+        found.append(MemoryRun(i, width, swizzled(kind.swizzle, places[i]), conditions[i]))
         i += width
     return found
 
@@ -86,7 +86,7 @@ def load(e: Emitter, op: Op) -> None:
     kind, size = element(target.type.dtype), target.type.dtype.numpy.itemsize
     other = literal(op.attrs.get("otherwise", 0), target.type.dtype)
 
-    def one(run: Run) -> None:
+    def one(run: MemoryRun) -> None:
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _forms(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
@@ -112,7 +112,7 @@ def store(e: Emitter, op: Op) -> None:
     source, memory = op.operands
     kind, size = element(source.type.dtype), source.type.dtype.numpy.itemsize
 
-    def one(run: Run) -> None:
+    def one(run: MemoryRun) -> None:
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _forms(kind, size, run.count)
         text = e.get(source, run.first)

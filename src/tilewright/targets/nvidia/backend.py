@@ -13,6 +13,7 @@ from tilewright.targets.nvidia.dialect import Ptx
 from tilewright.targets.nvidia.disassembly import disassembled
 from tilewright.targets.nvidia.launch import Launch
 from tilewright.targets.nvidia.memory import DeviceMemory
+from tilewright.targets.nvidia.timing import Stopwatch
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
@@ -62,6 +63,10 @@ class Nvidia:
     def memory(self, machine: Machine, number: int, passing: bool = False) -> DeviceMemory:
         """The memory of a GPU."""
         return DeviceMemory(machine, number, passing)
+
+    def stopwatch(self, number: int) -> Stopwatch:
+        """What times launches."""
+        return Stopwatch(number)
 
     def bound(
         self, loaded: Any, emitted: Emitted, arrays: list[Any], workers: int | None, sizes: Mapping[str, int]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Box:
+class TensorBox:
     """One instruction: coordinates, fastest first, offsets of a filter's tap (im2col), place in shared memory."""
 
     coordinates: tuple[Expr, ...]
@@ -66,7 +66,7 @@ def _each(change: Any, field: Any) -> Any:
     return tuple(map(change, field)) if isinstance(field, tuple) else change(field)
 
 
-def boxes(op: Op, loads: bool) -> tuple[MapForm, list[Box]]:
+def boxes(op: Op, loads: bool) -> tuple[MapForm, list[TensorBox]]:
     """The tensor map of a copy, and its instructions."""
     far, near = (op.operands[0], op.operands[1]) if loads else (op.operands[1], op.operands[0])
     tensor: TensorType = far.type
@@ -95,23 +95,25 @@ def boxes(op: Op, loads: bool) -> tuple[MapForm, list[Box]]:
         raise ProgramError(f"{op.attrs['by']}: {fault}", op.loc) from None
 
 
-def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[Box]]:
+def _tiles(request: ViewRequest, start: Expr, loads: bool) -> tuple[MapForm, list[TensorBox]]:
     tile, dimensions = tiled_box(request, loads)
     box = tuple(1 if d.walked_by is None else tile.box[d.walked_by] for d in dimensions)
     extents, strides = (tuple(getattr(d, what) for d in dimensions) for what in ("extent", "stride"))
     found = [
-        Box(tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in dimensions), (), start + offset)
+        TensorBox(
+            tuple(d.first + (0 if d.walked_by is None else first[d.walked_by]) for d in dimensions), (), start + offset
+        )
         for first, offset in tile.pieces()
     ]
     return MapForm.of(TensorMap, 0, extents, strides, box, tile.span), found
 
 
-def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[Box]]:
+def _column(request: ViewRequest, start: Expr) -> tuple[MapForm, list[TensorBox]]:
     fields, tile, coordinates, offsets = column_of(request)
     pieces = list(tile.pieces())
     if len(pieces) != 1:
         raise Refused("a column is copied by one instruction; the tile asks for several")
-    return MapForm.of(Im2colMap, *fields), [Box(coordinates, offsets, start + pieces[0][1])]
+    return MapForm.of(Im2colMap, *fields), [TensorBox(coordinates, offsets, start + pieces[0][1])]
 
 
 def parameter(e: Emitter, op: Op, loads: bool, tensor_map: MapForm) -> str:

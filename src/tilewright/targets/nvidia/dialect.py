@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.algebra.expr import Const
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
-from tilewright.targets.nvidia.boxes import Box, boxes, parameter
+from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
@@ -33,7 +34,8 @@ def _at_entry(threads: int) -> int:
 
 def _together(e: Emitter) -> str:
     """How many workgroups a multiprocessor should have room for: several, where what they wait for is memory."""
-    count = max(1, THREADS // e.threads) if e.waits_for_memory else 1
+    rounds = -(-e.tasks.value // (e.machine.limits.cores or 1)) if isinstance(e.tasks, Const) else THREADS
+    count = max(1, min(THREADS // e.threads, rounds)) if e.waits_for_memory else 1
     return f'"nvvm.minctasm"="{count}"'
 
 
@@ -238,7 +240,7 @@ class Ptx:
             operands = (f"ptr {name}", f"i32 {source}", *self._coordinates(e, box))
             e.w.assembly(text, ",".join(["l", "r", *["r"] * rank]), operands)
 
-    def _coordinates(self, e: Emitter, box: Box) -> list[str]:
+    def _coordinates(self, e: Emitter, box: TensorBox) -> list[str]:
         return [f"i32 {e.w.number(c)}" for c in box.coordinates]
 
     def seal(self, e: Emitter) -> None:

@@ -112,7 +112,7 @@ LAUNCHES = 1024
 """Launches of one kernel that may be under way at a time and each have counters of their own."""
 
 
-class Memory:
+class OwnedMemory:
     """Memory of a device, which goes with the object."""
 
     def __init__(self, size: int, number: int = 0):
@@ -148,7 +148,7 @@ class Loaded:
         check(cu.cuFuncSetAttribute(self.function, most, emitted.shared_bytes), f"{self.name}: its shared memory")
         if emitted.counters:
             count = emitted.counters * LAUNCHES
-            self.counters = Memory(4 * count, self.device.number)
+            self.counters = OwnedMemory(4 * count, self.device.number)
             check(cu.cuMemsetD32(self.counters.pointer, 0, count), f"{self.name}: cuMemsetD32")
             self.drawn = np.zeros(1, np.uint64)
         self.workgroups = int(

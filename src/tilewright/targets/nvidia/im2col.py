@@ -28,7 +28,7 @@ from tilewright.targets.nvidia.im2col_view import (
     walks,
 )
 from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
-from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
 from tilewright.targets.nvidia.tma_view import near_tile, sides
 
 
@@ -221,7 +221,9 @@ def _rule(_: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         yield {"tensor_map": tensor_map, "coordinates": tuple(coordinates), "taps": taps, "place": place}
 
 
-def _map(access: Access, walks: list[_Walk], tile: Tile, channel: int, pixel: int) -> tuple[Im2colMap, tuple[int, ...]]:
+def _map(
+    access: Access, walks: list[_Walk], tile: TmaTile, channel: int, pixel: int
+) -> tuple[Im2colMap, tuple[int, ...]]:
     """The map for all taps of the access, and the least sum of tap offsets along each spatial dimension."""
     extents = tuple(number(e) for e in reversed(access.shape))
     strides = tuple(number(s) for s in reversed(access.strides))
@@ -253,7 +255,7 @@ def _check(tensor_map: Im2colMap, request: CopyRequest) -> None:
         raise Refused(f"positions {max(tensor_map.steps)} apart are more than {MOST_STEP}, or not forwards")
 
 
-def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], Tile, tuple[Expr, ...], tuple[Expr, ...]]:
+def column_of(request: ViewRequest) -> tuple[tuple[Any, ...], TmaTile, tuple[Expr, ...], tuple[Expr, ...]]:
     """(what an Im2colMap is made of, tile, coordinates, offsets of the tap) of a copy that the conditions allow.
 
     Extents, strides and upper corners are expressions. Coordinates and offsets are those of the first pixel and

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.algebra import Expr, Symbol, is_nonneg
+from tilewright.algebra import Expr, Symbol, is_nonneg, substitute
 from tilewright.algebra.expr import ONE, ZERO, Const, Mod, as_expr
 from tilewright.algebra.expr_rules import linear
 from tilewright.machine import Condition, MemoryView, Refused, ViewRequest, is_number
 from tilewright.machine.views import weight
-from tilewright.targets.nvidia.tma_tile import Tile
-from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides
+from tilewright.targets.nvidia.tma_tile import TmaTile
+from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides, start_conditions
 
 # by the number of spatial dimensions: bits of a corner (signed), bits of an offset (unsigned)
 CORNER_BITS = {1: 16, 2: 8, 3: 5}
@@ -25,7 +25,7 @@ MOST_CHANNELS, MOST_PIXELS, MOST_STEP = 256, 1024, 8
 
 
 @dataclass(frozen=True)
-class Walk:
+class TapWalk:
     """How pixels move along one spatial dimension: `count` positions, `step` apart, and what the taps add."""
 
     dimension: int
@@ -54,10 +54,11 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
         raise Refused(f"dimension {idle[0]} of the box walks no dimension of {far.name}")
     for walk in walks(far, channel, pixel):
         yield from _walk_conditions(far, walk, ranks)
+    yield from start_conditions(request, far, len(far.coordinates) - 1, substitute(last, {channel: 0}))
     yield from map_conditions(request, far, list(reversed(list(enumerate(far.strides)))))
 
 
-def _need_column(tile: Tile) -> None:
+def _need_column(tile: TmaTile) -> None:
     channels, pixels = (tile.box[d] for d in tile.order)
     if channels > MOST_CHANNELS or pixels > MOST_PIXELS:
         raise Refused(
@@ -65,7 +66,7 @@ def _need_column(tile: Tile) -> None:
         )
 
 
-def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
+def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[TapWalk]:
     """The walks along W, H, ...; refused where the pixels are not counted along lines first, then through images."""
     flat: Expr = pixel  # the number of a pixel, as far as the digits so far tell it
     positions: Expr = ONE
@@ -75,7 +76,7 @@ def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
             raise Refused(f"the channels walk dimension {d} of {far.name} too")
         digits = [(t, c) for t, c in linear(coordinate)[1] if pixel in t.symbols]
         if not digits:
-            yield Walk(d, 1, ONE, coordinate)
+            yield TapWalk(d, 1, ONE, coordinate)
             continue
         (digit, step), rest = digits[0], digits[1:]
         if isinstance(digit, Mod) and not rest:
@@ -85,7 +86,7 @@ def walks(far: MemoryView, channel: Symbol, pixel: Symbol) -> Iterator[Walk]:
             if not isinstance(digit.hi, int):
                 raise _not_counted(far, d)
             step, count = _step(far, d, digit, pixel), as_expr(digit.hi + 1)
-        yield Walk(d, step, count, coordinate - step * digit)
+        yield TapWalk(d, step, count, coordinate - step * digit)
         positions = positions * count
     _counted_on(far, 0, far.coordinates[0], flat, positions, pixel)
 
@@ -113,7 +114,7 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
     )
 
 
-def _walk_conditions(far: MemoryView, walk: Walk, ranks: int) -> Iterator[Condition]:
+def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
     """That corners and taps fit the bits that the map and the instruction have for them."""
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")

@@ -107,8 +107,8 @@ class Launch:
         self._start: Callable[..., int] = self._record.start
 
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
-        most = self.device.cores * max(1, self.loaded.workgroups)
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
+        most = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
         workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
         found = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)
@@ -144,9 +144,14 @@ class Launch:
             return
         code = self._start()
         if code:
-            self.once_more(code, ())
+            self.once_more(code)
 
-    def once_more(self, code: int, tensors: Sequence[Any]) -> None:
+    @property
+    def alone(self) -> Callable[[], None]:
+        """What a call does, as a builtin, where nothing is moved."""
+        return self if self._moved else self._record.run(self, self.once_more)
+
+    def once_more(self, code: int, tensors: Sequence[Any] = ()) -> None:
         """The driver refused: perhaps only in the context that this thread works in."""
         if code in ELSEWHERE:
             with self.device.entered():

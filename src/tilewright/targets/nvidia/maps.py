@@ -31,7 +31,8 @@ def tensor_map(found: Device, what: TensorMap | Im2colMap, pointer: int, dtype: 
     zeros = cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
     rank = len(what.extents)
     extents = [cu.cuuint64_t(n) for n in what.extents]
-    strides = [cu.cuuint64_t(s * dtype.itemsize) for s in what.strides[1:]]
+    # of one dimension there are none, and the driver wants an address of some: what is there it does not read
+    strides = [cu.cuuint64_t(s * dtype.itemsize) for s in what.strides[1:]] or [cu.cuuint64_t(16)]
     if isinstance(what, TensorMap):
         box, steps = ([cu.cuuint32_t(n) for n in numbers] for numbers in (what.box, (1,) * rank))
         answer = cu.cuTensorMapEncodeTiled(

@@ -30,6 +30,11 @@ class Allocated:
         with found.entered():
             self.pointer = found.check(found.cu.cuMemAlloc(max(ALIGNMENT, size)), f"{size} bytes on the device")
 
+    def wait(self) -> None:
+        """Until all that was asked of the device is done."""
+        with self.device.entered():
+            self.device.check(self.device.cu.cuCtxSynchronize(), "the device")
+
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
             self.device.cu.cuMemFree(self.pointer)

@@ -71,11 +71,14 @@ def outer(e: Emitter, op: Op, atom: MultiplyAtom) -> None:
     rows_of = {int(atom.a.layout(0, v)): v for v in range(atom.a.values)}
     columns_of = {int(atom.b.layout(0, v)): v for v in range(atom.b.values)}
     e.w.declare(f"{kind} @llvm.fma.{c.type.dtype}({kind}, {kind}, {kind})")
+    zero = literal(0, c.type.dtype)
     for step in range(e.values(a) // atom.a.values):
+        begins = bool(op.attrs.get("fresh")) and not step
         left = [e.get(a, step * atom.a.values + v) for v in range(atom.a.values)]
         right = [e.get(b, step * atom.b.values + v) for v in range(atom.b.values)]
         for v in range(atom.c.values):
             column, row = divmod(int(atom.c.layout(0, v)), rows)
             x, y = left[rows_of[row]], right[columns_of[column]]
-            call = f"call {kind} @llvm.fma.{c.type.dtype}({kind} {x}, {kind} {y}, {kind} {e.get(c, v)})"
+            before = zero if begins else e.get(c, v)
+            call = f"call {kind} @llvm.fma.{c.type.dtype}({kind} {x}, {kind} {y}, {kind} {before})"
             e.put(c, v, e.w.value(call))

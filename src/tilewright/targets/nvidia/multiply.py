@@ -106,14 +106,19 @@ def _wgmma(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
     )
 
 
-def _wgmma_bytes(columns: int, dtype: DType) -> MultiplyAtom:
-    """wgmma of elements that are not 16 bits wide: both factors in shared memory, k fastest, 32 bytes of k a step."""
+def _wgmma_bytes(columns: int, dtype: DType, *forms: str) -> MultiplyAtom:
+    """wgmma of elements that are not 16 bits wide: k fastest, 32 bytes of it a step; A in registers too (ra)."""
     size = dtype.numpy.itemsize
     deep, slab = 32 // size, 128 // size
     total = i32 if dtype is i8 else f32
+    # in registers, a word of 32 bits has one element, or four along k, as in mma.sync
+    held = Layout(((4, 8, 4), (2, 2)), ((64, 1, 16), (8, 256)))
+    if size == 1:
+        held = Layout(((4, 8, 4), (4, 2, 2)), ((256, 1, 16), (64, 8, 1024)))
+    a = _shared(64, deep, dtype, Layout((64, deep), (slab, 1)))
     return MultiplyAtom(
-        f"wgmma.m64n{columns}k{deep}.{_name(dtype)}",
-        _shared(64, deep, dtype, Layout((64, deep), (slab, 1))),
+        ".".join((f"wgmma.m64n{columns}k{deep}.{_name(dtype)}", *forms)),
+        RegisterOperand(64, deep, dtype, held) if "ra" in forms else a,
         _shared(deep, columns, dtype, Layout((deep, columns), (1, slab))),
         RegisterOperand(64, columns, total, Layout(((4, 8, 4), (2, 2, columns // 8)), ((128, 1, 16), (64, 8, 512)))),
         ("sm_90a",),
@@ -130,9 +135,11 @@ FMA = [
         RegisterOperand(1, 32, f32, Layout(((8, 4), 4), ((4, 0), 1))),
         RegisterOperand(16, 32, f32, Layout(((8, 4), (4, 4)), ((64, 4), (16, 1)))),
         ("sm_75",),
+        cycles=4,
     )
 ]
-"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums."""
+"""f32 as it is: a lane has four rows and four columns, and adds their outer product to its 16 sums; a multiprocessor
+does 128 products in a cycle."""
 
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
@@ -144,4 +151,9 @@ WGMMA = [
     # with n fastest, rows of 128 bytes hold 64 of n
     if "tb" not in forms or columns % SLAB == 0
 ]
-WGMMA += [_wgmma_bytes(columns, dtype) for columns in (64, 128, 256) for dtype in (f32, f8e4m3fn, f8e5m2, i8)]
+WGMMA += [
+    _wgmma_bytes(columns, dtype, *forms)
+    for columns in (64, 128, 256)
+    for dtype in (f32, f8e4m3fn, f8e5m2, i8)
+    for forms in ((), ("ra",))
+]

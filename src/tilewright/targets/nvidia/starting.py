@@ -11,6 +11,7 @@ same record at a time; other threads of Python run while the driver is at work.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -35,14 +36,16 @@ FIELDS = (
     "patches", "patched",  # (tensor, offset) of every address among the arguments
     "maps", "mapped", "readdress",  # the same of tensor maps that only the driver changes
     "next",  # the record of what is started afterwards
+    "trouble", "none",  # what is called with the driver's answer; None
 )  # fmt: skip
 """The words of a record."""
 _POINTERS = {
     "launch", "function", "config", "template", "offsets", "current", "counters", "kinds", "look", "tensor_type",
     "grad", "false", "patched", "mapped", "readdress", "next",
+    "trouble", "none",
 }  # fmt: skip
 _LOOKING = ("tensors", "kinds", "width", "look", "tensor_type", "type_at", "grad", "false")
-_LAUNCHING = tuple(name for name in FIELDS if name not in (*_LOOKING, "next"))
+_LAUNCHING = tuple(name for name in FIELDS if name not in (*_LOOKING, "next", "trouble", "none"))
 
 
 def _fields(*names: str) -> str:
@@ -63,6 +66,8 @@ declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @PyErr_Clear()
 declare ptr @PyObject_GetAttr(ptr, ptr)
+declare ptr @PyObject_CallOneArg(ptr, ptr)
+declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
@@ -209,11 +214,41 @@ next_written:
 ; -- one launch after the other -----------------------------------------------------------------------------------
 first:
   %moved = phi ptr [null, %entry], [%at, %apart]
+  %code = call i32 @all(ptr %record, ptr %moved)
+  %wide = sext i32 %code to i64
+  br label %end
+unlike:
+  br label %end
+end:
+  %result = phi i64 [%wide, %first], [0, %seen], [{UNLIKE}, %unlike]
+  %made = call ptr @PyLong_FromLong(i64 %result)
+  ret ptr %made
+}}
+
+define ptr @run(ptr %self, ptr %nothing) {{
+entry:
+  %record = call ptr @PyLong_AsVoidPtr(ptr %self)
+{_fields("trouble", "none")}
+  %code = call i32 @all(ptr %record, ptr null)
+  %right = icmp eq i32 %code, 0
+  br i1 %right, label %done, label %told
+done:
+  call void @Py_IncRef(ptr %none)
+  ret ptr %none
+told:
+  %wide = sext i32 %code to i64
+  %number = call ptr @PyLong_FromLong(i64 %wide)
+  %answer = call ptr @PyObject_CallOneArg(ptr %trouble, ptr %number)
+  call void @Py_DecRef(ptr %number)
+  ret ptr %answer
+}}
+
+define internal i32 @all(ptr %record, ptr %at) {{
+entry:
   br label %launches
 launches:
-  %this = phi ptr [%record, %first], [%next, %following]
-  %code = call i32 @one(ptr %this, ptr %moved)
-  %wide = sext i32 %code to i64
+  %this = phi ptr [%record, %entry], [%next, %following]
+  %code = call i32 @one(ptr %this, ptr %at)
   %right = icmp eq i32 %code, 0
   br i1 %right, label %following, label %end
 following:
@@ -221,12 +256,8 @@ following:
   %next = load ptr, ptr %next_in
   %last = icmp eq ptr %next, null
   br i1 %last, label %end, label %launches
-unlike:
-  br label %end
 end:
-  %result = phi i64 [%wide, %launches], [0, %following], [0, %seen], [{UNLIKE}, %unlike]
-  %made = call ptr @PyLong_FromLong(i64 %result)
-  ret ptr %made
+  ret i32 %code
 }}
 
 define internal i32 @one(ptr %record, ptr %at) {{
@@ -343,17 +374,18 @@ class _Method(ctypes.Structure):
     )
 
 
-_FASTCALL = 0x80
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+_NO_ARGUMENTS, _FASTCALL = 0x4, 0x80
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
 
 
 @cache
-def _method() -> tuple[Any, Any]:
-    """The builtin's description, and the code, which stays as long."""
-    code = link(object_of(TEXT), ("start",))
-    return _Method(b"start", code.address("start"), _FASTCALL, None), code
+def _methods() -> tuple[Any, Any, Any]:
+    """What describes both builtins, and the code, which stays as long."""
+    code = link(object_of(TEXT), ("start", "run"))
+    start = _Method(b"start", code.address("start"), _FASTCALL, None)
+    return start, _Method(b"run", code.address("run"), _NO_ARGUMENTS, None), code
 
 
 class Record:
@@ -363,9 +395,15 @@ class Record:
         self._words = np.zeros(len(FIELDS), np.uint64)
         self._kept: dict[str, Any] = {}
         self.set(**fields)
-        method, _ = _method()
-        self.start: Any = _new(ctypes.addressof(method), self._words.ctypes.data, None)
+        self.start: Any = _new(ctypes.addressof(_methods()[0]), self._words.ctypes.data, "tilewright")
         """A builtin: without arguments, or with one tensor for each; gives the driver's answer, or `UNLIKE`."""
+
+    def run(self, keeper: Any, trouble: Callable[[int], None]) -> Callable[[], None]:
+        """A builtin that only starts it, and calls `trouble` with an answer that is not 0; `keeper` stays as long."""
+        self.set(none=id(None), trouble=id(trouble))
+        self._kept["trouble"] = trouble
+        found: Callable[[], None] = _new(ctypes.addressof(_methods()[1]), self._words.ctypes.data, keeper)
+        return found
 
     def set(self, **fields: Any) -> None:
         """Changes fields: numbers, addresses, arrays that lie in memory of their own, functions of ctypes, records."""

@@ -16,7 +16,7 @@ from tilewright.algebra import Access, ComposedLayout, linear_form
 from tilewright.algebra.expr import Const
 from tilewright.machine import CopyAtom, CopyRequest, MemoryView, Place, Refused
 from tilewright.machine.copy import Arguments, Array, need_alignment, table
-from tilewright.targets.nvidia.tma_tile import Tile, element_numbers, tile_of, written
+from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
 from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, tiled_conditions
 
 
@@ -176,7 +176,7 @@ def _tiled_rule(atom: CopyAtom, request: CopyRequest) -> Iterable[Arguments]:
         yield {"tensor_map": tensor_map, "coordinates": coordinates, "place": place}
 
 
-def _in_order(tile: Tile, dimensions: list[_Dimension]) -> list[_Dimension]:
+def _in_order(tile: TmaTile, dimensions: list[_Dimension]) -> list[_Dimension]:
     """The tensor's dimensions, those of the box first, in the order in which they lie in shared memory."""
     by = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     rest = [d for d in dimensions if d not in by.values()]
@@ -215,6 +215,8 @@ def same_as_asked(request: CopyRequest, loads: bool, numbers: Array, far: Array,
         raise Refused("the elements are not a box of the tensor")
 
 
+SWIZZLED, CHUNK = (128, 64, 32), 16
+"""Bytes of the rows that a tensor map swizzles, and of the chunks that it moves."""
 TILED = [
     CopyAtom(
         "tma.load",
@@ -227,6 +229,8 @@ TILED = [
         None,
         ("sm_90",),
         completes="mbarrier",
+        rows=SWIZZLED,
+        chunk=CHUNK,
     ),
     CopyAtom(
         "tma.store",
@@ -239,5 +243,7 @@ TILED = [
         None,
         ("sm_90",),
         completes="bulk group",
+        rows=SWIZZLED,
+        chunk=CHUNK,
     ),
 ]

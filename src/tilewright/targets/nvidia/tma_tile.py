@@ -36,7 +36,7 @@ def swizzle_of(span: int, size: int) -> Swizzle | None:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TmaTile:
     """What the layout of the shared side says, for each dimension of the request's box."""
 
     place: int
@@ -61,7 +61,7 @@ class Tile:
             yield tuple(first), place
 
 
-def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> Tile:
+def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = None) -> TmaTile:
     """The shared side of a request for a box of elements of `size` bytes, or a refusal.
 
     An instruction's box has the `most` fastest dimensions; each coordinate of the others has an instruction.
@@ -99,12 +99,12 @@ def tile_of(box: tuple[int, ...], size: int, place: Place, most: int | None = No
         packed *= first[d][0]
     if not order:
         raise Refused("a box of one element has no row of 16 bytes")
-    tile = Tile(start, span, tuple(s for s, _ in first), order, tuple(repeats))
+    tile = TmaTile(start, span, tuple(s for s, _ in first), order, tuple(repeats))
     _check_bytes(size, place, tile)
     return tile
 
 
-def _check_bytes(size: int, place: Place, tile: Tile) -> None:
+def _check_bytes(size: int, place: Place, tile: TmaTile) -> None:
     row = tile.box[tile.order[0]] * size
     if row % 16:
         raise Refused(f"a row of the box has {row} bytes, no multiple of 16")

@@ -15,7 +15,7 @@ from math import gcd
 from tilewright.algebra import ComposedLayout, Layout, eq, linear_form, substitute
 from tilewright.algebra.expr import ZERO, Const, Expr
 from tilewright.machine import Condition, MemoryView, Place, Refused, ViewRequest, is_number
-from tilewright.targets.nvidia.tma_tile import Tile, tile_of
+from tilewright.targets.nvidia.tma_tile import TmaTile, tile_of
 
 MOST_DIMENSIONS = 5
 MOST_BOX = 256
@@ -34,7 +34,7 @@ class Dimension:
     first: Expr
 
 
-def tiled_box(request: ViewRequest, loads: bool) -> tuple[Tile, list[Dimension]]:
+def tiled_box(request: ViewRequest, loads: bool) -> tuple[TmaTile, list[Dimension]]:
     """(the tile in shared memory, the tensor's dimensions in the order of a tensor map) of a copy."""
     near, far = sides(request, loads)
     tile = near_tile(request, near)
@@ -48,7 +48,19 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
     for extent in tile.box:
         if extent > MOST_BOX:
             raise Refused(f"the box has {extent} elements in one dimension; the most is {MOST_BOX}")
+    yield from start_conditions(request, far, dimensions[0].place, dimensions[0].first)
     yield from map_conditions(request, far, [(d.place, d.stride) for d in dimensions])
+
+
+def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
+    """That boxes begin at whole units of 16 bytes along the fastest dimension: the machine stops at others."""
+    start = first * request.size
+    if not is_number(start % 16, 0):
+        reason = (
+            f"boxes begin at {first} of dimension {place} of {view.name}, at byte {start} of its lines, which is no "
+            "multiple of 16 bytes"
+        )
+        yield Condition(eq(start % 16, 0), reason)
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
@@ -63,7 +75,7 @@ def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
     return near, far
 
 
-def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> Tile:
+def near_tile(request: ViewRequest, view: MemoryView, most: int | None = None) -> TmaTile:
     """The side in shared memory: strides between its elements are numbers, where it begins may vary."""
     form = linear_form(view.offset(), request.axes)
     if form is None or not all(isinstance(w, Const) for w in form[0].values()):
@@ -104,7 +116,7 @@ def _dimensions(request: ViewRequest, view: MemoryView) -> list[Dimension]:
     return found
 
 
-def _in_order(tile: Tile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
+def _in_order(tile: TmaTile, view: MemoryView, dimensions: list[Dimension]) -> list[Dimension]:
     """The tensor's dimensions, those of the box first, in the order in which they lie in shared memory."""
     by = {d.walked_by: d for d in dimensions if d.walked_by is not None and tile.box[d.walked_by] > 1}
     # a dimension of one element, where the box begins at it, needs no place in the map

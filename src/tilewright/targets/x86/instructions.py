@@ -10,7 +10,7 @@ from tilewright.targets.cpu.family import Multiply
 from tilewright.targets.cpu.products import apart, fused, group_in_all_lanes
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
@@ -26,7 +26,7 @@ def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None
 def _tiles(name: str) -> Multiply:
     """A product of tile registers."""
 
-    def write(e: Emitter, op: Op) -> None:
+    def write(e: NativeEmitter, op: Op) -> None:
         c, a, b = op.operands
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, i8 immarg, i8 immarg)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {e.tile(c)}, i8 {e.tile(a)}, i8 {e.tile(b)})")
@@ -37,7 +37,7 @@ def _tiles(name: str) -> Multiply:
 def _dot(name: str, form: str, sums: str) -> Multiply:
     """Sums over neighbours along k, 32 bits of them in each lane."""
 
-    def write(e: Emitter, op: Op) -> None:
+    def write(e: NativeEmitter, op: Op) -> None:
         c, a, b = op.operands
         left = group_in_all_lanes(e, a, 32, 16, form)
         e.w.declare(f"{sums} @llvm.x86.{name}({sums}, {form}, {form})")

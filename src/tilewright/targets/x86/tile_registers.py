@@ -11,7 +11,7 @@ from tilewright.ir.core import Op
 from tilewright.targets.cpu.pool import aligned
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit import Emitter
+    from tilewright.targets.cpu.emit import NativeEmitter
 
 
 class AmxTiles:
@@ -19,28 +19,28 @@ class AmxTiles:
 
     count = 8
 
-    def load(self, e: Emitter, op: Op, tile: int, pointer: str, stride: str) -> None:
+    def load(self, e: NativeEmitter, op: Op, tile: int, pointer: str, stride: str) -> None:
         """A tile from rows of memory; what is streamed is not kept near."""
         name = "tileloaddt164" if op.attrs.get("stream") else "tileloadd64"
         e.w.declare(f"void @llvm.x86.{name}(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.{name}(i8 {tile}, ptr {pointer}, i64 {stride})")
 
-    def store(self, e: Emitter, tile: int, pointer: str, stride: str) -> None:
+    def store(self, e: NativeEmitter, tile: int, pointer: str, stride: str) -> None:
         """A tile to rows of memory."""
         e.w.declare("void @llvm.x86.tilestored64(i8 immarg, ptr, i64)")
         e.w.line(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
-    def zero(self, e: Emitter, tile: int) -> None:
+    def zero(self, e: NativeEmitter, tile: int) -> None:
         """A tile of zeros."""
         e.w.declare("void @llvm.x86.tilezero(i8 immarg)")
         e.w.line(f"call void @llvm.x86.tilezero(i8 {tile})")
 
-    def prologue(self, e: Emitter, configuration: str) -> list[str]:
+    def prologue(self, e: NativeEmitter, configuration: str) -> list[str]:
         """What the function begins with: it takes the configuration that a pointer tells."""
         e.w.declare("void @llvm.x86.ldtilecfg(ptr)")
         return [f"  call void @llvm.x86.ldtilecfg(ptr {configuration})"]
 
-    def epilogue(self, e: Emitter) -> None:
+    def epilogue(self, e: NativeEmitter) -> None:
         """What the function ends with."""
         e.w.declare("void @llvm.x86.tilerelease()")
         e.w.line("call void @llvm.x86.tilerelease()")

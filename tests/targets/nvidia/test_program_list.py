@@ -7,7 +7,7 @@ from inspect import getmembers
 
 import pytest
 from assembler import assembled, ptxas
-from programs import CASES, INSTRUCTIONS, Case, forms_of
+from programs import CASES, INSTRUCTIONS, Case, forms_of, read_before_written
 
 from tilewright.check.loop import check_loop
 from tilewright.interpret.block.run import interpret
@@ -28,7 +28,9 @@ def test_programs_are_assembled_and_hold_what_they_are_there_for(case: Case) -> 
     case = case.assembled
     lowered = lower_waves(case.program, case.machine)
     check_loop(lowered, case.machine)
-    ptx = HELPER.ask(BACKEND.request(case.machine), BACKEND.emitted(lowered, case.machine).text).decode()
+    text = BACKEND.emitted(lowered, case.machine).text
+    assert read_before_written(text) == []
+    ptx = HELPER.ask(BACKEND.request(case.machine), text).decode()
     missing = case.covers - forms_of(case.program, lowered, ptx)
     assert not missing, f"{case} says that it covers {sorted(missing)}"
     assert ".local" not in ptx  # no register array in memory

@@ -67,6 +67,17 @@ def test_one_attention_for_all_lengths() -> None:
     assert run(q[:1], k[:1, :64].contiguous(), v[:1, :64].contiguous()).shape == (1, 200, 128)
 
 
+@pytest.mark.parametrize("dynamic", [["M"], ["M", "N"]])
+def test_one_tile_kernel_for_all_sizes(dynamic: list[str]) -> None:
+    run = tilewright.compile(kernels.gemm("nt", "bf16", "bf16"), target="gpu", dynamic=dynamic)
+    more = ((64, 520, 136), (70, 41, 136)) if "N" in dynamic else ()
+    for m, n, k in ((200, 136, 136), (5, 136, 136), (4096, 136, 136), *more):
+        a, b = integers(m, k), integers(n, k)
+        for _ in range(2):
+            assert torch.equal(run(a, b), torch.mm(a, b.t()))
+    assert len(run._kernels) == 1
+
+
 def test_tensors_with_strides_that_the_text_states() -> None:
     stated = (("bf16 (M, K),", "bf16 (M, K):(LD, 1),"), ("1..65536, N", "1..65536, LD in 8..99999, N"))
     run = compile_text(text_of("gemm_hopper", *OPEN, *stated), "gpu")

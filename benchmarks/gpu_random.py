@@ -1,0 +1,500 @@
+"""Random convolutions and matrix products on a GPU, planned as they come: the results must be exact.
+
+    python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--seed S] [--first I] [--jobs J]
+                                    [--seconds T] [--interpret] [--compile] [--show]
+
+Convolutions go over one, two and three axes: images that are not square, ragged sizes, padding, dilation, strides,
+groups, depthwise, odd channels and wide ones; products have any transposes, batches, a bias; programs are those of
+random_products.py. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32. Every one is compiled, and run twice,
+under its own plan and, some, under a random candidate. Before a launch every output, every workspace and the guards
+around all arrays hold NaN (a marker, for integers): what is read from outside shows in the result, what is written
+there in the guards.
+
+Many processes compile, assemble and run side by side; one whose program hangs or faults is replaced, and that counts as
+wrong. What is refused is counted by reason. Number I of a seed is the same problem in every run. `--interpret` runs
+on the interpreter instead, for places without a GPU; `--compile` runs nothing, and says what is refused; `--show`
+prints each problem and its plan. The exit code is 1 if something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+TYPES = {
+    "bf16": ("bf16", "f32"),
+    "f16": ("f16", "f32"),
+    "s8": ("s32", "s8"),
+    "f8e4m3fn": ("bf16", "f32"),
+    "f32": ("f32",),
+    "tf32": ("f32",),
+}
+SIZES = (1, 2, 3, 5, 8, 16, 17, 31, 32, 48, 63, 64, 65, 72, 100, 128, 136, 200, 256, 333, 512, 700, 1024, 2500, 4096)
+MOST = 100_000_000
+"""Products of one problem."""
+GUARD, PATIENCE = 4096, 30.0
+"""Bytes before and after each array; seconds that one problem may take, and that the last ones have at the end."""
+REPORTED = 5.0
+"""Seconds between two lines that say how far it is."""
+OTHERS = 0.25
+"""The share of problems that run under another candidate too."""
+REFUSED = ("refused", "other plan refused")
+"""A problem that is refused, and a candidate that was ranked and then cannot be done."""
+Array = np.ndarray[Any, np.dtype[Any]]
+Words = Callable[[str], None]
+
+
+@dataclass
+class Case:
+    """A kernel for sizes, its arguments by name, and what it must write."""
+
+    words: str
+    kernel: Any
+    sizes: dict[str, int]
+    arrays: dict[str, Array]
+    wanted: dict[str, Array]
+    constant: tuple[str, ...] = ()
+
+
+# -- problems ------------------------------------------------------------------------------------------------
+
+
+def convolution(number: int, seed: int) -> Case:
+    """A convolution; half of them have channels that fill large tiles."""
+    from random_convolutions import random_problem
+
+    from tilewright.cli.workload import Workload
+    from tilewright.kernels.conv import conv
+
+    rng = np.random.default_rng((seed, number))
+    kind, types = _types(rng)
+    problem = random_problem(rng, wide=bool(rng.random() < 0.5))
+    work = Workload(problem, types)
+    _, sizes = work.kernel
+    arrays = work.arrays(np.random.default_rng((seed, number, 1)), exact=True)
+    data, result = (_ours(name) for name in types[1:])
+    ends = list(zip(problem.p, problem.p_right, strict=True))
+    kernel = conv(
+        problem.k, data, result, stride=problem.s, padding=ends, dilation=problem.dilation, groups=problem.groups,
+        precision="tf32" if kind == "tf32" else None,
+    )  # fmt: skip
+    wanted = {"y": work.reference(arrays).astype(arrays["y"].dtype)}
+    return Case(f"{problem} {kind}:{result}", kernel, sizes, arrays, wanted, ("w",))
+
+
+def product(number: int, seed: int) -> Case:
+    """A matrix product, or several: any transposes, perhaps a bias."""
+    from tilewright.kernels.gemm import TRANSPOSES, gemm
+    from tilewright.problems import MatmulProblem, exact_data, matmul_reference
+
+    rng = np.random.default_rng((seed, number, 2))
+    kind, types = _types(rng)
+    count = int(rng.choice([1, 1, 1, 2, 3]))
+    m, n, k = (int(x) for x in rng.choice(SIZES, 3))
+    while count * m * n * k > MOST:
+        m, n, k = (-(-x // 2) for x in (m, n, k))
+    batch = (count,) if count > 1 else ()
+    transposes, bias = str(rng.choice(TRANSPOSES)), types[2] in ("f32", "s32") and rng.random() < 0.3
+    data, result = (_ours(name) for name in types[1:])
+    kernel = gemm(
+        transposes, data, result, batched=count > 1, bias=bool(bias), precision="tf32" if kind == "tf32" else None
+    )
+    problem = MatmulProblem((*batch, m, k), (*batch, k, n))
+    a, b = exact_data(problem, ":".join(types[:2]), rng, result=types[2])
+    wanted = matmul_reference(problem, a, b)
+    arrays = {"a": a if transposes[0] == "n" else a.swapaxes(-1, -2)}
+    arrays["b"] = b if transposes[1] == "n" else b.swapaxes(-1, -2)
+    if bias:
+        sums = np.int32 if kind == "s8" else np.float32
+        arrays["bias"] = rng.integers(-9, 10, n).astype(sums)
+        wanted = wanted + arrays["bias"].astype(wanted.dtype)
+    out = np.zeros(wanted.shape, _numpy(types[2]))
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"c": out}
+    sizes = {"M": m, "N": n, "K": k} | ({"B": count} if count > 1 else {})
+    words = f"{count} of {m}x{n}x{k} {transposes} {kind}:{result}{', bias' if bias else ''}"
+    return Case(words, kernel, sizes, arrays, {"c": wanted.astype(out.dtype)})
+
+
+def program(number: int, seed: int) -> Case:
+    """A tile program with one to three products, and other work between them."""
+    from random_products import made
+
+    import tilewright
+
+    case = made(number, seed)
+    wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
+    names = [a.name for a in case.kernel.trace().args]
+    results = dict(zip(names[len(case.inputs) :], wanted, strict=True))
+    arrays = dict(zip(names, [*case.inputs, *map(np.zeros_like, wanted)], strict=True))
+    return Case(case.words, case.kernel, case.sizes, arrays, results)
+
+
+KINDS: dict[str, Callable[[int, int], Case]] = {"convs": convolution, "products": product, "programs": program}
+
+
+def _types(rng: np.random.Generator) -> tuple[str, tuple[str, str, str]]:
+    """(what is multiplied, the types of both factors and of the result)."""
+    kind = str(rng.choice(list(TYPES), p=[0.3, 0.15, 0.2, 0.15, 0.1, 0.1]))
+    data = "f32" if kind == "tf32" else kind
+    return kind, (data, data, str(rng.choice(TYPES[kind])))
+
+
+def _ours(name: str) -> str:
+    return {"s8": "i8", "s32": "i32"}.get(name, name)
+
+
+def _numpy(name: str) -> Any:
+    from tilewright.problems import dtype
+
+    return dtype(name).numpy
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+
+
+def marker(kind: np.dtype[Any]) -> int:
+    """The byte that fills what must be neither read nor written: all bits make NaN of every float."""
+    return 0xA5 if kind.kind in "iub" else 0xFF
+
+
+class OnHost:
+    """An array of the host between guards."""
+
+    def __init__(self, given: Array, written: bool):
+        self.byte, self.written = marker(given.dtype), written
+        self.zone = np.full(given.nbytes + 2 * GUARD, self.byte, np.uint8)
+        self.array: Any = self.zone[GUARD:-GUARD].view(given.dtype).reshape(given.shape)
+        if not written:
+            self.array[...] = given
+
+    def fill(self) -> None:
+        """Poison, where it is written."""
+        if self.written:
+            self.zone[...] = self.byte
+
+    def read(self) -> Array:
+        """All of it, guards too."""
+        return self.zone.copy()
+
+
+class OnDevice(OnHost):
+    """An array of the GPU between guards; its image on the host is what it holds at first."""
+
+    def __init__(self, given: Array, written: bool):
+        from tilewright.runtime.device_arrays import DeviceArray, packed_steps
+        from tilewright.targets.nvidia import driver
+
+        super().__init__(given, written)
+        found = driver.device()
+        assert not isinstance(found, str), found
+        self.memory = driver.OwnedMemory(self.zone.nbytes)
+        self.cu, self.check = found.cu, found.check
+        self.check(self.cu.cuMemcpyHtoD(self.memory.pointer, self.zone.ctypes.data, self.zone.nbytes), "a copy")
+        steps = packed_steps(given.shape)
+        self.array = DeviceArray(self.memory.pointer + GUARD, given.shape, steps, given.dtype, self.memory)
+
+    def fill(self) -> None:
+        """Poison, where it is written."""
+        if self.written:
+            self.check(self.cu.cuMemsetD8(self.memory.pointer, self.byte, self.zone.nbytes), "a fill")
+
+    def read(self) -> Array:
+        """All of it, guards too, when the device is done."""
+        self.check(self.cu.cuCtxSynchronize(), "the kernel")
+        found = np.empty_like(self.zone)
+        self.check(self.cu.cuMemcpyDtoH(found.ctypes.data, self.memory.pointer, found.nbytes), "a copy")
+        return found
+
+
+def poison_workspaces() -> None:
+    """Memory that kernels ask for holds NaN at first, not what lay there."""
+    from tilewright.targets.nvidia.memory import DeviceMemory
+
+    plain = DeviceMemory.empty
+
+    def poisoned(self: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        found = plain(self, shape, dtype)
+        with self.device.entered():
+            self.device.check(self.device.cu.cuMemsetD8(found.pointer, marker(dtype), found.nbytes), "a fill")
+        return found
+
+    DeviceMemory.empty = poisoned  # type: ignore[method-assign]
+
+
+# -- one problem ---------------------------------------------------------------------------------------------
+
+
+def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tuple[str, str]]:
+    """What came of a problem: (exact, refused or wrong, words) for each plan that it ran under."""
+    from tilewright.compiler.native import kernel_for
+    from tilewright.errors import TilewrightError
+    from tilewright.targets.registry import machine
+
+    clock = Clock()
+    case = KINDS[kind](number, seed)
+    clock.lap("data")
+    name = f"{kind} {number} of seed {seed}: {case.words}"
+    interpreted = how == "interpret"
+    where: dict[str, Any] = {"machine": machine("hopper")} if interpreted else {"target": "gpu:hopper"}
+    rng, plan, found = np.random.default_rng((seed, number, 3)), None, []
+    guarded = OnHost if interpreted else OnDevice
+    for _ in range(2):
+        try:
+            kernel = kernel_for(case.kernel, case.sizes, plan=plan, constant=case.constant, **where)
+            if not interpreted:
+                kernel.text("asm")
+        except TilewrightError as why:
+            said = f"{type(why).__name__}: {str(why).partition(chr(10))[0]} [{name}]"
+            found.append(("refused", said) if plan is None else ("other plan refused", said))
+            break
+        clock.lap("code")
+        tell(f"{name}: {kernel.plan}")
+        if how == "compile":
+            found.append(("exact", path_of(kernel)))
+            break
+        arrays = {n: guarded(array, n in case.wanted) for n, array in case.arrays.items()}
+        launch = kernel.bind({n: array.array for n, array in arrays.items()})
+        wrong = ""
+        for _ in range(1 if interpreted else 2):
+            for array in arrays.values():
+                array.fill()
+            launch()
+            wrong = wrong or _wrong(case, arrays)
+        found.append(("wrong", f"{name}: {wrong} under {kernel.plan}") if wrong else ("exact", path_of(kernel)))
+        clock.lap("running")
+        others = kernel.choice.candidates[1:]
+        if not others or rng.random() >= OTHERS:
+            break
+        plan = others[int(rng.integers(len(others)))]
+    return found + [("seconds", f"{what} {seconds}") for what, seconds in clock.laps.items()]
+
+
+class Clock:
+    """Seconds that went by, by what for."""
+
+    def __init__(self) -> None:
+        self.laps: Counter[str] = Counter()
+        self.last = time.monotonic()
+
+    def lap(self, what: str) -> None:
+        """What was done since the last lap."""
+        now = time.monotonic()
+        self.laps[what] += now - self.last  # type: ignore[assignment]
+        self.last = now
+
+
+def path_of(kernel: Any) -> str:
+    """The way in which a kernel is done, in a few words."""
+    plan = kernel.plan
+    atom = plan.products[0].atom.partition(".")[0] if plan.products and plan.products[0].atom else "no atom"
+    if plan.roles is None:
+        return f"all waves alike, {atom}"
+    split = "" if plan.split is None else ", split"
+    return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}"
+
+
+def _wrong(case: Case, arrays: dict[str, Any]) -> str:
+    for name, array in arrays.items():
+        found = array.read()
+        if (found[:GUARD] != array.byte).any() or (found[-GUARD:] != array.byte).any():
+            return f"elements beside {name} are written"
+        inside = found[GUARD:-GUARD].view(case.arrays[name].dtype).reshape(case.arrays[name].shape)
+        wanted = case.wanted.get(name, case.arrays[name])
+        differ = np.flatnonzero(inside != wanted)
+        if differ.size:
+            at = tuple(int(n) for n in np.unravel_index(differ[0], wanted.shape))
+            return f"{name}: {differ.size} of {wanted.size} differ, first {at}: {inside[at]}, not {wanted[at]}"
+    return ""
+
+
+# -- processes -----------------------------------------------------------------------------------------------
+
+
+def _work(pipe: Any, seed: int, how: str) -> None:
+    """Does the problems that come through a pipe."""
+    from tilewright.errors import TargetError
+
+    warnings.simplefilter("ignore")
+    os.environ["TILEWRIGHT_CACHE_DIR"] = "off"
+    if how == "run":
+        poison_workspaces()
+    while (order := pipe.recv()) is not None:
+        said: list[str] = []
+        try:
+            found = tried(*order, seed, how, said.append)
+        except TargetError as fault:  # what the driver says; its context is of no use any more
+            pipe.send((False, [("wrong", f"{said}: {fault}")]))
+            return
+        except Exception as fault:  # whatever it is, it was not refused
+            where = traceback.extract_tb(fault.__traceback__)[-1]
+            what = f"{type(fault).__name__} at {where.filename}:{where.lineno}: {str(fault)[:200]}"
+            found = [("wrong", f"{order} of seed {seed} {said}: {what}")]
+        pipe.send((True, found))
+
+
+class Worker:
+    """A process that does problems; one that hangs or dies is replaced."""
+
+    def __init__(self, seed: int, how: str):
+        self.made_of = seed, how
+        self._start()
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=_work, args=(theirs, *self.made_of), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def outcome(self, kind: str, number: int) -> list[tuple[str, str]]:
+        """What came of a problem."""
+        what = f"{kind} {number} of seed {self.made_of[0]}"
+        try:
+            self.pipe.send((kind, number))
+            if self.pipe.poll(PATIENCE):
+                whole, found = self.pipe.recv()
+                if not whole:
+                    self._again()
+                return list(found)
+            what += f": no return in {PATIENCE:.0f} s"
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            what += ": the process died"
+        self._again()
+        return [("wrong", what)]
+
+    def _again(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self._start()
+
+    def end(self) -> None:
+        """Lets the process go."""
+        self.pipe.send(None)
+        self.process.join(5)
+        self.process.kill()
+
+
+def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, how: str) -> dict[str, Counter[str]]:
+    """All problems, shared by processes; as many as begin within some seconds. Gives what came of them, by words."""
+    verdicts = ("tried", "exact", *REFUSED, "wrong", "seconds")
+    total: dict[str, Counter[str]] = {verdict: Counter() for verdict in verdicts}
+    orders: SimpleQueue[tuple[str, int]] = SimpleQueue()
+    every = [(number - numbers.start, kind, number) for kind, numbers in wanted.items() for number in numbers]
+    for _, kind, number in sorted(every):
+        orders.put((kind, number))
+    lock, start, under_way = threading.Lock(), time.monotonic(), set[tuple[str, int]]()
+
+    def gather() -> None:
+        worker = Worker(seed, how)
+        while time.monotonic() - start < seconds:
+            try:
+                order = orders.get_nowait()
+            except Empty:
+                break
+            with lock:
+                under_way.add(order)
+            found = worker.outcome(*order)
+            with lock:
+                under_way.discard(order)
+                _count(total, order[0], found)
+        worker.end()
+
+    threads = [threading.Thread(target=gather, daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    said = start
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.1)
+        now = time.monotonic()
+        if now - said > REPORTED:
+            said = now
+            done = f"{total['tried'].total()} of {len(every)}, {total['wrong'].total()} wrong"
+            print(f"{now - start:.0f} s: {done}, {total['refused'].total()} refused", file=sys.stderr, flush=True)
+        if now - start > seconds + PATIENCE / 3:
+            break
+    with lock:
+        for kind, number in under_way:
+            total["tried"][kind] += 1
+            total["wrong"][f"{kind} {number} of seed {seed}: did not end"] += 1
+    return total
+
+
+def _count(total: dict[str, Counter[str]], kind: str, found: list[tuple[str, str]]) -> None:
+    """Counts what came of a problem in."""
+    total["tried"][kind] += 1
+    total["exact"][f"{kind}, problems"] += not {"refused", "wrong"}.intersection(verdict for verdict, _ in found)
+    for verdict, words in found:
+        if verdict == "seconds":
+            what, _, amount = words.partition(" ")
+            total[verdict][what] += float(amount)  # type: ignore[assignment]
+        else:
+            total[verdict][words] += 1
+
+
+def report(total: dict[str, Counter[str]], seconds: float) -> bool:
+    """Prints what came of the problems; whether nothing is wrong."""
+    for kind, count in total["tried"].items():
+        print(f"{kind}: {total['exact'].pop(f'{kind}, problems')} of {count} exact")
+    for words, count in total["exact"].most_common():
+        print(f"  {count} plans: {words}")
+    for verdict in REFUSED:
+        reasons: dict[str, list[str]] = {}
+        for words in total[verdict]:
+            what = words.rpartition(" [")[0]
+            reasons.setdefault(re.sub(r"%\w+", "%x", re.sub(r"\d+", "N", what)), []).append(words)
+        for same in sorted(reasons.values(), key=len, reverse=True):
+            print(f"{verdict}, {len(same)}: {same[0][:600]}")
+    for words in total["wrong"]:
+        print(f"WRONG {words[:900]}")
+    took = ", ".join(f"{what} {amount:.0f}" for what, amount in total["seconds"].items())
+    print(
+        f"{total['wrong'].total()} wrong, {total['refused'].total()} refused, {seconds:.0f} s; of all processes: {took}"
+    )
+    return not total["wrong"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--convs", type=int, default=2000)
+    parser.add_argument("--products", type=int, default=300)
+    parser.add_argument("--programs", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after that")
+    parser.add_argument("--interpret", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--show", action="store_true", help="in this process, with what each is")
+    options = parser.parse_args()
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "CUDA_CACHE_DISABLE": "1"}  # processes shall not wait for one another
+    wanted = {kind: range(options.first, options.first + getattr(options, kind)) for kind in KINDS}
+    how = "interpret" if options.interpret else "compile" if options.compile else "run"
+    if options.show:
+        warnings.simplefilter("ignore")
+        for kind, numbers in wanted.items():
+            for number in numbers:
+                print(*tried(kind, number, options.seed, how, print), flush=True)
+        return 0
+    begin = time.monotonic()
+    total = run(wanted, options.seed, options.jobs, options.seconds, how)
+    wrong = not report(total, time.monotonic() - begin)
+    sys.stdout.flush()
+    os._exit(wrong)  # whatever still hangs
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What work costs that no instruction's row tells: beginning a task, ending a block of sums, stores that lie apart.
+
+The numbers were measured on one machine of a kind, by fitting times of many plans; a row of a target that was measured
+says its own. They rank plans, and change nothing that a program computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class VectorCosts:
+    """By vectors of columns, in cycles: a block of sums beside its products, a task beside its blocks."""
+
+    block: float = 30
+    task: float = 100
+
+
+@dataclass(frozen=True)
+class LaneCosts:
+    """By vectors along a dimension that both factors keep, in cycles.
+
+    `product` and `integer_product` where no atom of the machine tells, `load` and `conversion` of a vector, `apart` for
+    each vector that is stored lane by lane; `task` to begin one, `end` to end a block of sums, `turn` to go on to the
+    next tap. `parted` is how much longer memory takes where workers share every line.
+    """
+
+    product: float = 0.5
+    integer_product: float = 1.5
+    load: float = 0.5
+    conversion: float = 1.0
+    apart: float = 16
+    parted: float = 1.5
+    task: float = 50
+    end: float = 12
+    turn: float = 3
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task."""
+
+    vectors: VectorCosts = VectorCosts()
+    lanes: LaneCosts = LaneCosts()
+    one_wave: float = 12

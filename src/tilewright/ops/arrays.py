@@ -1,0 +1,180 @@
+"""Arguments and results of functions on arrays: what they are, where they lie, and the target that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiler.device import memory_near
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.ir.dtypes import DType, DTypeLike, element_type, from_numpy
+from tilewright.limits import written
+from tilewright.runtime.arrays import empty
+from tilewright.runtime.device_arrays import DeviceArray, array_of, made_like
+from tilewright.runtime.tensors import Form
+from tilewright.targets.gpu.again import Again
+from tilewright.targets.registry import CPU, CUDA, GPU, check_target, gpu_machine, is_gpu
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def array(value: Any, name: str, ranks: tuple[int, ...] = ()) -> Any:
+    """The argument as a contiguous array, of numpy or of a device, of so many dimensions; two at least.
+
+    >>> array([[1, 2]], "x").shape
+    (1, 2)
+    """
+    found = _listed(value, name) if isinstance(value, list | tuple) else array_of(value, name)
+    found = _packed(found, name) if isinstance(found, DeviceArray) else np.ascontiguousarray(found)
+    if found.ndim not in ranks if ranks else found.ndim < 2:
+        wanted = " or ".join(map(str, ranks)) or "at least 2"
+        raise ArgumentError(f"{name} has shape {found.shape}, {found.ndim} dimensions; it takes {wanted}")
+    return found
+
+
+def _packed(found: DeviceArray, name: str) -> DeviceArray:
+    """An array on a device without gaps: itself, or torch's copy of it."""
+    if found.packed:
+        return found
+    if not hasattr(found.given, "contiguous"):
+        raise ArgumentError(f"{name} lies on a device, and is not contiguous; pass a contiguous copy of it")
+    copied: DeviceArray = array_of(found.given.contiguous(), name)
+    return copied
+
+
+def _listed(value: Any, name: str) -> Array:
+    """An array of numbers that are given as lists."""
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError) as fault:  # nested lists of unequal lengths, say
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: {fault}") from None
+    if found.dtype.kind in "OSUMmV":
+        raise ArgumentError(f"{name}={written(value, 80)} is no array of numbers: it holds {found.dtype}")
+    return found
+
+
+def in_place(value: Any, name: str) -> Any:
+    """The argument as an array that shares its memory, which must be contiguous."""
+    found = array_of(value, name)
+    if not (found.packed if isinstance(found, DeviceArray) else found.flags.c_contiguous):
+        raise ArgumentError(f"{name} is not contiguous; pass np.ascontiguousarray({name})")
+    return found
+
+
+def bias_of(value: Any, kind: DType, count: int, what: str) -> Any:
+    """A bias in the type of sums: where it lies if it has that type already, else on the host."""
+    found = array(value, "bias", (1,))
+    if found.size != count:
+        raise ArgumentError(f"bias has {found.size} elements; there are {count} {what}")
+    wanted = kind.accumulator.numpy
+    return found if found.dtype == wanted else on_host(found).astype(wanted)
+
+
+def dtype_of(found: Any, name: str) -> DType:
+    """The element type of an array."""
+    kind = from_numpy(found.dtype)
+    if kind is None:
+        raise ArgumentError(f"{name} holds {found.dtype}, which is no element type here")
+    return kind
+
+
+def out_type(given: DTypeLike | None, kind: DType) -> DType:
+    """The element type of a result: the one given, or that of the data."""
+    try:
+        return kind if given is None else element_type(given, "out_dtype")
+    except ProgramError as fault:
+        raise ArgumentError(fault.what) from None
+
+
+def by(extents: Any) -> str:
+    """Extents as one says them: 3x4."""
+    return "x".join(map(str, extents))
+
+
+def known_precision(precision: Any) -> str | None:
+    """To what factors may be rounded."""
+    if precision not in (None, "tf32"):
+        raise ArgumentError(f"precision={precision!r}: 'tf32', which rounds factors of f32, or None")
+    return None if precision is None else "tf32"
+
+
+# -- where they lie -------------------------------------------------------------------------------------
+
+
+def known_target(target: str | None) -> str | None:
+    """A target, or None for the one that follows from where arrays lie."""
+    if target is not None:
+        check_target(target, (GPU,))
+    return target
+
+
+def target_for(given: str | None, arrays: dict[str, Any]) -> str:
+    """The target of a call: the one that is named, else where its arrays lie.
+
+    >>> target_for(None, {"x": np.zeros(1)}), target_for("cuda", {"x": np.zeros(1)})
+    ('cpu', 'cuda')
+    """
+    away = [name for name, a in arrays.items() if isinstance(a, DeviceArray)]
+    if given is None:
+        return CUDA if away else CPU
+    if away and not is_gpu(given):
+        raise ArgumentError(
+            f"target={given!r}: {away[0]} lies on a GPU; leave target= out to run there, or pass {away[0]}.cpu()"
+        )
+    return given
+
+
+def result(target: str, others: Sequence[Any], shape: tuple[int, ...], kind: DType) -> Any:
+    """A fresh array for a result: on the device where one of the others lies there, on the host otherwise."""
+    if not is_gpu(target):
+        return empty(shape, kind.numpy)
+    return made_like(list(others), shape, kind, lambda arrays: memory_near(gpu_machine(target), arrays))
+
+
+def returned(found: Any, form: Form) -> Any:
+    """A result as callers get it."""
+    return found.given if isinstance(found, DeviceArray) else form.of(found)
+
+
+def on_host(found: Any) -> Array:
+    """What an array holds, for the host to read."""
+    if not isinstance(found, DeviceArray):
+        held: Array = found
+        return held
+    return memory_near(gpu_machine(CUDA), [found]).numpy(found)
+
+
+def on_device(found: Any, target: str, others: Sequence[Any]) -> DeviceArray:
+    """An array in the memory of the GPU that the others lie on: itself, or a copy of it."""
+    there = next((o for o in others if isinstance(o, DeviceArray)), None)
+    if isinstance(found, DeviceArray) and (there is None or found.device == there.device):
+        return found
+    if there is not None and there.given is not there:  # as one of torch's too, which calls like this one need
+        moved: DeviceArray = array_of(Form([there.given]).of(on_host(found)).to(there.given.device), "weight")
+        return moved
+    memory = memory_near(gpu_machine(target), others)
+    goal: DeviceArray = memory.empty(found.shape, found.dtype)
+    memory.copy(on_host(found), goal)
+    return goal
+
+
+# -- calls like one before ------------------------------------------------------------------------------
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether it is a torch tensor on a GPU."""
+    return bool(getattr(value, "is_cuda", False))
+
+
+@lru_cache(maxsize=256)
+def again_for(what: str) -> Again:
+    """What was learnt of the calls of a function with these options, by their text."""
+    return Again()
+
+
+def taken_as_they_are(given: Sequence[Any], arrays: Sequence[Any]) -> bool:
+    """Whether arrays are the given tensors themselves, none of them copied or converted."""
+    return all(isinstance(a, DeviceArray) and a.given is g for g, a in zip(given, arrays, strict=True))

@@ -1,0 +1,266 @@
+"""Convolution over one, two or three axes, on arrays: layers whose weights are packed once, and functions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DTypeLike, plain_number
+from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
+from tilewright.kernels.conv import conv as conv_kernel
+from tilewright.kernels.elementwise import known_activation
+from tilewright.ops.arrays import (
+    again_for,
+    array,
+    bias_of,
+    by,
+    dtype_of,
+    is_on_gpu,
+    known_precision,
+    out_type,
+    taken_as_they_are,
+)
+from tilewright.ops.layers import Layer
+
+
+class Conv(Layer):
+    """A convolution whose weights are packed once for each image size, over as many axes as the weights have.
+
+    Images are [n, ..., c], weights [f, ..., c of a group], outputs [n, ..., f], where ... is width, height and width,
+    or depth, height and width. Stride and dilation are a number for all axes or one for each. Padding is "valid"
+    (none), "same" (outputs as large as the image; for a stride of 1), a number for all axes, or for each axis a
+    number or a pair (before, after). Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result
+    is of the weights' element type unless `out_dtype` says another. `dynamic="batch"` compiles one kernel for all
+    batches, `dynamic="image"` one for all batches and image sizes, planned for the first image that comes. With
+    `precision="tf32"` factors of f32 are rounded to tf32.
+
+    It runs where the image lies, on the host or a GPU, or on the `target`, such as "cuda", to which images of the host
+    are then brought for each call; weights are brought there once, and packed there once for each image size.
+
+    >>> import numpy as np
+    >>> layer = Conv(np.ones((2, 2, 3), np.float32), np.array([0, 1], np.float32), padding=((1, 0),))
+    >>> layer
+    Conv(weight f32[2, 2, 3], bias, padding=((1, 0),))
+    >>> layer(np.ones((1, 2, 3), np.float32))
+    array([[[3., 4.],
+            [6., 7.]]], dtype=float32)
+    """
+
+    rank: ClassVar[int | None] = None
+    """The number of axes that the class is for; None: any."""
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any = None,
+        *,
+        stride: PerAxis = 1,
+        padding: Padding = 0,
+        dilation: PerAxis = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        out_dtype: DTypeLike | None = None,
+        dynamic: str | None = None,
+        precision: str | None = None,
+        target: str | None = None,
+    ):
+        if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
+            raise ArgumentError(f"dynamic={dynamic!r}: None, 'batch', or 'image', which is both batch and image size")
+        weight = array(weight, "weight", (3, 4, 5) if self.rank is None else (self.rank + 2,))
+        if 0 in weight.shape:
+            raise ArgumentError(f"weight has the shape {weight.shape}: nothing to compute")
+        filters, *taps, _ = weight.shape
+        self.stride, self.dilation = (
+            per_axis(v, len(taps), n) for v, n in ((stride, "stride"), (dilation, "dilation"))
+        )
+        self.padding = padding_of(padding, tuple(taps), self.stride, self.dilation)
+        if any(n < 0 for ends in self.padding for n in ends):
+            raise ArgumentError(f"padding={padding!r}: no number is below 0")
+        kind = dtype_of(weight, "weight")
+        count = plain_number(groups)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1 or filters % count:
+            raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
+        self.activation, self.groups, self.dynamic = known_activation(activation), count, dynamic
+        self.precision = known_precision(precision)
+        added = None if bias is None else bias_of(bias, kind, filters, "filters")
+        super().__init__(weight, added, out_type(out_dtype, kind), target)
+        self._typical: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        kinds = {"stride": 1, "dilation": 1, "padding": (0, 0)}
+        options = {n: getattr(self, n) for n, usual in kinds.items() if any(x != usual for x in getattr(self, n))}
+        options |= {} if self.groups == 1 else {"groups": self.groups}
+        words = ("activation", "dynamic", "precision", "target")
+        options |= {n: v for n in words if (v := getattr(self, n)) is not None}
+        kind = dtype_of(self.weight, "weight")
+        options |= {} if self.out is kind else {"out_dtype": self.out}
+        parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
+        return f"{type(self).__name__}({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
+
+    def _taken(self, x: Any) -> Any:
+        found = array(x, "x", (self.weight.ndim,))
+        if 0 in found.shape[1:]:
+            raise ArgumentError(f"x has the shape {found.shape}: nothing to compute")
+        return found
+
+    def sizes(self, image: Any) -> list[int]:
+        """The output's size along each axis; raises where the image does not go with the weights."""
+        _, *taps, c = self.weight.shape
+        _, *extents, channels = image.shape
+        if channels != c * self.groups:
+            raise ArgumentError(f"x has {channels} channels; the weights take {c} in each of {self.groups} groups")
+        if dtype_of(image, "x") is not dtype_of(self.weight, "weight"):
+            raise ArgumentError(f"x holds {image.dtype}, the weights {self.weight.dtype}: convert one")
+        rows = zip(extents, taps, self.padding, self.dilation, self.stride, strict=True)
+        sizes = [(size + sum(ends) - far * (k - 1) - 1) // step + 1 for size, k, ends, far, step in rows]
+        if min(sizes) < 1:
+            raise ArgumentError(
+                f"x is {by(extents)}: a filter of {by(taps)} does not fit, with this padding and dilation"
+            )
+        return sizes
+
+    def _shape(self, x: Any) -> tuple[int, ...]:
+        return (x.shape[0], *self.sizes(x), self.weight.shape[0])
+
+    def _kernel(self, x: Any, target: str) -> Compiled:
+        shape: tuple[int | None, ...] = x.shape[:-1]
+        if self.dynamic is not None:
+            shape = (None, *shape[1:]) if self.dynamic == "batch" else (None,) * len(shape)
+            self._typical = self._typical or x.shape[:-1]
+        return _conv(
+            shape,
+            self._typical if self.dynamic else (),
+            self.weight.shape,
+            (dtype_of(x, "x").name, self.out.name),
+            self.groups,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.bias is not None,
+            self.activation,
+            self.precision,
+            target,
+            self.constant,
+        )
+
+
+class Conv1d(Conv):
+    """`Conv` over width: images [n, w, c], weights [f, s, c].
+
+    >>> import numpy as np
+    >>> Conv1d(np.ones((1, 3, 1), np.float32), padding="same")(np.ones((1, 4, 1), np.float32)).reshape(-1)
+    array([2., 3., 3., 2.], dtype=float32)
+    """
+
+    rank = 1
+
+
+class Conv2d(Conv):
+    """`Conv` over height and width: images [n, h, w, c], weights [f, r, s, c].
+
+    >>> import numpy as np
+    >>> layer = Conv2d(np.ones((2, 1, 1, 3), np.float32), np.array([0, 1], np.float32))
+    >>> layer(np.ones((1, 1, 2, 3), np.float32)).reshape(2, 2)
+    array([[3., 4.],
+           [3., 4.]], dtype=float32)
+    """
+
+    rank = 2
+
+
+class Conv3d(Conv):
+    """`Conv` over depth, height and width: images [n, d, h, w, c], weights [f, t, r, s, c].
+
+    >>> import numpy as np
+    >>> Conv3d(np.ones((1, 2, 1, 1, 3), np.float32))(np.ones((1, 3, 1, 1, 3), np.float32)).reshape(-1)
+    array([6., 6.], dtype=float32)
+    """
+
+    rank = 3
+
+
+def conv1d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+    """y[n, q, f] = activation(conv(x[n, w, c], w[f, s, c]) + bias[f]), with the options of `Conv`.
+
+    >>> import numpy as np
+    >>> conv1d(np.ones((1, 5, 2), np.float32), np.ones((1, 3, 2), np.float32), stride=2).reshape(-1)
+    array([6., 6.], dtype=float32)
+    """
+    return _convolved(Conv1d, x, w, bias, options)
+
+
+def conv2d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+    """y[n, p, q, f] = activation(conv(x[n, h, w, c], w[f, r, s, c]) + bias[f]), with the options of `Conv`.
+
+    Weights are packed on every call; `Conv2d` packs them once.
+
+    >>> import numpy as np
+    >>> conv2d(np.ones((1, 2, 2, 1), np.float32), np.ones((1, 2, 2, 1), np.float32), padding=((1, 0), 0)).reshape(-1)
+    array([2., 4.], dtype=float32)
+    """
+    return _convolved(Conv2d, x, w, bias, options)
+
+
+def conv3d(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+    """y[n, z, p, q, f] = activation(conv(x[n, d, h, w, c], w[f, t, r, s, c]) + bias[f]), with the options of `Conv`.
+
+    >>> import numpy as np
+    >>> conv3d(np.ones((1, 2, 2, 2, 1), np.float32), np.ones((1, 2, 2, 2, 1), np.float32)).reshape(-1)
+    array([8.], dtype=float32)
+    """
+    return _convolved(Conv3d, x, w, bias, options)
+
+
+def _convolved(kind: type[Conv], x: Any, w: Any, bias: Any, options: dict[str, Any]) -> Any:
+    """A convolution by a layer for this call alone; on a GPU, one like a call before only moves addresses."""
+    given = (x, w) if bias is None else (x, w, bias)
+    quick = again_for(f"{kind.__name__} {sorted(options.items())}") if is_on_gpu(x) else None
+    found = None if quick is None else quick(given)
+    if found is not None:
+        return found[0]
+    layer = kind(w, bias, **options)
+    layer.constant = quick is None
+    made, launch = layer.run(x)
+    if quick is not None and launch is not None:
+        held = [layer.weight] if bias is None else [layer.weight, layer.bias]
+        if taken_as_they_are(given[1:], held):
+            quick.learn(given, [made], launch)
+    return made
+
+
+@lru_cache(maxsize=512)
+def _conv(
+    image: tuple[int | None, ...],
+    typical: tuple[int, ...],
+    weight: tuple[int, ...],
+    dtypes: tuple[str, str],
+    groups: int,
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    bias: bool,
+    activation: str | None,
+    precision: str | None,
+    target: str,
+    constant: bool,
+) -> Compiled:
+    f, *taps, c = weight
+    made = conv_kernel(
+        taps,
+        *dtypes,
+        groups=groups,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        bias=bias,
+        activation=activation,
+        precision=precision,
+    )
+    names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
+    sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}
+    usual = {name: size for name, size in zip(names, typical, strict=False) if name not in sizes}
+    sizes |= {"F": f, "CG" if groups > 1 else "C": c, **usual}
+    return kernel_for(made, sizes, target=target, dynamic=list(usual), constant=["w"] if constant else [])

@@ -1,0 +1,180 @@
+"""Matrix product on arrays: a function, and a layer whose weights are packed once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiler.compiled import Compiled
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DTypeLike
+from tilewright.kernels.elementwise import known_activation
+from tilewright.kernels.gemm import gemm as gemm_kernel
+from tilewright.ops.arrays import (
+    again_for,
+    array,
+    bias_of,
+    by,
+    dtype_of,
+    is_on_gpu,
+    known_precision,
+    known_target,
+    out_type,
+    result,
+    returned,
+    taken_as_they_are,
+    target_for,
+)
+from tilewright.ops.layers import Layer
+from tilewright.runtime.tensors import Form
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    out_dtype: DTypeLike | None = None,
+    precision: str | None = None,
+    target: str | None = None,
+) -> Any:
+    """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
+
+    The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
+    is 0, every sum is 0. It runs on the GPU where one of the factors lies there, or on the `target`. With
+    `precision="tf32"` factors of f32 are rounded to tf32.
+
+    >>> import numpy as np
+    >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
+    array([[11.]], dtype=float32)
+    >>> matmul(np.ones((2, 3, 4), np.float32), np.ones((2, 4, 5), np.float32)).shape
+    (2, 3, 5)
+    """
+    given = (a, b) if bias is None else (a, b, bias)
+    quick = again_for(f"matmul {activation} {out_dtype!r} {precision} {target}") if is_on_gpu(a) else None
+    found = None if quick is None else quick(given)
+    if found is not None:
+        return found[0]
+    known_activation(activation), known_precision(precision), known_target(target)
+    left, right = array(a, "a"), array(b, "b")
+    kind = dtype_of(left, "a")
+    *batch, m, k = left.shape
+    n = right.shape[-1]
+    if right.shape[-2] != k:
+        raise ArgumentError(f"a is {by(left.shape)}, b {by(right.shape)}: they do not fit")
+    if right.ndim > 2 and right.shape[:-2] != tuple(batch):
+        raise ArgumentError(f"a is {by(left.shape)}, b {by(right.shape)}: their batches must be equal, or b one matrix")
+    if dtype_of(right, "b") is not kind:
+        raise ArgumentError(f"a holds {left.dtype}, b {right.dtype}: convert one")
+    kind_of_result, form = out_type(out_dtype, kind), Form([a, b])
+    form.require(kind_of_result, "the result")
+    added = None if bias is None else bias_of(bias, kind, n, "columns")
+    where = target_for(target, {"a": left, "b": right})
+    out = result(where, [left, right], (*batch, m, n), kind_of_result)
+    if not out.size:
+        return returned(out, form)
+    if k == 0:  # a sum of nothing is one of a single 0
+        left, right, k = np.zeros((*batch, m, 1), left.dtype), np.zeros((*right.shape[:-2], 1, n), left.dtype), 1
+    count = prod(batch)
+    if right.ndim == 2 or count == 1:
+        count, m = 1, m * count
+    kinds = (kind.name, kind_of_result.name)
+    kernel = _matmul("nn", (count, m, k, n), kinds, added is not None, activation, precision, where, False)
+    arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
+    launch = kernel.bind(arrays)
+    launch()
+    made = returned(out, form)
+    taken = [left, right] if added is None else [left, right, added]
+    if quick is not None and len(batch) == (count > 1) and taken_as_they_are(given, taken):
+        quick.learn(given, [made], launch)
+    return made
+
+
+class Linear(Layer):
+    """activation(x[..., k] * weight[n, k] + bias[n]): a matrix product whose weights are packed once for each size.
+
+    The result is of the weights' element type unless `out_dtype` says another; sums, bias and activation are in f32
+    (i32 for integers, f64 for f64). It runs where x lies, or on the `target`; weights are brought there once.
+
+    >>> import numpy as np
+    >>> layer = Linear(np.array([[1, 2], [3, 4], [5, 6]], np.float32), activation="relu")
+    >>> layer
+    Linear(weight f32[3, 2], activation='relu')
+    >>> layer(np.array([[1, 1], [-1, 0]], np.float32))
+    array([[ 3.,  7., 11.],
+           [ 0.,  0.,  0.]], dtype=float32)
+    """
+
+    names = ("a", "b", "bias", "c")
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any = None,
+        *,
+        activation: str | None = None,
+        out_dtype: DTypeLike | None = None,
+        precision: str | None = None,
+        target: str | None = None,
+    ):
+        weight = array(weight, "weight", (2,))
+        if 0 in weight.shape:
+            raise ArgumentError(f"weight has the shape {weight.shape}: nothing to compute")
+        kind = dtype_of(weight, "weight")
+        self.activation, self.precision = known_activation(activation), known_precision(precision)
+        added = None if bias is None else bias_of(bias, kind, weight.shape[0], "rows of weights")
+        super().__init__(weight, added, out_type(out_dtype, kind), target)
+
+    def __repr__(self) -> str:
+        kind = dtype_of(self.weight, "weight")
+        options = {n: v for n in ("activation", "precision", "target") if (v := getattr(self, n)) is not None}
+        options |= {} if self.out is kind else {"out_dtype": self.out}
+        parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
+        return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
+
+    def __call__(self, x: Any) -> Any:
+        """The product; a torch tensor where x is one, on its device."""
+        if is_on_gpu(x) and x.dim() > 2 and x.numel() and x.is_contiguous():  # as one matrix it is like other calls
+            return super().__call__(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
+        return super().__call__(x)
+
+    def _taken(self, x: Any) -> Any:
+        return array(x, "x")
+
+    def _shape(self, x: Any) -> tuple[int, ...]:
+        n, k = self.weight.shape
+        if x.shape[-1] != k:
+            raise ArgumentError(f"x is {by(x.shape)}, the weights {n}x{k}: they do not fit")
+        if dtype_of(x, "x") is not dtype_of(self.weight, "weight"):
+            raise ArgumentError(f"x holds {x.dtype}, the weights {self.weight.dtype}: convert one")
+        return (*x.shape[:-1], n)
+
+    def _kernel(self, x: Any, target: str) -> Compiled:
+        n, k = self.weight.shape
+        kinds = (dtype_of(x, "x").name, self.out.name)
+        sizes = (1, prod(x.shape[:-1]), k, n)
+        return _matmul(
+            "nt", sizes, kinds, self.bias is not None, self.activation, self.precision, target, self.constant
+        )
+
+
+@lru_cache(maxsize=512)
+def _matmul(
+    transposes: str,
+    sizes: tuple[int, ...],
+    dtypes: tuple[str, str],
+    bias: bool,
+    activation: str | None,
+    precision: str | None,
+    target: str,
+    constant: bool,
+) -> Compiled:
+    count, m, k, n = sizes
+    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, activation=activation, precision=precision)
+    batch = {"B": count} if count > 1 else {}
+    return kernel_for(made, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])

@@ -1,0 +1,160 @@
+"""Plans for GPUs follow from the description of the machine: change it, and others are best, for reasons it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.plan.limiting import alone, last_wave
+from tilewright.targets.registry import machine
+
+HOPPER = machine("hopper")
+PRODUCT, IMAGE = kernels.gemm("nt", "bf16", "bf16"), kernels.conv((3, 3), "bf16", padding=1)
+SQUARE, FLAT = {"M": 4096, "N": 4096, "K": 4096}, {"M": 64, "N": 8192, "K": 8192}
+WORKS = [
+    (PRODUCT, SQUARE),
+    (PRODUCT, FLAT),
+    (PRODUCT, {"M": 1024, "N": 1024, "K": 8192}),
+    (PRODUCT, {"M": 300, "N": 2000, "K": 1024}),
+    (PRODUCT, {"M": 128, "N": 128, "K": 65536}),
+    (IMAGE, {"N": 32, "H": 28, "W": 28, "C": 128, "F": 128}),
+]
+
+
+def with_limits(**limits):
+    return replace(HOPPER, limits=replace(HOPPER.limits, **limits))
+
+
+def with_shared(count):
+    return replace(HOPPER, spaces={**HOPPER.spaces, "shared": replace(HOPPER.spaces["shared"], bytes=count)})
+
+
+def without(start):
+    return replace(HOPPER, multiply={n: atom for n, atom in HOPPER.multiply.items() if not n.startswith(start)})
+
+
+def planned(work, row):
+    return kernel_for(*work, machine=row)
+
+
+def tile(made):
+    (product,) = made.plan.products
+    return product.rows, product.columns
+
+
+def ring_bytes(made):
+    """Shared memory that the stages of a plan's ring take."""
+    rows, columns = tile(made)
+    (depth,) = (a.cut("loop").size for a in made.plan.axes if a.name in ("K", "K_0", "K_part"))
+    return made.plan.roles.stages * (rows + columns) * depth * 2
+
+
+def test_without_an_atom_the_next_best_multiplies():
+    row = without("wgmma")
+    assert planned((PRODUCT, SQUARE), HOPPER).plan.products[0].atom.startswith("wgmma.")
+    made = planned((PRODUCT, SQUARE), row)
+    assert made.plan.products[0].atom.startswith("mma.m16n8k16.bf16")
+    assert (
+        "refused  a role that loads: hopper multiplies no bf16 by bf16 that lie so from shared memory" in made.explain()
+    )
+    assert planned((PRODUCT, SQUARE), without(("wgmma", "mma"))).plan.products[0].atom.startswith("fma.")
+
+
+def test_what_was_planned_without_an_atom_is_still_right():
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((70, 48), (40, 48)))
+    kernel = kernels.gemm("nt", "bf16", "f32")
+    inputs = [x.astype(tilewright.ir.dtypes.bf16.numpy) for x in (a, b)]
+    made = kernel_for(kernel, {"M": 70, "N": 40, "K": 48}, machine=without("wgmma"))
+    assert made.plan.products[0].atom.startswith("mma.")
+    found = np.full((70, 40), np.nan, np.float32)
+    made.bind({"a": inputs[0], "b": inputs[1], "c": found})()
+    assert np.array_equal(found, a @ b.T)
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_half_the_shared_memory_gives_smaller_rings(work):
+    half = HOPPER.spaces["shared"].bytes // 2
+    before, after = planned(work, HOPPER), planned(work, with_shared(half))
+    assert after.choice.cycles >= before.choice.cycles
+    if work[0] is IMAGE:
+        return
+    assert ring_bytes(after) <= half
+    if ring_bytes(before) > half:
+        assert prod(tile(after)) < prod(tile(before)) or after.plan.roles.stages < before.plan.roles.stages
+
+
+def test_faster_memory_shortens_what_memory_limits():
+    fast = with_limits(l2_rate=2 * HOPPER.limits.l2_rate, far_rate=2 * HOPPER.limits.far_rate)
+    flat, square = (
+        planned((PRODUCT, s), HOPPER).choice.cycles / planned((PRODUCT, s), fast).choice.cycles for s in (FLAT, SQUARE)
+    )
+    assert flat > 1.7
+    assert square < 1.3
+
+
+def test_slower_memory_asks_for_tiles_that_read_less():
+    """What a tile reads for each product falls with its sides; where that is slow, larger ones pay."""
+
+    def read(made):
+        return sum(1 / side for side in tile(made))
+
+    changed = 0
+    for work in WORKS:
+        slow, usual, fast = (
+            planned(work, with_limits(l2_rate=HOPPER.limits.l2_rate * by, far_rate=HOPPER.limits.far_rate * by))
+            for by in (0.25, 1, 2)
+        )
+        assert read(slow) <= read(usual) * 1.01
+        changed += slow.plan != usual.plan or fast.plan != usual.plan
+    assert changed
+
+
+def test_fewer_cores_take_a_sum_less_apart():
+    work = (PRODUCT, {"M": 128, "N": 128, "K": 65536})
+    plans = [planned(work, with_limits(cores=n)).plan for n in (132, 66, 16)]
+    parts = [1 if plan.split is None else plan.split[1] for plan in plans]
+    assert parts == sorted(parts, reverse=True)
+    assert parts[0] > parts[-1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limits", "what"),
+    [
+        (SQUARE, {}, "tensor cores"),
+        (FLAT, {}, "HBM"),
+        (SQUARE, {"l2_rate": HOPPER.limits.l2_rate / 4}, "L2"),
+        (SQUARE, {"shared_rate": HOPPER.limits.shared_rate / 4}, "shared memory"),
+        (SQUARE, {"far_rate": HOPPER.limits.far_rate / 20}, "HBM"),
+    ],
+)
+def test_what_limits_a_plan_is_named(sizes, limits, what):
+    made = planned((PRODUCT, sizes), with_limits(**limits))
+    assert f"limited by {what}, " in made.explain()
+    first, *rest = alone(made.machine, made.choice.predicted).values()
+    assert first >= max(rest)
+    assert first <= made.choice.cycles
+
+
+def test_the_last_wave_of_the_grid_is_told():
+    made = planned((PRODUCT, SQUARE), HOPPER)
+    tasks, rounds, full = last_wave(HOPPER, made.plan)
+    assert tasks == prod(-(-4096 // side) for side in tile(made))
+    assert rounds == -(-tasks // 132)
+    assert full == (tasks - (rounds - 1) * 132) / 132
+    assert (
+        f"{tasks} tasks on 132 multiprocessors: the last of {rounds} waves of the grid is {full:.0%}" in made.explain()
+    )
+
+
+def test_no_plan_knows_a_shape():
+    """One more row or column changes a plan only as the machine asks: its tile stays, or another one is no slower."""
+    for m in (4095, 4096, 4097):
+        made = planned((PRODUCT, {"M": m, "N": 4096, "K": 4096}), HOPPER)
+        assert prod(tile(made)) >= 128 * 192

@@ -1,0 +1,151 @@
+"""Numbers in planner and passes: each above 2 has a reason, and none is a measured cost: rows of machines have those.
+
+A number at the top of a module has its reason below it, as the docstring of its name. Some explain themselves: places
+in a sequence, powers of two, bits of a byte. The rest stand in the table here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+SOURCES = [p for part in ("plan", "analysis", "passes") for p in sorted((PACKAGE / part).rglob("*.py"))]
+MEASURED = re.compile(r"\b(cycles?|measured|fitted|of the time)\b", re.IGNORECASE)
+
+REASONS = {
+    "plan/boxes.py: Room": "what is enough for a machine that says nothing: rows give others (`room_of`)",
+    "plan/boxes.py: _widths": "where two dimensions are innermost in some memory, runs of each stay together longer",
+    "plan/boxes.py: _choices.good": "beyond some blocks of rows a smaller one at the end weighs little",
+    "plan/chains.py: _roles": "bytes of a register of a lane",
+    "plan/chains.py: _cycles": "bytes of a sum in f32",
+    "plan/contraction.py: _names": "names enough for all dimensions and those that are made",
+    "plan/general.py: room_of": "tasks for each core, and shares of its caches that a task takes",
+    "plan/general.py: _predict": "bytes of an element, and of a vector where a row does not say",
+    "plan/lanes.py: _strips": "tasks for each worker, so that the last ones to finish weigh little",
+    "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",
+    "plan/microkernel.py: microkernel.good": "digits that tell two costs apart",
+    "plan/model.py: (UNKNOWN_L1, UNKNOWN_L2)": "caches of a machine whose row does not say: small ones",
+    "plan/model.py: microseconds": "from nanoseconds",
+    "plan/opening.py: _UNLIKELY": "primes, so that what depends on a size shows",
+    "plan/opening.py: opened": "a size of 1 may leave a digit out",
+    "plan/patches.py: _boxes": "dimensions of an image and its batch",
+    "plan/plan.py: _size": "digits of the largest number a plan may hold; characters of a text that are shown",
+    "plan/planner.py: _size": "bytes in a kilobyte",
+    "plan/planner.py: explain": "candidates that are shown; per cent",
+    "plan/rings.py: registers_of": "bytes of a register of a lane; what the assembler keeps of the largest number",
+    "plan/rings.py: _cycles": "bytes of a sum in f32",
+    "plan/rings.py: cycles": "bytes of a sum in f32",
+    "plan/tiles.py: _blocks": "tiles of a block along each side: more do not fit any register file of tiles",
+    "plan/tiles.py: _strips": "parts of the rows worth a thought",
+    "plan/tiles.py: tile_cost": "bytes of a sum in f32; instructions of a program beside its blocks",
+    "plan/vectors.py: _rows": "blocks of a line worth a thought beyond the fewest",
+    "plan/vectors.py: _strips": "parts of the rows worth a thought: workers times powers of two",
+    "plan/vectors.py: _steps": "steps of the depth that a loop takes at once, at most",
+    "plan/vectors.py: vector_cost": "blocks whose rows stay in a cache beside a panel; instructions beside the blocks",
+    "passes/along.py: _Reduce": "totals that do not wait for each other",
+    "passes/defer.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
+    "passes/elementwise.py: _Loops.run": "rounds that are written out",
+    "passes/elementwise.py: _Loops._innermost": "vectors that are written out",
+    "passes/joined.py: _member": "bytes of the smallest vector",
+    "passes/lower.py: Lowering.__init__": "bytes of a vector where a row does not say",
+    "passes/lower.py: LoopLowering.__init__": "bytes of a vector where a row does not say",
+    "passes/lower.py: Lowering.vectors": "vectors that are written out",
+    "passes/lower.py: LoopLowering.vectors": "vectors that are written out",
+    "passes/lower.py: _registers": "vector registers that a distributed row may take",
+    "passes/products.py: _loops": "the operands of a formula",
+    "passes/roles.py: _Split._apart": "bits of a byte",
+    "passes/storage.py: as_vectors": "threads of a distribution that vectors stand for",
+    "passes/tabulate.py: tabulated": "rows of a table whose length only a call tells",
+    "passes/tile/combining.py: _larger": "index, value and whether it is there, of each side",
+    "passes/tile/combining.py: _as_tf32": "the bits that tf32 drops, half of the last one kept, and its mask",
+    "passes/tile/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
+    "passes/tile/forming.py: _tiles": "operations from which on a formula is computed once and kept",
+    "passes/tile/forming.py: reshape": "operations from which on a formula is computed once and kept",
+    "passes/tile/forming.py: _is_coarse": "bits of a type that rounds as coarsely as a half float",
+    "passes/tile/forming.py: bitcast": "bits of a byte",
+    "passes/tile/forming.py: _WORDS": "bits of words",
+    "passes/tile/forming.py: _halves": "masks and bits of numbers of four bits",
+    "passes/tile/memory.py: _one_by_one": "bits of floats that have no lanes of their own",
+    "passes/tile/values.py: weight": "what a function costs beside an addition, when it is asked what to keep",
+    "passes/tile/writer.py: Writer._strides": "bits of a byte",
+    "passes/tile/writer.py: BlockWriter._strides": "bits of a byte",
+    "passes/waves/general.py: Rows.run": "bytes that a lane moves at once",
+    "passes/waves/general.py: _elements": "bytes that a lane moves at once",
+    "passes/waves/moving.py: _widest": "bytes that a lane moves at once",
+    "passes/waves/moving.py: over_lanes": "bytes that a lane moves at once",
+}
+"""Of numbers inside functions and classes: why they are what they are."""
+COSTS_LEFT = {"plan/tiles.py"}
+"""Files with costs that are still to move to the rows of machines."""
+
+
+def numbers(source: str) -> Iterator[tuple[str, float, str | None]]:
+    """(scope, number, docstring of its name) of the numbers above 2 that do not explain themselves.
+
+    >>> list(numbers('A = 5\\n"why"\\ndef f(x): return x[7] + 9'))
+    [('A', 5, 'why'), ('f', 9, None)]
+    """
+    tree = ast.parse(source)
+    docs = {}
+    for node, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            docs[id(node)] = after.value.value
+
+    def walk(node: ast.AST, scope: str, doc: str | None, quiet: bool) -> Iterator[tuple[str, float, str | None]]:
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float) and abs(node.value) > 2 and not quiet:
+            yield scope, node.value, doc
+        for name, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if not isinstance(child, ast.AST):
+                    continue
+                here = scope
+                if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                    here = f"{scope}.{child.name}" if scope else child.name
+                yield from walk(child, here, doc, quiet or _is_plain(node, name, child))
+
+    for node in tree.body:
+        scope = node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            scope = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        yield from walk(node, scope, docs.get(id(node)), quiet=False)
+
+
+def _is_plain(node: ast.AST, name: str, child: ast.AST) -> bool:
+    """Whether a number under a node explains itself: a place in a sequence, how far bits move, bits of a byte."""
+    if isinstance(node, ast.Subscript) and name == "slice":
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and name == "args":
+        return node.func.attr in ("group", "operand")
+    if isinstance(node, ast.BinOp) and isinstance(child, ast.Constant):
+        other = ast.unparse(node.left if child is node.right else node.right)
+        shifted = isinstance(node.op, ast.LShift | ast.RShift) and child is node.right
+        power = isinstance(node.op, ast.Pow)
+        return shifted or power or (child.value == 8 and "bits" in other)
+    return False
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
+def test_every_number_has_its_reason(path: Path) -> None:
+    name = str(path.relative_to(PACKAGE))
+    bare = [
+        f"{scope}: {value}"
+        for scope, value, doc in numbers(path.read_text())
+        if doc is None and not f"{name}: {scope}".startswith(tuple(REASONS))
+    ]
+    assert bare == [], f"{name}: say below the name why it is so, or in the table of this test: {bare}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[str(p.relative_to(PACKAGE)) for p in SOURCES])
+def test_no_measured_cost_stands_outside_the_rows_of_machines(path: Path) -> None:
+    name = str(path.relative_to(PACKAGE))
+    found = [
+        f"{scope}: {doc}" for scope, _, doc in numbers(path.read_text()) if doc is not None and MEASURED.search(doc)
+    ]
+    assert found == [] or name in COSTS_LEFT, f"{name}: costs belong to `machine/costs.py` and the rows: {found}"

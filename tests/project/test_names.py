@@ -1,0 +1,59 @@
+"""Names: one class for each, no function too long to read at once, no strategy named where all machines are served."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import tilewright
+
+PACKAGE = Path(tilewright.__file__).parent
+LONGEST = 80
+SHARED = {
+    "Symbol": "sympy's own word, for programs that are written with it",
+    "Tile": "what authors hold while a kernel is traced, and what the lowering knows of it",
+}
+"""Classes of the same name, and why there are two."""
+OVER = {"Lowering.__init__": "the fields of the lowering, each with its meaning"}
+"""Functions that are longer, and why."""
+STRATEGIES = r"\b(x86|avx\w*|amx|neon\w*|sve|bfmmla|smmla|hopper|ampere|cdna\w*|mfma|wgmma|dpas|xe|tma|ldmatrix)\b"
+
+
+def _trees(*parts: str) -> list[tuple[str, ast.Module]]:
+    paths = [p for part in parts for p in sorted((PACKAGE / part).rglob("*.py"))]
+    return [(str(p.relative_to(PACKAGE)), ast.parse(p.read_text())) for p in paths]
+
+
+def test_no_two_public_classes_have_one_name():
+    found = defaultdict(list)
+    for name, tree in _trees("."):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    assert {name: files for name, files in found.items() if len(files) > 1 and name not in SHARED} == {}
+
+
+def test_functions_of_planner_and_passes_are_read_at_once():
+    long = []
+    for name, tree in _trees("plan", "passes"):
+        for outer in ast.walk(tree):
+            for node in ast.iter_child_nodes(outer):
+                if not isinstance(node, ast.FunctionDef):
+                    continue
+                word = f"{outer.name}.{node.name}" if isinstance(outer, ast.ClassDef) else node.name
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > LONGEST and word not in OVER:
+                    long.append(f"{name}: {word} has {lines} lines")
+    assert long == []
+
+
+def test_planner_and_passes_name_no_machine_and_no_atom():
+    named = []
+    for part in ("plan", "passes"):
+        for path in sorted((PACKAGE / part).rglob("*.py")):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if re.search(STRATEGIES, line, re.IGNORECASE):
+                    named.append(f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}")
+    assert named == []
