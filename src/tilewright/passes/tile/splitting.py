@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 
 NAME = "partial_sums"
+MOST = 16
+"""Parts whose sum is written out."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], 
         args = (*dict.fromkeys(op.operands[0] for op in reads), memory)
         ops = [zero, *(op for op in found if op is not None), mma, write]
         first = replace(program, name=f"{program.name}_parts", args=args, body=Block((), ops))
-        second = second_half(program, loop, memory, total, outer)
+        second = second_half(program, loop, memory, total, outer, parts=parts)
         verify(first)
         verify(second)
     new = {outer: parts, inner: width}
@@ -107,14 +109,21 @@ def over_parts(op: Op, axis: Expr, outer: Symbol, inner: Symbol, width: int, par
     return Op(op.spec, op.operands, attrs, (Value(TileType(kind.dtype, dims), op.result.name),), loc=op.loc)
 
 
-def second_half(program: Program, loop: Op, memory: Value, total: TileType, outer: Symbol, how: str = "sum") -> Program:
-    """The program with the sum of parts, or what else combines them, in place of its loop."""
-    read = Op(TILE.ops["read"], (memory,), {}, (Value(total),), loc=loop.loc)
-    summed = Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(loop.result.type),), loc=loop.loc)
-    ops: list[Op] = []
+def second_half(
+    program: Program, loop: Op, memory: Value, total: TileType, outer: Symbol, how: str = "sum", parts: int = 0
+) -> Program:
+    """The program with the sum of parts, or what else combines them, in place of its loop.
+
+    A sum of a few parts is written out: then all of it is a function of elements, which needs no memory between.
+    """
+    combined = _written_out(loop, memory, parts) if how == "sum" and 1 < parts <= MOST else None
+    if combined is None:
+        read = Op(TILE.ops["read"], (memory,), {}, (Value(total),), loc=loop.loc)
+        combined = [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(loop.result.type),), loc=loop.loc)]
+    summed, ops = combined[-1], list[Op]()
     for op in program.body.ops:
         if op is loop:
-            ops += [read, summed]
+            ops += combined
             continue
         operands = tuple(summed.result if v is loop.result else v for v in op.operands)
         ops.append(Op(op.spec, operands, op.attrs, op.results, op.blocks, op.loc))
@@ -123,3 +132,20 @@ def second_half(program: Program, loop: Op, memory: Value, total: TileType, oute
     used = {v for op in ops for v in op.operands}
     args = (*(a for a in program.args if a in used), memory)
     return replace(program, args=args, body=Block((), ops))
+
+
+def _written_out(loop: Op, memory: Value, parts: int) -> list[Op]:
+    """Reads of all parts, and their sum in order."""
+    kind: TileType = loop.result.type
+    over = tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
+    made: list[Op] = []
+    total: Value | None = None
+    for n in range(parts):
+        attrs = {"over": over, "at": (as_expr(n), *over)}
+        made.append(Op(TILE.ops["read"], (memory,), attrs, (Value(kind),), loc=loop.loc))
+        if total is None:
+            total = made[-1].result
+            continue
+        made.append(Op(TILE.ops["add"], (total, made[-1].result), {}, (Value(kind),), loc=loop.loc))
+        total = made[-1].result
+    return made
