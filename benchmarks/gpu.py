@@ -1,9 +1,9 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
 `python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N]` prints one line a problem: microseconds of theirs and
-ours in CUDA graphs, the shortest of some repeats taken in turn, the ratio, TF/s, what was predicted, and the plan's
-tile. With --plans, so many candidates of each problem are measured, and the line says how far the chosen one is from
-the best.
+ours in CUDA graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
+bytes/bandwidth), what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With
+--plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 import torch
@@ -141,8 +142,28 @@ def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
     return found
 
 
-def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool) -> float:
-    """Prints the line of a problem; gives the ratio of the chosen plan."""
+@dataclass(frozen=True)
+class Row:
+    """Of a problem: theirs / ours, predicted / measured, ours / that of the best candidate, floor / ours."""
+
+    name: str
+    ratio: float
+    predicted: float
+    distance: float
+    floor: float
+
+
+def floor_of(work: Work, tensors: list[Any]) -> float:
+    """Microseconds that no kernel beats: all products at the peak of bf16, or all bytes through memory."""
+    row = machine("hopper")
+    rate = (row.limits.cores or 1) * row.limits.clock_ghz * 1e3  # cycles of all multiprocessors in a microsecond
+    atom = row.multiply_atom("wgmma.m64n256k16.bf16")
+    moved = sum(t.numel() * t.element_size() for t in tensors)
+    return max(work.flops / (rate * 2 * math.prod(atom.shape) / atom.cycles), moved / (rate * row.limits.far_rate))
+
+
+def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool) -> Row:
+    """Prints the line of a problem, and gives what is to be summed up."""
     tensors, library, wanted = work.tensors()
     library()
     ours = []
@@ -160,13 +181,29 @@ def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool
     if verbose:
         for (said, _, predicted), us in zip(candidates, took, strict=True):
             print(f"    {us:8.2f} predicted {predicted:8.2f}  {said}")
+    floor = floor_of(work, tensors)
     print(
         f"{work.name:32} theirs {theirs:8.2f} ours {took[0]:8.2f} us, ratio {theirs / took[0]:5.3f}, "
-        f"{work.flops / took[0] * 1e-6:5.1f} TF/s, predicted {candidates[0][2]:8.2f}, best of {len(took)} "
+        f"{work.flops / took[0] * 1e-6:5.1f} TF/s, {floor / took[0]:4.0%} of the floor, "
+        f"predicted {candidates[0][2]:8.2f}, best of {len(took)} "
         f"{took[0] / min(took):.3f}  {candidates[0][0]}",
         flush=True,
     )
-    return theirs / took[0]
+    return Row(work.name, theirs / took[0], candidates[0][2] / took[0], took[0] / min(took), floor / took[0])
+
+
+def summed_up(kind: str, rows: list[Row]) -> None:
+    """The geometric mean, the worst first, and how the model fared."""
+    mean = math.exp(sum(math.log(r.ratio) for r in rows) / len(rows))
+    print(f"{kind}: geometric mean {mean:.3f}; worst first:")
+    for row in sorted(rows, key=lambda r: r.ratio)[:8]:
+        print(f"    {row.ratio:5.3f}, {row.floor:4.0%} of the floor, {row.name}")
+    print(
+        f"{kind}: predicted / measured: median {median(r.predicted for r in rows):.2f}, from "
+        f"{min(r.predicted for r in rows):.2f} to {max(r.predicted for r in rows):.2f}; the chosen plan takes "
+        f"{median(r.distance for r in rows):.3f} of the best candidate's time (median), at most "
+        f"{max(r.distance for r in rows):.3f}"
+    )
 
 
 def main() -> None:
@@ -180,9 +217,8 @@ def main() -> None:
     with get_context("spawn").Pool() as pool:
         found = dict(zip(wanted, pool.starmap(plans, wanted), strict=True))
     for kind in options.kinds:
-        ratios = [measured(WORKS[k][n], found[k, n, c], options.plans > 1) for k, n, c in wanted if k == kind]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"{kind}: geometric mean {mean:.3f}, worst {min(ratios):.3f}")
+        rows = [measured(WORKS[k][n], found[k, n, c], options.plans > 1) for k, n, c in wanted if k == kind]
+        summed_up(kind, rows)
 
 
 if __name__ == "__main__":

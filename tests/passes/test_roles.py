@@ -249,3 +249,10 @@ def test_f32_that_may_be_rounded_to_tf32_is_multiplied_so_from_shared_memory():
     cut = kernel_for(kernels.gemm("nt", "f32", "f32", precision="tf32"), {"M": 1, "N": 4, "K": 4}, machine=HOPPER)
     cut.bind({"a": a, "b": np.eye(4, dtype=np.float32), "c": found})()
     assert found.tolist() == [[1 + 2.0**-10, 1, 1, -1]]
+
+
+def test_groups_whose_channels_begin_within_16_bytes_are_copied_by_waves():
+    """TMA stopped with an illegal instruction where a box began at 6 bytes of a line."""
+    made = planned(kernels.conv((1, 2), "bf16", "f32", groups=2), {"N": 1, "H": 3, "W": 5, "CG": 4, "F": 16})
+    assert "tma.load" not in made.text("block")
+    assert "which is no multiple of 16 bytes" in made.explain()

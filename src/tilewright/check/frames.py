@@ -30,8 +30,8 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
 
-WIDEST = 16
-"""Bytes that a lane loads at once."""
+WIDEST, LINE = 16, 128
+"""Bytes that a lane loads at once, and that memory moves together."""
 MOST, ALTOGETHER, REGISTERS = 64, 160, 64 << 10
 """Values of a tensor, and of all tensors of a task, that a lane may hold; values of all lanes together."""
 
@@ -376,7 +376,7 @@ class _Classes:
         slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        counts = _shared_out(self._frames.threads, vectors, self._frames.lanes)
+        counts = _shared_out(self._frames.threads, vectors)
         found, stride = {}, 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
@@ -395,15 +395,16 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
     return width
 
 
-def _shared_out(threads: int, vectors: list[int], lanes: int) -> list[int]:
-    """How many threads go along each dimension, the one with neighbours first: a row stays in a wave if rows are many.
+def _shared_out(threads: int, vectors: list[int]) -> list[int]:
+    """How many threads go along each dimension, the one with neighbours first: where rows are many, a line's worth of
+    lanes has a row, so that reductions are within lanes first.
 
-    >>> _shared_out(256, [1024, 2], 32), _shared_out(256, [64, 8], 32), _shared_out(256, [3, 5], 32)
-    ([128, 2], [32, 8], [32, 8])
+    >>> _shared_out(256, [1024, 2]), _shared_out(256, [64, 32]), _shared_out(256, [3, 5])
+    ([128, 2], [8, 32], [32, 8])
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(whole[0], max(min(lanes, whole[0]), threads // rows))
+    first = min(whole[0], max(min(LINE // WIDEST, whole[0]), threads // rows))
     found, left = [first], threads // first
     for n in whole[1:]:
         found.append(min(n, left))

@@ -268,6 +268,7 @@ def _roles(
         if found.held[op]:
             live += each.atom.shape[0] * deep * width // 4 // lanes
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             if not turning or any(d in turning for d in dims):
                 staged += count * deep * width

@@ -11,61 +11,102 @@ from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
-from tilewright.ir.core import MemoryType, Program, TileType
+from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
 from tilewright.plan.model import cores, element_bytes
 
-VALUES, MOST_VALUES = 32, 64
-"""Values of a tile that a lane should have, and may have where rows are long."""
-WAVES, FEW, MANY = 8, 4, 16
-"""Waves of a task, of one with short rows, and of one with long rows."""
-LINE = 128
-"""Bytes that should be read together."""
+VALUES, MOST_VALUES, BYTES = 32, 64, 64
+"""Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
+LEAST, LEAST_VALUES = 2, 4
+"""Waves of a task that has little to do, and values of a lane from which on there are more."""
+WAVES, MANY, MOST = 8, 16, 32
+"""Waves of a task, of one with long rows, and of one that has a core for itself."""
+LINE, SIDE = 128, 256
+"""Bytes that should be read together, and of the side of a tile that is turned."""
+
+Size = Callable[[Expr], int]
 
 
 def rows_and_waves(
-    program: Program, widths: Mapping[Expr, int], size: Callable[[Expr], int], machine: Machine
+    program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """(the width of a task along each dimension that tasks may cut, the waves that do it).
+    """(the width of a task along each dimension that tasks may cut, how many waves do it, all with something to do)."""
+    found, waves = _chosen(program, widths, size, machine)
+    elements = _row(program, widths, size) * prod(found.values())
+    while waves > LEAST and waves * (machine.lanes or 1) * LEAST_VALUES > elements:
+        waves //= 2
+    return found, waves
+
+
+def _row(program: Program, widths: Mapping[Expr, int], size: Size) -> int:
+    """The longest row: the elements of a tile along what tasks do not cut."""
+    tiles = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
+    return max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in tiles), default=1)
+
+
+def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine) -> tuple[dict[Expr, int], int]:
+    """The same, where there is enough to do.
 
     Dimensions that tasks do not cut are gone along as a whole: a row. Short rows are several to a task, a long one is
     shared by as many waves as hold it. Where rows lie across memory, a task has a line's worth of them side by side.
     """
-    lanes = machine.lanes or 1
-    most = min(machine.waves, 32)
-    values = [v.type.dims for op in program.walk() for v in op.results if isinstance(v.type, TileType)]
-    row = max((prod(max(1, size(d)) for d in dims if d not in widths) for dims in values), default=1)
+    most = min(machine.waves, MOST)
+    row = _row(program, widths, size)
+    smallest = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
+    lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // smallest))  # what a wave has
     if row == 1:
-        return dict(widths), min(WAVES, most)
+        return _boxes(program, widths, size, smallest, lane, most)
     side = [d for d in _beside_rows(program, widths) if d in widths]
     if side:
-        smallest = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
         found = dict.fromkeys(widths, 1) | {d: min(size(d), LINE // smallest) for d in side}
-        return found, min(MANY, most)
-    waves = FEW
-    while waves < min(most, MANY) and waves * lanes * VALUES < row:
+        few = 2 * prod(-(-size(d) // n) for d, n in found.items()) <= 3 * cores(machine)
+        return found, min(MOST if few else MANY, most)
+    waves = min(WAVES, most)
+    while waves < min(most, MANY) and waves * lane < row:
         waves *= 2
-    left = max(1, waves * lanes * VALUES // row)
+    left = min(max(1, waves * lane // row), max(1, prod(map(size, widths)) // (4 * cores(machine))))
     found = dict.fromkeys(widths, 1)
     for d in reversed(list(widths)):
-        enough = max(1, prod(map(size, widths)) // (4 * cores(machine)))  # every core should have some
-        found[d] = _cut(size(d), min(left, enough))
+        found[d] = _cut(size(d), left)
         left //= found[d]
         if found[d] < size(d):
             break
-    return found, min(waves, most)
+    return found, waves
+
+
+def _boxes(
+    program: Program, widths: Mapping[Expr, int], size: Size, smallest: int, lane: int, most: int
+) -> tuple[dict[Expr, int], int]:
+    """Tasks of functions of elements: as many elements as lanes have at once; tiles, where what is read is turned."""
+    accesses = [op for op in program.walk() if op.name == "read" or op.name in WRITES]
+    sides = dict.fromkeys(d for op in accesses for d in side_by_side(op) if d in widths and len(_dims(op)) > 1)
+    if len(sides) > 1:
+        found = dict.fromkeys(widths, 1) | {d: min(size(d), SIDE // smallest) for d in sides}
+        waves = 1
+        while waves < min(MANY, most) and waves * lane < prod(found.values()):
+            waves *= 2
+        return found, waves
+    found = dict(widths)
+    for d in found:
+        elements = prod(found.values())
+        if elements > WAVES * lane:
+            found[d] = _cut(size(d), max(1, found[d] * WAVES * lane // elements))
+    return found, min(WAVES, most)
+
+
+def _dims(op: Op) -> tuple[Expr, ...]:
+    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    return kind.dims
 
 
 def _beside_rows(program: Program, widths: Mapping[Expr, int]) -> list[Expr]:
     """The dimensions that lie side by side in what has rows."""
     found: list[Expr] = []
     for op in program.walk():
-        if op.name == "read" or op.name in WRITES:
-            kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
-            if any(d not in widths for d in kind.dims):
-                steps = dict(zip(kind.dims, op.attrs.get("over", ()), strict=False))
-                found += [d for d in side_by_side(op) if d not in steps or _is_single(op.attrs["at"][-1], steps[d])]
+        if (op.name == "read" or op.name in WRITES) and any(d not in widths for d in _dims(op)):
+            steps = dict(zip(_dims(op), op.attrs.get("over", ()), strict=False))
+            found += [d for d in side_by_side(op) if d not in steps or _is_single(op.attrs["at"][-1], steps[d])]
     return list(dict.fromkeys(found))
 
 

@@ -1,7 +1,7 @@
 """The programs of the NVIDIA machines: one list, in which every atom, copy, role form and synchronisation occurs.
 
 `make test` makes each of them PTX, assembles it, and runs it on the loop level under several schedules against the
-block level (test_programs.py); `make test-gpu` runs them on a GPU (tests/gpu). Small texts stand in
+block level (test_program_list.py); `make test-gpu` runs them on a GPU (tests/gpu). Small texts stand in
 `programs/`, products are made from two templates, and the examples come in the forms that are fast. What a program is
 there for it says itself (`# covers:`), and is held to: `forms_of` tells what a program holds.
 """

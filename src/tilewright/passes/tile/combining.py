@@ -108,7 +108,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
     sizes = [source.parts[d][1] for d in outer]
     name = next(n for n, s in _STEPS.items() if s == step)
     there = only_load(source.formula)
-    if there is None and not low.fits(source.sizes):
+    if there is None and not low.fits(source.sizes, VALUES):
         return low.held(_in_parts(low, source, dim, outer, name), outer, source.parts).formula
     if there is None:
         source, there = low.load_of(source)

@@ -814,11 +814,11 @@ class Lowering:
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
-    def fits(self, sizes: Sequence[Size]) -> bool:
-        """Whether the lanes of a task's waves have room for a tile; where others do the work, whatever it is."""
+    def fits(self, sizes: Sequence[Size], values: int = MOST_VALUES) -> bool:
+        """Whether a task's lanes have room for a tile, so many values each; always where a plan says no waves."""
         if self.cuts.waves == 1 or self.w.lanes is None:
             return True
-        return prod(map(most, sizes)) <= MOST_VALUES * self.w.lanes
+        return prod(map(most, sizes)) <= values * self.w.lanes
 
     def near(self, value: Value) -> Tile:
         """The value's tile, in memory of the worker's own where others use it too."""

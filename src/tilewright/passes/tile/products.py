@@ -275,10 +275,10 @@ class BlockedProduct:
         chunks = pieces(deep, depth)
         right.ragged = across.ragged
         if how.slab is not None:
-            at_once = int(pieces(deep, how.slab)) if how.at_once else 1
-            with w.loop("e", pieces(deep, how.slab * at_once)) as e:
-                a = left.rows(down.size, how.slab * at_once, row, how.slab * at_once * e, last)
-                b = right.columns(how.slab * at_once, across.size, how.slab * at_once * e, column)
+            step = how.deep(most(deep))
+            with w.loop("e", pieces(deep, step)) as e:
+                a = left.rows(down.size, step, row, step * e, last)
+                b = right.columns(step, across.size, step * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
         if how.whole:

@@ -24,8 +24,8 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-COLUMN, ROW, VECTOR = 128, 256, 16
-"""Bytes of a tile along the source's axis and along the target's, and of what a lane moves at once."""
+SIDE, VECTOR = 256, 16
+"""Bytes of a tile along either axis, and of what a lane moves at once."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def write(low: Waves, op: Op) -> None:
     turn = low.frames.turned[op]
     extents = tuple(int(e) for e in box(op))
     size = op.operands[turn.operand].type.dtype.numpy.itemsize
-    most = {turn.source: COLUMN // size, turn.target: ROW // size}
-    sides = {axis: min(n, 1 << (extents[axis] - 1).bit_length()) for axis, n in most.items()}
+    sides = {axis: min(SIDE // size, 1 << (extents[axis] - 1).bit_length()) for axis in (turn.source, turn.target)}
     with _over(low, extents, sides) as at:
         _tile(low, op, turn, extents, sides, at)
 

@@ -61,6 +61,8 @@ class Emitted:
     """How many workgroups run together."""
     programmatic: bool = False
     """Whether a launch may begin while the one before it ends."""
+    alone: bool = False
+    """Whether each task is a workgroup's own: the machine hands them out as others end."""
     counters: int = 0
     """Numbers of 32 bits in global memory that are 0 before a launch, and after it again; after the sizes."""
     sizes: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ class Emitter:
             tuple(arg.type.role != "in" for arg in self.program.args),
             self.cluster,
             self.programmatic,
+            self.waits_for_memory and not self.dealt,
             self.counted,
             tuple(s.name for s in self.sizes),
         )

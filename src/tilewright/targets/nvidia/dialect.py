@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.algebra.expr import Const
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
@@ -33,7 +34,8 @@ def _at_entry(threads: int) -> int:
 
 def _together(e: Emitter) -> str:
     """How many workgroups a multiprocessor should have room for: several, where what they wait for is memory."""
-    count = max(1, THREADS // e.threads) if e.waits_for_memory else 1
+    rounds = -(-e.tasks.value // (e.machine.limits.cores or 1)) if isinstance(e.tasks, Const) else THREADS
+    count = max(1, min(THREADS // e.threads, rounds)) if e.waits_for_memory else 1
     return f'"nvvm.minctasm"="{count}"'
 
 

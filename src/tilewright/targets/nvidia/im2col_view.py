@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.algebra import Expr, Symbol, is_nonneg
+from tilewright.algebra import Expr, Symbol, is_nonneg, substitute
 from tilewright.algebra.expr import ONE, ZERO, Const, Mod, as_expr
 from tilewright.algebra.expr_rules import linear
 from tilewright.machine import Condition, MemoryView, Refused, ViewRequest, is_number
 from tilewright.machine.views import weight
 from tilewright.targets.nvidia.tma_tile import TmaTile
-from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides
+from tilewright.targets.nvidia.tma_view import map_conditions, near_tile, sides, start_conditions
 
 # by the number of spatial dimensions: bits of a corner (signed), bits of an offset (unsigned)
 CORNER_BITS = {1: 16, 2: 8, 3: 5}
@@ -54,6 +54,7 @@ def im2col_conditions(request: ViewRequest) -> Iterator[Condition]:
         raise Refused(f"dimension {idle[0]} of the box walks no dimension of {far.name}")
     for walk in walks(far, channel, pixel):
         yield from _walk_conditions(far, walk, ranks)
+    yield from start_conditions(request, far, len(far.coordinates) - 1, substitute(last, {channel: 0}))
     yield from map_conditions(request, far, list(reversed(list(enumerate(far.strides)))))
 
 

@@ -107,8 +107,8 @@ class Launch:
         self._start: Callable[..., int] = self._record.start
 
     def _configuration(self, emitted: Emitted, workers: int | None, sizes: Mapping[str, int]) -> Config:
-        most = self.device.cores * max(1, self.loaded.workgroups)
         tasks = int(evaluated(as_expr(emitted.tasks), sizes))
+        most = tasks if emitted.alone else self.device.cores * max(1, self.loaded.workgroups)
         workgroups = max(1, min(tasks, workers or most) // emitted.cluster) * emitted.cluster
         found = Config((workgroups, 1, 1), (emitted.threads, 1, 1), emitted.shared_bytes)
         asked = attributes(emitted)

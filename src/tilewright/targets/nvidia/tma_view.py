@@ -48,7 +48,19 @@ def tiled_conditions(request: ViewRequest, loads: bool) -> Iterator[Condition]:
     for extent in tile.box:
         if extent > MOST_BOX:
             raise Refused(f"the box has {extent} elements in one dimension; the most is {MOST_BOX}")
+    yield from start_conditions(request, far, dimensions[0].place, dimensions[0].first)
     yield from map_conditions(request, far, [(d.place, d.stride) for d in dimensions])
+
+
+def start_conditions(request: ViewRequest, view: MemoryView, place: int, first: Expr) -> Iterator[Condition]:
+    """That boxes begin at whole units of 16 bytes along the fastest dimension: the machine stops at others."""
+    start = first * request.size
+    if not is_number(start % 16, 0):
+        reason = (
+            f"boxes begin at {first} of dimension {place} of {view.name}, at byte {start} of its lines, which is no "
+            "multiple of 16 bytes"
+        )
+        yield Condition(eq(start % 16, 0), reason)
 
 
 def sides(request: ViewRequest, loads: bool) -> tuple[MemoryView, MemoryView]:
