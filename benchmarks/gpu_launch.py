@@ -2,8 +2,7 @@
 
 `python benchmarks/gpu_launch.py` prints the time of a call of a bound kernel, of a call with tensors that were never
 seen before, outputs given and outputs made, of a tile kernel's call, and the median of text to loaded kernel over the
-examples, with its parts. Launches are timed as the system places the thread, and on one core: a thread that is moved
-about takes the driver a quarter longer. It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
+examples, with its parts. It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
 """
 
 from __future__ import annotations
@@ -130,9 +129,4 @@ def cold() -> None:
 
 if __name__ == "__main__":
     launches()
-    every = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(every)})
-    print("on one core:")
-    launches()
-    os.sched_setaffinity(0, every)
     cold()
