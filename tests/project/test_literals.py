@@ -30,6 +30,7 @@ REASONS = {
     "plan/general.py: _predict": "bytes of an element, and of a vector where a row does not say",
     "plan/lanes.py: _strips": "tasks for each worker, so that the last ones to finish weigh little",
     "plan/lanes.py: _instructions": "instructions around a block, and of a program beside its blocks",
+    "plan/limiting.py: limiting.us": "from nanoseconds",
     "plan/microkernel.py: microkernel.good": "digits that tell two costs apart",
     "plan/model.py: (UNKNOWN_L1, UNKNOWN_L2)": "caches of a machine whose row does not say: small ones",
     "plan/model.py: microseconds": "from nanoseconds",
@@ -42,6 +43,7 @@ REASONS = {
     "plan/rings.py: registers_of": "bytes of a register of a lane; what the assembler keeps of the largest number",
     "plan/rings.py: _cycles": "bytes of a sum in f32",
     "plan/rings.py: cycles": "bytes of a sum in f32",
+    "plan/rows.py: rows_and_waves": "waves of the largest workgroup; tasks for each core",
     "plan/tiles.py: _blocks": "tiles of a block along each side: more do not fit any register file of tiles",
     "plan/tiles.py: _strips": "parts of the rows worth a thought",
     "plan/tiles.py: tile_cost": "bytes of a sum in f32; instructions of a program beside its blocks",
@@ -78,6 +80,7 @@ REASONS = {
     "passes/tile/writer.py: BlockWriter._strides": "bits of a byte",
     "passes/waves/general.py: Rows.run": "bytes that a lane moves at once",
     "passes/waves/general.py: _elements": "bytes that a lane moves at once",
+    "passes/waves/turned.py: _tile": "bits of a row that its chunks are swizzled by: eight rows differ",
     "passes/waves/moving.py: _widest": "bytes that a lane moves at once",
     "passes/waves/moving.py: over_lanes": "bytes that a lane moves at once",
 }

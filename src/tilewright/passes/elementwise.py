@@ -338,7 +338,7 @@ class _Loops:
                 best = n
         return best
 
-    def turn(self, job: ElementwiseJob) -> transposing.Turn | None:
+    def turn(self, job: ElementwiseJob) -> transposing.VectorTurn | None:
         """How a copy is turned whose source lies side by side along another axis than its target."""
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None

@@ -23,7 +23,7 @@ MOST = 16
 
 
 @dataclass(frozen=True)
-class Turn:
+class VectorTurn:
     """The axes of a copy that are turned: `unit` lies side by side on both ends, `far` in the target, `near` in the
     source; `rows` of the far axis by `columns` of the near one at a time."""
 
@@ -36,7 +36,9 @@ class Turn:
     """Elements of a unit."""
 
 
-def turn_of(shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: Where, source: Where, lanes: int) -> Turn | None:
+def turn_of(
+    shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: Where, source: Where, lanes: int
+) -> VectorTurn | None:
     """How a copy is turned; None where it need not be, or cannot."""
     if target.conditions or source.conditions or not all(isinstance(n, int) for n in shape):
         return None
@@ -56,7 +58,7 @@ def turn_of(shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: Where, so
         rows = columns = _power(min(columns, MOST), deep)
     if min(rows, columns) < 2:
         return None
-    return Turn(unit, far[0], near[0], rows, columns, size)
+    return VectorTurn(unit, far[0], near[0], rows, columns, size)
 
 
 def _power(most: int, divided: int) -> int:
@@ -70,7 +72,7 @@ def _power(most: int, divided: int) -> int:
 
 def write(
     low: LoopLowering,
-    turn: Turn,
+    turn: VectorTurn,
     dtype: DType,
     shape: tuple[Size, ...],
     axes: tuple[Symbol, ...],

@@ -212,8 +212,7 @@ def plan_general(
         widths, waves = rows_and_waves(program, widths, size, machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
-    why = "elements are worked on in order" if ordered else None
-    refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
+    refused = _whole(program, [d for d in whole if size(d) > 1], ordered)
 
     def width(d: Expr) -> int:
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
@@ -228,9 +227,7 @@ def plan_general(
         if best is not None:
             widths |= {d: n for d, n in best.widths.items() if d in dims}
             blocks, products = best.blocks, dict.fromkeys(products, best.how)
-    _widened(program, widths, blocks, size, opened, workgroups)
-    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
-        widths |= {d: 1 for d in widths if d in opened}
+    _widened(program, widths, blocks, size, opened, workgroups, machine)
     schedule = "strided"
 
     def made() -> Plan:
@@ -285,6 +282,7 @@ def _widened(
     size: Callable[[Expr], int],
     opened: Collection[Expr],
     fixed: Collection[str],
+    machine: Machine,
 ) -> None:
     """Makes tasks as wide as whole blocks, but for dimensions whose tasks a constraint says."""
     for d, n in blocks.items():
@@ -292,6 +290,14 @@ def _widened(
         widths[d] = min(most, -(-widths[d] // n) * n) if str(d) not in fixed else widths[d]
     for d in [d for d in blocks if d in opened and slides(program, d) and str(d) not in fixed]:
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
+    if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
+        widths |= {d: 1 for d in widths if d in opened}
+
+
+def _whole(program: Program, dims: list[Expr], ordered: bool) -> list[Refusal]:
+    """Why tasks do not cut some dimensions."""
+    why = "elements are worked on in order" if ordered else None
+    return [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims]
 
 
 def _narrowed(widths: dict[Expr, int], often: int) -> None:

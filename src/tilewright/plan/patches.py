@@ -72,7 +72,7 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """How a product reads A: for each coordinate of memory the digits of M that count in it, and how far K's go."""
 
     digits: tuple[tuple[int, ...], ...]
@@ -85,7 +85,7 @@ class Window:
         return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], int]) -> Window | str:
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], int]) -> SlidingWindow | str:
     """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -109,7 +109,7 @@ def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], i
         return "the digits of M are no coordinates of A"
     if not any(reach):
         return "rows of A do not overlap"
-    return Window(tuple(found), tuple(reach))
+    return SlidingWindow(tuple(found), tuple(reach))
 
 
 def patches(
@@ -202,7 +202,7 @@ def _rings(
     how: Microkernel,
     box: tuple[int, ...],
     extents: Sequence[int],
-    slides: Window,
+    slides: SlidingWindow,
     offsets: Sequence[int],
     sizes: tuple[int, int, int],
     turns: bool,

@@ -32,7 +32,7 @@ SPREAD = 3
 
 
 @dataclass(frozen=True)
-class Tile:
+class TurnedTile:
     """A tile of a task: how its two axes are dealt out while one of them is in vectors, and which part it is."""
 
     slow: Dim
@@ -43,7 +43,7 @@ class Tile:
     @classmethod
     def of(
         cls, low: Waves, extents: tuple[int, int], sides: tuple[int, int], width: int, at: tuple[Expr, Expr]
-    ) -> Tile:
+    ) -> TurnedTile:
         """Tile `at` of so many rows and columns, by vectors of a width along columns."""
         threads = low.lanes * low.group.waves
         across = min(threads, sides[1] // width)
@@ -119,7 +119,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     kind = TensorType("shared", turned.type.dtype, (as_expr(wide * high),), None, swizzle)
     scratch = low.hoist((op, "turned"), kind, "turned")
     # in: columns of the tile, which are rows of what is written
-    into = Tile.of(low, (rows, columns), (high, wide), _width(columns, wide, most), (at[target], at[source]))
+    into = TurnedTile.of(low, (rows, columns), (high, wide), _width(columns, wide, most), (at[target], at[source]))
     lane, v = low.axes(into.values)
     t, s, there = into.places(low, lane, v)
     found = _loaded(low, turned, coordinates(s, t), there, lane, v, into.values, op.attrs.get("otherwise"))
@@ -129,7 +129,7 @@ def _tile(low: Waves, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[
     low.emit("store", (found, scratch), over=(lane, v), at=(s * high + t,), **attrs)
     low.meet()
     # out: rows
-    out = Tile.of(low, (columns, rows), (wide, high), _width(rows, high, most), (at[source], at[target]))
+    out = TurnedTile.of(low, (columns, rows), (wide, high), _width(rows, high, most), (at[source], at[target]))
     lane, v = low.axes(out.values)
     s, t = out.inside(low, lane, v)
     again = low.fragment(turned.type.dtype, out.values)
