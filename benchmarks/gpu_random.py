@@ -137,6 +137,7 @@ def program(number: int, seed: int) -> Case:
 
     case = made(number, seed)
     wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     names = [a.name for a in case.kernel.trace().args]
     results = dict(zip(names[len(case.inputs) :], wanted, strict=True))
     arrays = dict(zip(names, [*case.inputs, *map(np.zeros_like, wanted)], strict=True))

@@ -111,9 +111,9 @@ def nearest(tensor: PlacedMemory | PlacedView, coordinates: Coordinates) -> Wher
     >>> from tilewright.algebra.expr import symbol
     >>> from tilewright.ir.dtypes import f32
     >>> size, p = symbol("W", 1, 99), symbol("p", 0, 200)
-    >>> whole = Memory(Value(None, "x"), f32, (size,), (1,))
+    >>> whole = PlacedMemory(Value(None, "x"), f32, (size,), (1,))
     >>> i = symbol("i", 0, 4)
-    >>> print(nearest(MemoryView(whole, f32, (5,), (i,), ((p + i - 1, True),)), (as_expr(0),)).offset)
+    >>> print(nearest(PlacedView(whole, f32, (5,), (i,), ((p + i - 1, True),)), (as_expr(0),)).offset)
     max(0, min(W - 1, p - 1))
     """
     if isinstance(tensor, PlacedMemory):

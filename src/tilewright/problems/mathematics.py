@@ -1,6 +1,6 @@
 """Mathematical functions as machine code over whole arrays, and how far they are from higher precision.
 
->>> sine = Compiled("sin", "f32", lanes=8)
+>>> sine = CompiledFunction("sin", "f32", lanes=8)
 >>> x = np.array([0.5, 3.0, -1e30], np.float32)
 >>> bool((error(sine(x), reference("sin", x)) < 2).all())
 True

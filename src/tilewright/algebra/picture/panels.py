@@ -26,7 +26,7 @@ class PictureAxis:
     Weight 0 is no line. A nested mode has a line wherever its first sub-mode starts anew, a heavier one
     where its first two do, and so on.
 
-    >>> Axis.of((2, 3, 2)).weights
+    >>> PictureAxis.of((2, 3, 2)).weights
     (0, 0, 1, 0, 1, 0, 2, 0, 1, 0, 1, 0)
     """
 

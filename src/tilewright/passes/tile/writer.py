@@ -99,7 +99,7 @@ class BlockWriter:
     def fresh(self, name: str) -> str:
         """A name that nothing has yet; what cannot stand in a name becomes `_`.
 
-        >>> w = Writer()
+        >>> w = BlockWriter()
         >>> [w.fresh(name) for name in ("v", "v", "v_1", "v", "t_2*M + 1")]
         ['v', 'v_1', 'v_1_1', 'v_2', 't_2_M_1']
         """
