@@ -230,8 +230,8 @@ FAULTS = [
     Fault(
         "shared memory: stores are not swizzled",
         f"{GPU}/memory.py",
-        "found.append(Run(i, width, swizzled(kind.swizzle, places[i]), conditions[i]))",
-        'found.append(Run(i, width, swizzled(kind.swizzle if op.name == "load" else None, places[i]), conditions[i]))',
+        "swizzled(kind.swizzle, places[i]), conditions[i])",
+        'swizzled(kind.swizzle if op.name == "load" else None, places[i]), conditions[i])',
         PRODUCTS,
     ),
 ]

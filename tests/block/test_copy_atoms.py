@@ -414,7 +414,7 @@ def boxes(**changes: str) -> str:
         "parameters": "M = 40, N = 72",
         "swizzle": " swizzle <3,3,3>",
         "row": "i + 5 ?",
-        "column": "j + 3 ?",
+        "column": "j + 8 ?",
         "otherwise": "0",
     }
     return TMA.format(**{**names, **changes})
@@ -440,6 +440,10 @@ def test_boxes_are_loaded_from_anywhere(changes: dict[str, str]) -> None:
         ({"swizzle": " swizzle <2,3,3>"}, "a row of the box has 128 bytes, not the 64 of this swizzle"),
         ({"swizzle": " swizzle <3,2,3>"}, "S<3,2,3> is none of the swizzles of 32, 64 or 128 bytes"),
         ({"columns": "4", "swizzle": ""}, "a row of the box has 8 bytes, no multiple of 16"),
+        (
+            {"column": "j + 3 ?"},
+            "boxes begin at 3 of dimension 1 of %x, at byte 6 of its lines, which is no multiple of 16",
+        ),
         ({"columns": "512", "swizzle": ""}, "the box has 512 elements in one dimension; the most is 256"),
         ({"strides": ":(1, 40)"}, "dimension 1 of %x, the fastest of the tile, has stride 40 in global memory, not 1"),
         ({"row": "2*i ?"}, "the coordinate 2*box0 of %x steps over elements; a box holds neighbours"),

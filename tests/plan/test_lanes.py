@@ -306,7 +306,7 @@ BROKEN = {
     "two taps at once": ("unit k_0 1", "unit k_0 2", "every digit of the depth is cut once, by 1"),
     "a digit left out": ("loop k_1 1, ", "", "every digit of the depth is cut once, by 1"),
     "tasks over the depth": ("loop k_1 1", "task k_1 1", "would add to one result"),
-    "rows that are staged": ("x in place", "x staged at task as lines", "read the rows in place"),
+    "rows that are staged": ("x in place", "x staged at task as lines", "rows do not slide"),
     "filters that are not packed": ("w packed at bind", "w in place", "w is packed at bind"),
     "a hint": ("x in place, keep", "x in place, stream", "it would be `x in place, keep`"),
     "overlap": ("atom lanes.f32", "atom lanes.f32\noverlap defer", "lanes are stored as they are"),
