@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import count as numbers_from
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -43,8 +42,10 @@ class Halves:
 
 def own_name(program: Program, name: str) -> str:
     """A name that no argument of a program has: what lies between two programs may be an argument of a third."""
-    taken = {a.name for a in program.args}
-    return next(each for each in (name, *(f"{name}_{n}" for n in numbers_from(2))) if each not in taken)
+    taken, found = {a.name for a in program.args}, name
+    while found in taken:
+        found += "_"
+    return found
 
 
 def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], count: int, step: int) -> Halves | str:
