@@ -126,7 +126,7 @@ def checked(entry: Entry, repeats: int) -> str:
     text, arguments, results = program(entry["kind"], entry["seed"])
     if text != entry["text"]:
         return "NOT MADE ALIKE here: another Python, or other generators"
-    loaded = driver.Loaded(entry["ptx"], entry["emitted"], "prepared")
+    loaded = driver.Loaded(entry["ptx"], entry["emitted"])
     order = re.findall(r"%(\w+): (in|out|inout) global", text.splitlines()[0])
     arrays = [Guarded(arguments[name], role == "out") for name, role in order]
     launch = Launch(loaded, entry["emitted"], [a.array for a in arrays], 1 + entry["seed"] % 5)

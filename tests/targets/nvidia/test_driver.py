@@ -245,7 +245,7 @@ def test_every_launch_has_counters_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     found = loaded_on(told, "kernel").device
     monkeypatch.setattr(driver, "device", lambda number: found)
     emitted = Emitted("", "kernel", 384, 0, 1, (), (False,), counters=2)
-    loaded = driver.Loaded("its text", emitted, "a test")
+    loaded = driver.Loaded("its text", emitted)
     assert ("cuModuleLoadData", (b"its text\0",)) in told.calls
     assert ("cuMemsetD32", (4096, 0, 2 * driver.LAUNCHES)) in told.calls
     told.parameters = 2

@@ -47,7 +47,7 @@ class Backend(Protocol):
     def why_not(self, machine: Machine) -> str | None:
         """Why the machine's code does not run here; None: it does."""
 
-    def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
+    def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
         """The code on the device of that number; what was assembled is kept under the key."""
 
     def memory(self, machine: Machine, number: int, passing: bool = False) -> Memories:
@@ -148,7 +148,7 @@ class GpuKernel:
     def on_device(self, number: int) -> Any:
         """The code on a device, by its number; loaded once."""
         if number not in self._loaded:
-            loaded = self.target.backend.loaded(self.assembly, self.emitted, toolchain(), number)
+            loaded = self.target.backend.loaded(self.assembly, self.emitted, number)
             self._loaded[number] = loaded
         return self._loaded[number]
 

@@ -56,9 +56,9 @@ class Nvidia:
         """Why the machine's code does not run here."""
         return driver.why_not(machine)
 
-    def loaded(self, assembly: str, emitted: Emitted, key: str, number: int) -> Any:
+    def loaded(self, assembly: str, emitted: Emitted, number: int) -> Any:
         """The code on a GPU."""
-        return driver.Loaded(assembly, emitted, key, number)
+        return driver.Loaded(assembly, emitted, number)
 
     def memory(self, machine: Machine, number: int, passing: bool = False) -> DeviceMemory:
         """The memory of a GPU."""

@@ -131,15 +131,15 @@ class OwnedMemory:
 class Loaded:
     """A kernel on a device. `drawn` is how many of its launches have drawn counters."""
 
-    def __init__(self, assembly: str, emitted: Emitted, made_by: str, number: int = 0):
+    def __init__(self, assembly: str, emitted: Emitted, number: int = 0):
         found = device(number)
         if isinstance(found, str):
             raise TargetError(f"{emitted.name}: device {number}: {found}")
         self.device, self.name = found, emitted.name
         with found.entered():
-            self._load(assembly, emitted, made_by)
+            self._load(assembly, emitted)
 
-    def _load(self, assembly: str, emitted: Emitted, made_by: str) -> None:
+    def _load(self, assembly: str, emitted: Emitted) -> None:
         cu, check = self.device.cu, self.device.check
         code = assembly.encode() + b"\0"  # as a whole: linked, setmaxnreg would be left out, and products wait
         self.module = check(cu.cuModuleLoadData(code), f"{self.name}: cuModuleLoadData")
