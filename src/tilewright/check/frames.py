@@ -87,8 +87,9 @@ def columns(dims: Dims, of: Dims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
     """
     outer = digits(dims)
-    grid = np.indices([n for _, _, n in outer]).reshape(len(outer), -1)
-    found = np.zeros(grid.shape[1] if outer else 1, np.int64)
+    count = held(dims)
+    grid = np.indices([n for _, _, n in outer]).reshape(len(outer), count)
+    found = np.zeros(count, np.int64)
     places = {(d, fast): row for (d, fast, _), row in zip(outer, grid, strict=True)}
     for d, fast, n in digits(of):
         found = found * n + places[d, fast]
