@@ -439,7 +439,7 @@ class Lowering:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
 
         Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart.
+        is left, are written apart; the loop has them peeled off where they are the same operations.
         """
         if not dims:
             with self.scope():
@@ -455,8 +455,8 @@ class Lowering:
             self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
             self.pieces(rest)
 
-        def loop(start: Expr | int, end: Expr | int, at_edge: bool) -> None:
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
+        def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
                 one(n, at_edge)
 
         ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
@@ -470,6 +470,8 @@ class Lowering:
             if behind:
                 with self.branch(last):
                     loop(full - 1, full, True)
+        elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(self, dim):
+            loop(0, full, True, (ahead, behind))
         else:
             for start, stop, at_edge in _rounds(full, ahead, behind):
                 if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
@@ -698,7 +700,7 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks)
+                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks, self._numbers)
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
