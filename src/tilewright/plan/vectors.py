@@ -135,10 +135,13 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     )
     taken = min(size(c.depth[-1]) * each * form.rows * 3, strip)
     rounds = lines * (full + bool(tail))
+    shown = 0.0
     if form.order[0] == COLUMNS:
         b_read = reading(limits, panel, rounds, taken)
         a_read = reading(limits, strip, per, panel)
         read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+        if strip + panel > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
+            shown = limits.copy_shown * a_read[0]
     else:
         b_read = reading(limits, panel * per, rounds, taken)
         a_read = reading(limits, strip, 1, 0)
@@ -166,7 +169,7 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     instructions = int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)
     return Cost(
         busiest * products + ragged,
-        busiest * max(0.0, read[0] - products),
+        busiest * max(shown, read[0] - products),
         0.0,
         0.0,
         limits.launch_cycles,
