@@ -25,11 +25,13 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.check.distribution import placement
 from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.binding import bind, inlined
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.formula import Formula
-from tilewright.ir.tensors import TensorType
+from tilewright.ir.tensors import RegisterType, TensorType
+from tilewright.machine import Machine
 
 MOST = 1 << 26
 """Points at which two expressions are compared, at most."""
@@ -264,6 +266,98 @@ class _Normaliser:
             mine = {k: v for k, v in said.items() if k != "peel" or n == 0}
             body = ([Node("for", mine, ranges=each, blocks=body)],)
         yield from body[0]
+
+
+# -- parts of a program -------------------------------------------------------------------------------------
+
+MOVES = ("acquire", "commit", "wait", "release", "mma", "barrier")
+
+
+def skeleton(form: Normal) -> Normal:
+    """Roles, loops, channels, products, and copies from and to arguments; registers are what their types are.
+
+    How values are computed between products, and which lane stores them, is left out.
+    """
+
+    def of(operand: Access | str) -> Access | str:
+        if isinstance(operand, str) or operand.memory.steps is not None:
+            return operand
+        return replace(operand, memory=replace(operand.memory, name=operand.memory.text))
+
+    def kept(nodes: list[Node]) -> list[Node]:
+        found = []
+        for node in nodes:
+            if node.blocks:
+                found.append(replace(node, blocks=tuple(map(kept, node.blocks))))
+            elif node.name in MOVES:
+                found.append(replace(node, operands=tuple(map(of, node.operands))))
+            elif node.name == "copy" and any(str(x.memory.name).startswith("%") for x in _accesses(node)):
+                ends = [x for x in _accesses(node) if x.memory.steps is not None]
+                found.append(replace(node, operands=tuple(ends)))
+        return found
+
+    return Normal(form.header, kept(form.body), [m for m in form.declared if m.steps is not None])
+
+
+def _accesses(node: Node) -> list[Access]:
+    return [x for x in node.operands if isinstance(x, Access)]
+
+
+def most_registers(program: Program, machine: Machine, params: Mapping[str, int] | None = None) -> int:
+    """Registers of 32 bits that values of one lane take at a time, at most: what is still to be read counts.
+
+    An operation that goes element by element may put a result where an operand was that nothing reads any more.
+    """
+    return _Alive(bind(program, params), machine).most
+
+
+class _Alive:
+    """A walk over operations from the last to the first, with the register tensors that are read later."""
+
+    def __init__(self, program: Program, machine: Machine):
+        self.machine, self.most = machine, 0
+        self.roots: dict[Value, Value] = {}
+        for op in program.walk():
+            if op.name == "alloc" and isinstance(op.result.type, RegisterType):
+                self.roots[op.result] = op.result
+            elif op.name == "view" and op.operands[0] in self.roots:
+                self.roots[op.result] = self.roots[op.operands[0]]
+        self._block(program.body, set())
+
+    def _block(self, block: Block, alive: set[Value]) -> set[Value]:
+        for op in reversed(block.ops):
+            alive = self._loop(op, alive) if op.blocks else self._op(op, alive)
+        return alive
+
+    def _loop(self, op: Op, after: set[Value]) -> set[Value]:
+        before: set[Value] = set()
+        while True:
+            alive = after | before if op.name in ("for", "tasks") else after
+            for block in reversed(op.blocks):
+                alive = self._block(block, alive)
+            if alive <= before:
+                return alive | after
+            before |= alive
+
+    def _op(self, op: Op, after: set[Value]) -> set[Value]:
+        if op.name in ("alloc", "view"):
+            return after
+        held = [self.roots.get(v) for v in op.operands]
+        target = 0 if op.name in ("map", "fill", "mma") else len(held) - 1
+        used = {v for n, v in enumerate(held) if v is not None and n != target}
+        made = held[target] if held else None
+        if made is not None and (op.name == "mma" or op.attrs.get("accumulate")):
+            used.add(made)
+        whole = made is not None and op.operands[target] is made
+        before = (after - {made} if whole else set(after)) | used
+        during = [before, after] if op.name in ("map", "copy", "fill") else [before | after]
+        made_here = set() if made is None else {made}
+        for alive in (*during[:1], *(x | made_here for x in during[-1:])):
+            self.most = max(self.most, sum(self._size(v) for v in alive if v is not None))
+        return before
+
+    def _size(self, value: Value) -> int:
+        return -(-placement(value.type, self.machine).values * value.type.dtype.bits // 32)
 
 
 # -- comparing ---------------------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from block_forms import differences, normal
+from block_forms import differences, most_registers, normal, skeleton
 
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.ir.block import parse_block
 from tilewright.ir.core import Program
@@ -158,6 +160,47 @@ def by_vectors(**params: int) -> Case:
     return Case("conv_avx512", params, kernel, IMAGES, "x86.avx512", "\n".join(lines), {"packed_w": "w"}, ("w",))
 
 
+B, T, U, D, E, BK = (getattr(tkl.sym, name) for name in ("B", "T", "U", "D", "E", "BK"))
+GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
+Rows, Keys = tkl.Memory[B, T, D, GLOBAL, tkl.bf16], tkl.Memory[B, U, D, GLOBAL, tkl.bf16]
+Values, Means = tkl.Memory[B, U, E, GLOBAL, tkl.bf16], tkl.Memory[B, T, E, GLOBAL, tkl.bf16]
+
+
+@tkw.wave([tkw.TilingConstraint(U, BK)])
+def attention(q: Rows, k: Keys, v: Values, o: Means, lse: tkl.Memory[B, T, GLOBAL, tkl.f32]):
+    """Attention with the logarithm of each row's sum, as attention_hopper computes it."""
+    start = tkl.Register[B, T, tkl.f32](-1e30), tkl.Register[B, T, tkl.f32](0), tkl.Register[B, T, E, tkl.f32](0)
+
+    @tkw.iterate(U, init_args=list(start))
+    def walk(best, rowsum, acc):
+        scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, T, U, tkl.f32](0)) * 0.18033688011112042
+        higher = tkw.max(scores, best, dim=U)
+        scale, weights = tkw.exp2(best - higher), tkw.exp2(scores - higher)
+        rowsum = tkw.sum(weights, rowsum * scale, dim=U)
+        return higher, rowsum, tkw.mma(tkw.cast(weights, tkl.bf16), tkw.read(v), acc * scale)
+
+    best, rowsum, acc = walk
+    tkw.write(tkw.cast(acc / rowsum, tkl.bf16), o)
+    tkw.write(tkw.log2(rowsum) + best, lse)
+
+
+def heads(**params: int) -> Case:
+    """attention_hopper."""
+    p = SimpleNamespace(**params)
+    plan = f"""
+        axis B = (B {p.B}): task 1
+        axis T = (T {p.T}): task 64
+        axis E = (E 64): whole
+        axis D = (D 64): whole
+        axis U = (U {p.U}): loop {p.BK}
+        tasks B, T
+        mma by wgmma.m64n{p.BK}k16.bf16, block 64x{p.BK}
+        mma2 by wgmma.m64n64k16.bf16.ra.tb, block 64x64
+        roles load 1 wave 40 registers, multiply 4 waves 240 registers, ring {p.STAGES} together, stored 1"""
+    kernel = attention.bound({BK: p.BK, D: 64, E: 64})
+    return Case("attention_hopper", params, kernel, ("B", "T", "U"), "hopper", plan)
+
+
 CASES = {
     "gemm_hopper": (
         product(M=256, N=256, K=256, BM=128, BN=128, STAGES=4, GROUP=8, WG=2),
@@ -223,3 +266,51 @@ def test_another_text_is_told_apart(text, edit):
     case = CASES[text][1]
     derived = normal(case.lowered(), called=case.called)
     assert differences(derived, normal(case.written(edit), case.params)) != []
+
+
+ATTENTION = (
+    heads(B=2, T=128, U=192, BK=64, STAGES=2),
+    heads(B=3, T=192, U=256, BK=128, STAGES=3),
+    heads(B=5, T=64, U=288, BK=96, STAGES=4),
+)
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=["64", "128", "96"])
+def test_attention_has_the_same_loops_channels_copies_products_and_shared_bytes_and_not_more_registers(case):
+    derived, text, hopper = case.lowered(), case.written(), machine(case.machine)
+    assert differences(skeleton(normal(derived)), skeleton(normal(text, case.params))) == []
+    assert most_registers(derived, hopper) <= most_registers(text, hopper, case.params)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("        copy %gv -> %sv by tma.load\n", ""),
+        ("      release %queries\n", ""),
+        ("[b, BK*u + j, d]\n        copy %gv", "[b, BK*u + j, d]\n        copy %gk"),
+        ("%tk (d 64, j BK) -> [j, d]", "%tk (d 64, j BK) -> [j, 63 - d]"),
+        ("  %os = alloc shared bf16 (1, 64, 64) swizzle <3,3,3>", "  %os = alloc shared bf16 (1, 64, 64)"),
+    ],
+)
+def test_other_attention_is_told_apart(edit):
+    case = ATTENTION[0]
+    other = case.written(edit)
+    assert differences(skeleton(normal(case.lowered())), skeleton(normal(other, case.params))) != []
+
+
+def test_registers_that_are_read_later_are_counted():
+    text = """
+        block f(%x: in global f32 (32), %y: out global f32 (32)) machine hopper waves 1 {
+          %a = alloc register f32 (32) by (32,1):(1,0)
+          %b = alloc register f32 (32) by (32,1):(1,0)
+          %c = alloc register f32 (32) by (32,1):(1,0)
+          tasks t in 0..1 {
+            copy %x -> %a
+            map %b = %a + %a
+            map %c = %b + %b
+            copy %c -> %y
+          }
+        }"""
+    hopper = machine("hopper")
+    assert most_registers(parse_block(text), hopper) == 1
+    assert most_registers(parse_block(text.replace("%b + %b", "%b + %a")), hopper) == 2

@@ -12,10 +12,10 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of its own. Results
-go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
-that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
-beside the next one.
+back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`. What
+is brought once for all rounds of a loop has a channel of its own. Results go the other way: what is written to a tile
+and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks in turn: what
+follows the last use of what is brought is then the end of a task, and runs beside the next one.
 """
 
 from __future__ import annotations
@@ -111,10 +111,14 @@ class _Split:
             first = next(op for op in mine if op not in moved)
             ring = next(iter(own.values()))
             new = _Channel([], [], ring, self.counts[ring])
-            channel = found.setdefault(id(body), {}).setdefault(first, new)
+            mates = found.setdefault(id(body), {})
+            joined = (
+                next((c for c in mates.values() if c.ring == ring == "ring"), None) if self.roles.together else None
+            )
+            channel = mates.setdefault(first, joined or new)
             channel.tiles.append(tile)
             channel.copies += moved
-        return {body: list(channels.values()) for body, channels in found.items()}
+        return {body: list(dict.fromkeys(channels.values())) for body, channels in found.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
