@@ -435,7 +435,7 @@ class Lowering:
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
 
     def _last_apart(self, dim: Expr, tail: Size) -> int:
-        """1 where what is left of a dimension counts as a piece when tasks are dealt out; else the last task does it."""
+        """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
         return int(tail != 0 and dim in self.cuts.extended)
 
     def pieces(self, dims: list[Expr]) -> None:
