@@ -119,6 +119,24 @@ def implicit(**params: int) -> Case:
     return Case("conv_hopper", params, kernel, IMAGES, "hopper", "\n".join(lines))
 
 
+def around(**params: int) -> Case:
+    """conv_hopper_halo."""
+    p = SimpleNamespace(**params)
+    plan = f"""
+        axis M = (M_2 {p.N}, M_1 {p.H}, M_0 {p.W + 2} of {p.W}): task M_2 2
+        axis F = (F {p.F}): task {p.BN}
+        axis K_2 = (K_2 3): loop 1
+        axis K_1 = (K_1 3): loop 3
+        axis K_0 = (K_0 {p.C}): loop 64
+        tasks M, F
+        order K_0, K_2, K_1
+        x staged at K_0 as halo, keep
+        w staged at K_2 as panel, keep
+        mma by wgmma.m64n{p.BN}k16.bf16, block 128x{p.BN}
+        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.WSTAGES}, halo {p.XSTAGES}, stored 1"""
+    return Case("conv_hopper_halo", params, conv((3, 3), "bf16", padding=1), IMAGES, "hopper", plan)
+
+
 def in_tiles(**params: int) -> Case:
     """conv_amx."""
     p = SimpleNamespace(**params)
@@ -217,6 +235,11 @@ CASES = {
         implicit(N=3, H=15, W=9, C=128, F=192, R=3, S=3, STRIDE=2, PAD=1, BM=192, BN=128, STAGES=3, WG=3),
         implicit(N=5, H=14, W=14, C=192, F=136, R=1, S=1, STRIDE=2, PAD=0, BM=64, BN=64, STAGES=5, WG=1),
     ),
+    "conv_hopper_halo": (
+        around(N=4, H=7, W=7, C=128, F=64, BN=64, XSTAGES=3, WSTAGES=4),
+        around(N=5, H=6, W=8, C=64, F=256, BN=128, XSTAGES=2, WSTAGES=3),
+        around(N=3, H=12, W=3, C=192, F=128, BN=64, XSTAGES=4, WSTAGES=2),
+    ),
     "conv_amx": (
         in_tiles(N=1, H=56, W=56, C=64, F=64, R=3, S=3, PAD=1, STRIP=28, SPLIT=1, CHUNK=64, STREAM_X=1, STREAM_W=0),
         in_tiles(N=3, H=10, W=9, C=32, F=128, R=3, S=3, PAD=1, STRIP=5, SPLIT=2, CHUNK=32, STREAM_X=0, STREAM_W=1),
@@ -252,6 +275,12 @@ def test_a_text_comes_out_of_a_plan(text, place):
         ("conv_hopper", ("(m + i)//(P*Q) ?, (m + i)//Q%P*S", "(m + i)//(P*Q), (m + i)//Q%P*S")),
         ("conv_hopper", ("for r in 0..R, s in 0..S,", "for s in 0..S, r in 0..R,")),
         ("conv_hopper", ("by tma.load.im2col", "by tma.load")),
+        ("conv_hopper_halo", ("  fill %slack 0\n", "")),
+        ("conv_hopper_halo", ("  barrier\n", "")),
+        ("conv_hopper_halo", ("let ROWS = 64 + 2*LINE + 2 ", "let ROWS = 64 + 2*LINE + 4 ")),
+        ("conv_hopper_halo", ("i%64 + LINE*r + s, k]", "i%64 + LINE*s + r, k]")),
+        ("conv_hopper_halo", ("        release %images\n", "")),
+        ("conv_hopper_halo", ("[2*pair + g ?, h, q ?,", "[2*pair + g ?, h, q,")),
         ("conv_amx", ("LINE*r + s, c]", "LINE*s + r, c]")),
         ("conv_amx", (" overlap defer", "")),
         ("conv_amx", ("fill %tail 0\n", "")),

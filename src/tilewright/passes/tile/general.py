@@ -126,6 +126,7 @@ def to_block(
     lenient: bool = False,
     machine: Machine | None = None,
     opened: OpenSizes = CLOSED,
+    written: Collection[Value] = (),
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
@@ -133,7 +134,8 @@ def to_block(
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
-    symbols that set_symbol sets may have values outside their range.
+    symbols that set_symbol sets may have values outside their range. `written` are arguments that are known to be
+    written completely, beside those that are seen to be.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -156,7 +158,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened, written).run()
 
 
 class Lowering:
@@ -174,8 +176,9 @@ class Lowering:
         lenient: bool = False,
         machine: Machine | None = None,
         opened: OpenSizes = CLOSED,
+        written: Collection[Value] = (),
     ):
-        self.opened = opened
+        self.opened, self.written = opened, set(written)
         self.facts: list[Expr] = []
         """What is never negative here: the conditions of the branches around say so."""
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
@@ -705,6 +708,7 @@ class Lowering:
         if found is None:
             if isinstance(arg.type, MemoryType):
                 shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks, self._numbers)
+                role = "out" if arg in self.written else role
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it
