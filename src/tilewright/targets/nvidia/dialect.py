@@ -114,7 +114,7 @@ class Ptx:
         return None
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """setmaxnreg takes multiples of 8, 24 to 256; who asks for more than the workgroup began with waits for ever."""
+        """setmaxnreg takes multiples of 8, 24 to 256; who asks for more than the workgroup has waits for ever."""
         together = sum(threads for threads, _ in roles)
         entry = _at_entry(together)
         for _, count in roles:
