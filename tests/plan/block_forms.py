@@ -202,6 +202,8 @@ class _Normaliser:
         ends = [self.roles[op.attrs[end]] for end in ("producer", "consumer")]
         stages = f"{op.attrs['stages']} stages {kind.steps[0]} apart from {ends[0]} to {ends[1]}"
         text = f"shared {kind.dtype}, {kind.cosize()} elements, swizzle {kind.swizzle}, {stages}"
+        filled = self.used.get((op.operands[place], 0))  # where something is done to all stages before
+        text += f", of {filled.name}" if filled is not None else ""
         memory = Memory(f"{self._channel(channel)}.{place}", text, f"{within}, {scope}", kind.steps[1:])
         if len({kind.shape[0], op.attrs["stages"]}) != 1:
             raise AssertionError("a channel's stages are its tensors' first dimension")
