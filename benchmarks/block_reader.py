@@ -138,8 +138,8 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
     wrong = _of_tasks(every, found)
     for line in lines:
         if m := re.fullmatch(
-            r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+),"
-            r"(?: halo (\d+),)? stored (\d+)(?:, pingpong)?",
+            r"roles load (\d+) waves? (\d+) .* multiply (\d+) waves? (\d+) .* ring (\d+)(?: together)?,"
+            r"(?: halo (\d+),)?(?: once \d+,)? stored (\d+)(?:, pingpong)?",
             line,
         ):
             numbers = [int(n or 0) for n in m.groups()]
