@@ -12,8 +12,8 @@ from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
-from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import halves
@@ -74,10 +74,15 @@ def _choose_plan(job: Job) -> None:
         if given.open != here:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
         given = given.opened(())
+    job.parts = None
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
+    elif given is not None and given.apart is not None:
+        found = given_apart(job, given, given.apart, choose_plan)
     else:
         found = _in_roles(job, given) or _without_roles(job, given, opened)
+        if given is None and not opened:
+            found = perhaps_apart(job, found, choose_plan)
     if given is not None and found.plan.roles is not None and found.plan.split is None and found.plan.apart is None:
         found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
@@ -106,8 +111,6 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     size = numbers_of(job.sizes)
     if given is not None and given.roles is not None and given.roles.load[0] > 1:
         job.gathered = "the plan says so"
-    if given is not None and given.apart is not None:
-        return _apart(job, given)
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
@@ -119,9 +122,6 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = found
             return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
-        two = _apart(job, given) if isinstance(chained, str) else None
-        if two is not None:
-            return two
         if isinstance(chained, str):
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
@@ -207,28 +207,6 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
-
-
-def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """The plan of the first of two programs, where what is computed from a product goes through memory to a second one;
-    the job then has both. None: it stays one."""
-    assert job.program is not None
-    if given is not None and given.apart is None:
-        return None
-    parts = apart(job.program, job.sizes)
-    if isinstance(parts, str):
-        if given is not None:
-            raise ArgumentError(f"plan: apart {given.apart}: {parts}")
-        return None
-    free = [op for op in parts.first.walk() if op in job.free]
-    wanted = None if given is None else replace(given, apart=None)
-    size = numbers_of(job.sizes)
-    found = plan_with_roles(parts.first, job.sizes, size, job.machine, free, wanted, job.gathered)
-    if isinstance(found, str):
-        return None
-    job.split = parts
-    last = list(names_of(parts.first))[-1]
-    return replace(found, plan=replace(found.plan, apart=last), candidates=())
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

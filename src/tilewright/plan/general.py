@@ -16,10 +16,11 @@ from math import ceil, prod
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import MemoryType, Op, Program, TileType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
+from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
@@ -103,6 +104,8 @@ class GeneralChoice:
     """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
     costs: tuple[float, ...] = ()
     """The cycles that each of them should take."""
+    parts: tuple[GeneralChoice, ...] = ()
+    """The choices of the programs that it is done as, one after the other, where it is more than one."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -110,6 +113,17 @@ class GeneralChoice:
         def us(cycles: float) -> str:
             return f"{microseconds(cycles, self.machine):.1f}"
 
+        if self.parts:
+            sums = " + ".join(us(part.cycles) for part in self.parts)
+            return "\n".join(
+                [
+                    f"{self.name} on {self.machine.name} as two programs, apart {self.plan.apart}: predicted "
+                    f"{us(self.cycles)} us, {sums}",
+                    *self.notes,
+                    *(f"refused  {r}" for r in self.refused),
+                    *(part.explain() for part in self.parts),
+                ]
+            )
         way = "by the general path" if self.plan.roles is None else "in roles"
         return "\n".join(
             [
@@ -257,7 +271,7 @@ def plan_general(
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    cycles, bound = _predict(program, sizes, size, machine, widths)
+    cycles, bound = _predict(program, sizes, size, machine, widths, products, waves, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
     cuts = replace(cuts, packed=bool(opened), waves=waves)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
@@ -421,6 +435,9 @@ def _predict(
     size: Callable[[Expr], int],
     machine: Machine,
     widths: Mapping[Expr, int],
+    products: Mapping[Op, Microkernel | None],
+    waves: int,
+    looped: Mapping[Expr, int],
 ) -> tuple[float, float]:
     """(cycles that the program should take, those that moving its arguments alone takes)."""
     limits, workers = machine.limits, cores(machine)
@@ -428,15 +445,43 @@ def _predict(
     work = 0.0
     for op in program.walk():
         tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
-        known = [d for d in tiles if d.symbols <= set(sizes)]
-        work += prod(max(1, size(d)) for d in known) / lanes if op.name not in ("iterate", "yield") else 0
+        elements = prod(max(1, size(d)) for d in tiles if d.symbols <= set(sizes))
+        if machine.lanes is not None:
+            work += elements * _by_lanes(op, products.get(op), machine, waves)
+        else:
+            work += elements / lanes if op.name not in ("iterate", "yield") else 0
     moved = 0
     for arg in program.args:
         if isinstance(arg.type, MemoryType):
             known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
             moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
-    rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
+    near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
+    rate = limits.l2_rate if near else limits.far_rate
     tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
-    return max(work * share, moved / rate * share) + limits.launch_cycles, bound
+    waited = 0.0
+    if products and machine.lanes is not None:  # one wave, or a few, do a task: nothing else runs while a read arrives
+        waited = -(-tasks // workers) * limits.copy_latency * _reads(program.body, size, looped)
+    return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
+
+
+def _reads(block: Block, size: Callable[[Expr], int], looped: Mapping[Expr, int]) -> int:
+    """How often a task reads, in loops with these tiles."""
+    found = 0
+    for op in block.ops:
+        inner = sum(_reads(each, size, looped) for each in op.blocks)
+        if op.name == "iterate" and op.attrs["axis"] in looped:
+            inner *= ceil(size(op.attrs["axis"]) / max(1, looped[op.attrs["axis"]]))
+        found += inner + (op.name == "read")
+    return found
+
+
+def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int) -> float:
+    """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
+    each = lane_cycles(op, machine)
+    if op.name == "mma":
+        each = how.atom.cycles / prod(how.atom.shape) if how is not None else 1 / machine.limits.lane_rate
+    elif op.name in REDUCTIONS:
+        each = 1 / machine.limits.lane_rate
+    return each * (machine.costs.one_wave if waves == 1 else 1)

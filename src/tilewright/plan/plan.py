@@ -25,6 +25,7 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `pingpong` at the end, halves of those who multiply take tasks in turn.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
+The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 """
@@ -42,6 +43,8 @@ ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
 SCHEDULES = ("strided", "contiguous", "dynamic")
 OVERLAPS = ("none", "defer", "ahead")
+THEN = "then"
+"""The statement after which the plan of a second program stands."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,8 @@ class Plan:
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
     waves: int = 1
     """How many waves do a task together; those of a program with roles are said there."""
+    then: Plan | None = None
+    """The plan of the second program, where there are two; None: it is chosen."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -231,7 +236,7 @@ class Plan:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
             found.append(f"overlap {self.overlap}")
-        return found
+        return found if self.then is None else [*found, THEN, *self.then.lines()]
 
     def __str__(self) -> str:
         return "; ".join(self.lines())
@@ -290,13 +295,23 @@ def parse_plan(text: str) -> Plan:
     Traceback (most recent call last):
     tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
     """
+    statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
+    if THEN not in statements:
+        return _parsed(statements)
+    place = statements.index(THEN)
+    first = _parsed(statements[:place])
+    if first.apart is None:
+        raise ArgumentError(f"plan: `{THEN}` stands between two programs, and no `apart` says that there are two")
+    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
+
+
+def _parsed(statements: list[str]) -> Plan:
+    """The plan of one program."""
     axes: list[Axis] = []
     placed: list[Placed] = []
     products: list[Multiplied] = []
     rest: dict[str, tuple[str, ...]] = {}
-    for statement in (s.strip() for s in re.split(r"[;\n]", text)):
-        if not statement:
-            continue
+    for statement in statements:
         if found := _AXIS.fullmatch(statement):
             _once(found[1], [a.name for a in axes])
             axes.append(Axis(found[1], _digits(found[2]), _cuts(found[3])))
@@ -320,7 +335,7 @@ def parse_plan(text: str) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `apart`, `split`, `waves`, `atom` and `overlap`"
+                    "`roles`, `apart`, `split`, `waves`, `atom`, `overlap` and `then`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
