@@ -23,7 +23,7 @@ from tilewright.plan.model import cores, element_bytes, microseconds
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
 
-SURE = 2
+SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
 
 Choose = Callable[[Job], None]
@@ -80,6 +80,8 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
         for part in two:
             choose(part)
         other = in_parts(job, two)
+        if rough and _atoms(other.plan) < _atoms(found.plan):
+            return found
     if other is None or other.cycles >= limit:
         took = f"predicted {'at least ' if other is None else ''}{_us(job, least if other is None else other.cycles)}"
         refused = Refusal(f"two programs, apart {_last_product(halves.first)}", took)
@@ -105,6 +107,11 @@ def _tasks(job: Job, found: GeneralChoice) -> int:
     """How many tasks one program has."""
     size = numbers_of(job.sizes)
     return prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+
+
+def _atoms(plan: Plan | None) -> int:
+    """How many products an atom does, in all programs of a plan."""
+    return 0 if plan is None else sum(x.atom is not None for x in plan.products) + _atoms(plan.then)
 
 
 def _last_product(first: Program) -> str:

@@ -23,7 +23,7 @@ from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken, waves_of
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
@@ -271,7 +271,8 @@ def plan_general(
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    cycles, bound = _predict(program, sizes, size, machine, widths, products, waves, looped)
+    together = max(waves, waves_of(machine, products.values()))
+    cycles, bound = _predict(program, sizes, size, machine, widths, products, together, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
     cuts = replace(cuts, packed=bool(opened), waves=waves)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
@@ -443,11 +444,16 @@ def _predict(
     limits, workers = machine.limits, cores(machine)
     lanes = (limits.vector_bytes or 16) // 4
     work = 0.0
+
+    def width(d: Expr) -> int:
+        return max(1, widths.get(d) or looped.get(d) or size(d))
+
     for op in program.walk():
         tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
         elements = prod(max(1, size(d)) for d in tiles if d.symbols <= set(sizes))
+        elements *= prod(-(-size(d) // w) for d, w in widths.items() if d not in tiles)  # by tasks that differ there
         if machine.lanes is not None:
-            work += elements * _by_lanes(op, products.get(op), machine, waves)
+            work += elements * _by_lanes(op, products.get(op), machine, waves, width)
         else:
             work += elements / lanes if op.name not in ("iterate", "yield") else 0
     moved = 0
@@ -477,11 +483,17 @@ def _reads(block: Block, size: Callable[[Expr], int], looped: Mapping[Expr, int]
     return found
 
 
-def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int) -> float:
+def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
     if op.name == "mma":
-        each = how.atom.cycles / prod(how.atom.shape) if how is not None else 1 / machine.limits.lane_rate
+        a, b, c = (v.type.dims for v in op.operands)
+        axes = axes_of(a, b, c, width)
+        each = 1 / machine.limits.lane_rate
+        if how is not None and not isinstance(axes, str):
+            rows, columns = 1 if axes.m is None else width(axes.m), width(axes.n)
+            whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
+            each = how.atom.cycles * whole / how.atom.shape[2]
     elif op.name in REDUCTIONS:
         each = 1 / machine.limits.lane_rate
     return each * (machine.costs.one_wave if waves == 1 else 1)
