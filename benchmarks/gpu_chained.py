@@ -2,9 +2,9 @@
 
 `python benchmarks/gpu_chained.py [--plans 3] [--seconds 80]` prints, for a layer of two products with gelu between and
 for a product with a softmax of its rows, microseconds of PyTorch's calls and of ours in CUDA graphs, the shortest of
-some repeats taken in turn, and the ratio; then the same of each program alone beside its call; at the end, of the whole
-where launches begin while the one before ends. With --plans, so many other plans of either program are measured too.
-Results are compared with float64, and once, with small integers, exactly.
+some repeats taken in turn, and the ratio; then the same of each program alone beside its call, and of the whole where
+the second program is launched when the first has ended. With --plans, so many other plans of either program are
+measured too. Results are compared with float64, and once, with small integers, exactly.
 """
 
 from __future__ import annotations
@@ -119,9 +119,10 @@ CASES = (
 
 
 def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
-    """Plans that differ in one of the two programs."""
+    """Plans that differ in one of the two programs, or in when the second is launched."""
+    yield "then" if plan.early else "then early", replace(plan, early=not plan.early)
     for place, part in enumerate(parts):
-        own = replace(plan, apart=None, then=None) if place == 0 else plan.then
+        own = replace(plan, apart=None, then=None, early=False) if place == 0 else plan.then
         assert own is not None
         others = [x for x in part.candidates if x != own]
         turns = [x for x in others if x.roles and own.roles and x.roles.pingpong != own.roles.pingpong]
@@ -129,7 +130,9 @@ def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
         if not part.candidates:
             others = [replace(own, waves=waves) for waves in (4, 16) if waves != own.waves]
         for other in others:
-            whole = replace(other, apart=plan.apart, then=plan.then) if place == 0 else replace(plan, then=other)
+            whole = replace(plan, then=other)
+            if place == 0:
+                whole = replace(other, apart=plan.apart, then=plan.then, early=plan.early)
             yield f"{('first', 'second')[place]}: {other.differs(own)}", whole
 
 
@@ -192,19 +195,6 @@ def _alone(case: Case, found: Any, tensors: dict[str, Any]) -> None:
     print(f"    alone: ours {' + '.join(f'{t:.1f}' for t in ours)}; theirs {' + '.join(f'{t:.1f}' for t in theirs)}")
 
 
-def early(case: Case) -> None:
-    """The line of a case whose launches begin while the one before ends."""
-    found, given = kernel_for(case.kernel, case.sizes, target="gpu"), case.inputs()
-    result = torch.full((case.sizes["M"], case.sizes["N"]), torch.nan, device="cuda", dtype=torch.bfloat16)
-    text = found.text("host").replace("  machine hopper\n", "  machine hopper\n  launch programmatic\n")
-    launch = compile_text(text, "gpu").bind(*given, result)
-    launch()
-    error = difference(result, case.eager(*(x.double() for x in given)))
-    tensors = dict(zip([a.name for a in found.module.host.args], [*given, result.clone()], strict=True))
-    usual, soon = microseconds(bound(found, tensors), launch)
-    print(f"{case.name:40} launched early {soon:7.1f} us, else {usual:7.1f} us, error {error:.1e}", flush=True)
-
-
 def exact() -> None:
     """Small integers through a layer with relu: every element is as it must be."""
     sizes = {"M": 1000, "N": 1032, "K": 520, "F": 2056}
@@ -228,8 +218,6 @@ def main() -> None:
     exact()
     for number, case in enumerate(CASES, 1):
         measured(case, options.plans, begun + options.seconds * number / len(CASES))
-    for case in CASES:
-        early(case)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def test_what_is_longer_than_two_programs_is_taken_apart_again():
 
 def test_the_plan_says_both_programs_and_the_explanation_both_times():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
-    first, second = made.text("plan").split("then\n")
+    first, second = made.text("plan").split("then early\n")
     assert first.endswith(
         "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2\napart mma\n"
     )
@@ -170,13 +170,28 @@ def test_the_second_program_can_be_edited_and_left_out():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=edited)
     assert made.text("plan") == edited
     assert "waves 4" in made.text("block")
-    alone = text[: text.index("then\n")]
+    alone = text[: text.index("then early\n")]
     assert kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=alone).text("plan") == text
 
 
-def refused(kernel, sizes, plan):
+def test_both_programs_are_launched_early_where_the_plan_says_so():
+    made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
+    assert made.text("host").count("\n  launch programmatic\n") == 2
+    later = made.text("plan").replace("then early", "then")
+    again = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=later)
+    assert again.text("plan") == later
+    assert "programmatic" not in again.text("host")
+    few = {"M": 5, "N": 3000, "K": 640}
+    cpu = kernel_for(scaled_by_its_largest, few, machine=row_of("x86.avx512", cores=64)).text("plan")
+    assert "then\n" in cpu
+    assert "x86.avx512 has no launches that begin while another ends" in refused(
+        scaled_by_its_largest, few, cpu.replace("then", "then early"), row_of("x86.avx512", cores=64)
+    )
+
+
+def refused(kernel, sizes, plan, row=None):
     with pytest.raises(ArgumentError) as fault:
-        kernel_for(kernel, sizes, machine=machine("hopper"), plan=plan)
+        kernel_for(kernel, sizes, machine=row or machine("hopper"), plan=plan)
     return str(fault.value)
 
 

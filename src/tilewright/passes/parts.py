@@ -11,9 +11,11 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Program
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Op, Program
 from tilewright.passes.job import Job
 from tilewright.passes.tile.apart import apart
+from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.boxes import numbers_of
@@ -25,6 +27,9 @@ from tilewright.plan.planner import Refusal
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
+
+EARLY = "programmatic"
+"""The launch of a block program that begins while the one before ends."""
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
@@ -54,11 +59,14 @@ def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoi
         raise ArgumentError(f"plan: apart {name}: {found}")
     if (here := _last_product(found.first)) != name:
         raise ArgumentError(f"plan: `apart {name}` is not done here; it would be `apart {here}`")
+    early = given.early if given.then is not None else can_be_early(job)
+    if early and not can_be_early(job):
+        raise ArgumentError(f"plan: `then early`: {job.machine.name} has no launches that begin while another ends")
     job.split = job.patched = None
-    job.parts = parts_of(job, found, replace(given, apart=None, then=None), given.then)
+    job.parts = parts_of(job, found, replace(given, apart=None, then=None, early=False), given.then)
     for part in job.parts:
         choose(part)
-    return in_parts(job, job.parts)
+    return in_parts(job, job.parts, early)
 
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
@@ -79,7 +87,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     if least < limit:
         for part in two:
             choose(part)
-        other = in_parts(job, two)
+        other = in_parts(job, two, can_be_early(job))
         if rough and _atoms(other.plan) < _atoms(found.plan):
             return found
     if other is None or other.cycles >= limit:
@@ -91,14 +99,19 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))
 
 
-def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
-    """The choice of a program that is done as two, from theirs."""
+def can_be_early(job: Job) -> bool:
+    """Whether the machine has launches that begin while the one before ends."""
+    return EARLY in job.machine.launches
+
+
+def in_parts(job: Job, parts: tuple[Job, Job], early: bool) -> GeneralChoice:
+    """The choice of a program that is done as two, from theirs; the second may be launched while the first ends."""
     assert job.program is not None
     assert parts[0].program is not None
     one, two = (part.choice for part in parts)
     assert isinstance(one, GeneralChoice)
     assert isinstance(two, GeneralChoice)
-    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
+    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan, early=early)
     took, least = one.cycles + two.cycles, one.bound + two.bound
     return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
 
@@ -121,3 +134,12 @@ def _last_product(first: Program) -> str:
 
 def _us(job: Job, cycles: float) -> str:
     return f"{microseconds(cycles, job.machine):.1f} us"
+
+
+def launched_early(lowered: Lowered) -> Lowered:
+    """A block program, and those before it, whose launches begin while the one before ends."""
+    program = lowered.program
+    if program.record("launch") is None:
+        record = Op(BLOCK.records["launch"], (), {"how": EARLY})
+        program = replace(program, records=[*program.records, record])
+    return replace(lowered, program=program, before=tuple(map(launched_early, lowered.before)))

@@ -22,7 +22,7 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
-from tilewright.passes.parts import in_parts, parts_of
+from tilewright.passes.parts import in_parts, launched_early, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
@@ -142,8 +142,10 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         first, second = (part.lowered for part in job.parts)
         assert first is not None
         assert second is not None
-        job.lowered = replace(second, before=(*first.before, replace(first, before=()), *second.before))
-        job.choice = replace(in_parts(job, job.parts), refused=choice.refused, notes=choice.notes)
+        early = choice.plan.early
+        both = replace(second, before=(*first.before, replace(first, before=()), *second.before))
+        job.lowered = launched_early(both) if early else both
+        job.choice = replace(in_parts(job, job.parts, early), refused=choice.refused, notes=choice.notes)
         job.plan = job.choice.plan
         return
     if job.patched is not None:

@@ -11,22 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.core import Op, Program, TileType
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
-from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken, waves_of
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
 from tilewright.plan.rows import rows_and_waves
 from tilewright.plan.tiled import Tiled
@@ -271,8 +271,7 @@ def plan_general(
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    together = max(waves, waves_of(machine, products.values()))
-    cycles, bound = _predict(program, sizes, size, machine, widths, products, together, looped)
+    cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
     cuts = replace(cuts, packed=bool(opened), waves=waves)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
@@ -428,72 +427,3 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
     """An axis of one digit."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
-
-
-def _predict(
-    program: Program,
-    sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
-    machine: Machine,
-    widths: Mapping[Expr, int],
-    products: Mapping[Op, Microkernel | None],
-    waves: int,
-    looped: Mapping[Expr, int],
-) -> tuple[float, float]:
-    """(cycles that the program should take, those that moving its arguments alone takes)."""
-    limits, workers = machine.limits, cores(machine)
-    lanes = (limits.vector_bytes or 16) // 4
-    work = 0.0
-
-    def width(d: Expr) -> int:
-        return max(1, widths.get(d) or looped.get(d) or size(d))
-
-    for op in program.walk():
-        tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
-        elements = prod(max(1, size(d)) for d in tiles if d.symbols <= set(sizes))
-        elements *= prod(-(-size(d) // w) for d, w in widths.items() if d not in tiles)  # by tasks that differ there
-        if machine.lanes is not None:
-            work += elements * _by_lanes(op, products.get(op), machine, waves, width)
-        else:
-            work += elements / lanes if op.name not in ("iterate", "yield") else 0
-    moved = 0
-    for arg in program.args:
-        if isinstance(arg.type, MemoryType):
-            known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
-            moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
-    near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
-    rate = limits.l2_rate if near else limits.far_rate
-    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
-    share = -(-tasks // workers) / tasks
-    bound = moved / rate / workers
-    waited = 0.0
-    if products and machine.lanes is not None:  # one wave, or a few, do a task: nothing else runs while a read arrives
-        waited = -(-tasks // workers) * limits.copy_latency * _reads(program.body, size, looped)
-    return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
-
-
-def _reads(block: Block, size: Callable[[Expr], int], looped: Mapping[Expr, int]) -> int:
-    """How often a task reads, in loops with these tiles."""
-    found = 0
-    for op in block.ops:
-        inner = sum(_reads(each, size, looped) for each in op.blocks)
-        if op.name == "iterate" and op.attrs["axis"] in looped:
-            inner *= ceil(size(op.attrs["axis"]) / max(1, looped[op.attrs["axis"]]))
-        found += inner + (op.name == "read")
-    return found
-
-
-def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
-    """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
-    each = lane_cycles(op, machine)
-    if op.name == "mma":
-        a, b, c = (v.type.dims for v in op.operands)
-        axes = axes_of(a, b, c, width)
-        each = 1 / machine.limits.lane_rate
-        if how is not None and not isinstance(axes, str):
-            rows, columns = 1 if axes.m is None else width(axes.m), width(axes.n)
-            whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
-            each = how.atom.cycles * whole / how.atom.shape[2]
-    elif op.name in REDUCTIONS:
-        each = 1 / machine.limits.lane_rate
-    return each * (machine.costs.one_wave if waves == 1 else 1)

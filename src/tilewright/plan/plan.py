@@ -26,6 +26,7 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
+`then early` launches the second one while the first ends; it waits for that before it touches memory.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 """
@@ -43,8 +44,8 @@ ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
 SCHEDULES = ("strided", "contiguous", "dynamic")
 OVERLAPS = ("none", "defer", "ahead")
-THEN = "then"
-"""The statement after which the plan of a second program stands."""
+THEN = ("then", "then early")
+"""The statements after which the plan of a second program stands: launched when the first has ended, or before."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,8 @@ class Plan:
     """How many waves do a task together; those of a program with roles are said there."""
     then: Plan | None = None
     """The plan of the second program, where there are two; None: it is chosen."""
+    early: bool = False
+    """Whether the second program is launched while the first ends."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -236,7 +239,7 @@ class Plan:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
             found.append(f"overlap {self.overlap}")
-        return found if self.then is None else [*found, THEN, *self.then.lines()]
+        return found if self.then is None else [*found, THEN[self.early], *self.then.lines()]
 
     def __str__(self) -> str:
         return "; ".join(self.lines())
@@ -296,13 +299,14 @@ def parse_plan(text: str) -> Plan:
     tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
     """
     statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
-    if THEN not in statements:
+    place = next((i for i, statement in enumerate(statements) if statement in THEN), None)
+    if place is None:
         return _parsed(statements)
-    place = statements.index(THEN)
     first = _parsed(statements[:place])
     if first.apart is None:
-        raise ArgumentError(f"plan: `{THEN}` stands between two programs, and no `apart` says that there are two")
-    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
+        raise ArgumentError(f"plan: `{THEN[0]}` stands between two programs, and no `apart` says that there are two")
+    then = parse_plan("\n".join(statements[place + 1 :]))
+    return replace(first, then=then, early=statements[place] == THEN[True])
 
 
 def _parsed(statements: list[str]) -> Plan:
