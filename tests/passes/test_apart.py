@@ -157,7 +157,7 @@ def test_the_plan_says_both_programs_and_the_explanation_both_times():
     assert first.endswith(
         "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2\napart mma\n"
     )
-    assert second == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ntasks M\nwaves 8\n"
+    assert second == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ntasks M backward\nwaves 8\n"
     explained = made.explain()
     assert "product_and_softmax on hopper as two programs, apart mma: predicted" in explained
     assert "refused  one program: predicted" in explained
@@ -187,6 +187,25 @@ def test_both_programs_are_launched_early_where_the_plan_says_so():
     assert "x86.avx512 has no launches that begin while another ends" in refused(
         scaled_by_its_largest, few, cpu.replace("then", "then early"), row_of("x86.avx512", cores=64)
     )
+
+
+def test_what_was_written_last_is_read_first_where_the_cache_does_not_hold_all_of_it():
+    held = kernel_for(rounded_product_and_softmax, {**ROWS, "M": 2048}, machine=machine("hopper"))
+    assert "tasks M\nwaves 8\n" in held.text("plan")
+    made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
+    assert "[-t_M + 4095," in made.text("block")
+    smaller = row_of("hopper", l2_bytes=1000, launch_cycles=0)
+    ragged = kernel_for(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, machine=smaller)
+    text = ragged.text("plan")
+    assert "tasks M backward\n" in text
+    for plan in (text, text.replace("axis M = (M 71): task 1\n", "axis M = (M 71): task 3\n")):
+        again = kernel_for(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, machine=smaller, plan=plan)
+        assert again.text("plan") == plan
+        found, arrays = ran(again)
+        wanted = tilewright.compile(scaled_by_its_largest, target="executor")(*arrays.values())
+        np.testing.assert_array_equal(found, wanted)
+    first = text.replace("tasks M, N\n", "tasks M, N backward\n")
+    assert "is for programs without products" in refused(scaled_by_its_largest, {"M": 71, "N": 520, "K": 72}, first)
 
 
 def refused(kernel, sizes, plan, row=None):

@@ -26,7 +26,7 @@ from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
-from tilewright.plan.plan import Cut, Plan
+from tilewright.plan.plan import BACKWARD, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
@@ -57,6 +57,9 @@ def choose_plan(job: Job) -> None:
 
 
 def _choose_plan(job: Job) -> None:
+    said = job.given
+    if said is not None and said.schedule == BACKWARD and (said.products or said.atom or job.opened):
+        raise ArgumentError(f"plan: `tasks ... {BACKWARD}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
         fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
         if _planned(job, job.contraction, fixed):
@@ -225,6 +228,9 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
         return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
+    if job.backward and given is None and not found.cuts.products and found.plan.tasks:
+        plan, cuts = replace(found.plan, schedule=BACKWARD), replace(found.cuts, schedule=BACKWARD)
+        found = replace(found, plan=plan, cuts=cuts)
     return found
 
 

@@ -21,7 +21,7 @@ from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import cores, element_bytes, microseconds
+from tilewright.plan.model import cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
 
@@ -63,7 +63,7 @@ def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoi
     if early and not can_be_early(job):
         raise ArgumentError(f"plan: `then early`: {job.machine.name} has no launches that begin while another ends")
     job.split = job.patched = None
-    job.parts = parts_of(job, found, replace(given, apart=None, then=None, early=False), given.then)
+    job.parts = _last_first(parts_of(job, found, replace(given, apart=None, then=None, early=False), given.then), found)
     for part in job.parts:
         choose(part)
     return in_parts(job, job.parts, early)
@@ -83,7 +83,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
     moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
     least = moved / limits.far_rate / cores(job.machine) + 2 * limits.launch_cycles
-    two, other = parts_of(job, halves), None
+    two, other = _last_first(parts_of(job, halves), halves), None
     if least < limit:
         for part in two:
             choose(part)
@@ -97,6 +97,13 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     job.parts, job.split, job.patched = two, None, None
     why = f"; {job.no_roles}" if job.no_roles and not rough else ""
     return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))
+
+
+def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
+    """The jobs; the second begins with what the first wrote last, where the cache that cores share holds no more."""
+    machine, (first, second) = parts[0].machine, parts
+    moved = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
+    return first, replace(second, backward=machine.lanes is not None and moved > l2(machine.limits))
 
 
 def can_be_early(job: Job) -> bool:

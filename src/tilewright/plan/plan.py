@@ -26,7 +26,8 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
-`then early` launches the second one while the first ends; it waits for that before it touches memory.
+`then early` launches the second one while the first ends; it waits for that before it touches memory. Its `tasks M
+backward` begin with the last, as what was written last is still in the cache that cores share.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 """
@@ -42,7 +43,8 @@ from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
-SCHEDULES = ("strided", "contiguous", "dynamic")
+BACKWARD = "backward"
+SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead")
 THEN = ("then", "then early")
 """The statements after which the plan of a second program stands: launched when the first has ended, or before."""
