@@ -234,8 +234,10 @@ def test_launches_that_take_long_are_worth_one_kernel():
     made = kernel_for(product_and_softmax, ROWS, machine=row_of("hopper", launch_cycles=10_000_000))
     assert made.plan.apart is None
     assert "refused  two programs, apart mma: predicted at least 11428" in made.explain()
-    found = kernel_for(product_and_softmax, ROWS, machine=row_of("hopper", launch_cycles=1_000_000)).explain()
-    assert "refused  two programs, apart mma: predicted 1" in found
+    between = {"M": 70, "N": 320, "K": 64}  # what is longer than moving the value, and less than two programs
+    found = kernel_for(scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000)).explain()
+    assert "refused  two programs, apart mma: predicted" in found
+    assert "predicted at least" not in found
 
 
 @pytest.mark.parametrize("name", ["x86.amx", "x86.avx512", "aarch64.neon"])

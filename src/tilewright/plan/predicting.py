@@ -58,20 +58,39 @@ def predicted(
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     waited = 0.0
-    if products and machine.lanes is not None:  # one wave, or a few, do a task: nothing else runs while a read arrives
-        waited = -(-tasks // workers) * limits.copy_latency * _reads(program.body, size, looped)
+    if products and machine.lanes is not None:  # nothing else runs while factors arrive
+        waited = -(-tasks // workers) * limits.copy_latency * _arrivals(program.body, products, size, width, looped)
     return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
 
 
-def _reads(block: Block, size: Callable[[Expr], int], looped: Mapping[Expr, int]) -> int:
-    """How often a task reads, in loops with these tiles."""
+def _arrivals(
+    block: Block,
+    products: Mapping[Op, Microkernel | None],
+    size: Callable[[Expr], int],
+    width: Callable[[Expr], int],
+    looped: Mapping[Expr, int],
+) -> int:
+    """How often a task waits for what it reads: for both factors in every step of every block of sums."""
     found = 0
     for op in block.ops:
-        inner = sum(_reads(each, size, looped) for each in op.blocks)
+        inner = sum(_arrivals(each, products, size, width, looped) for each in op.blocks)
         if op.name == "iterate" and op.attrs["axis"] in looped:
             inner *= ceil(size(op.attrs["axis"]) / max(1, looped[op.attrs["axis"]]))
-        found += inner + (op.name == "read")
+        if op.name == "mma":
+            inner += 2 * _steps(op, products.get(op), width)
+        found += inner
     return found
+
+
+def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int:
+    """Steps of a product in a task: blocks of sums, each with slabs of K where those go through shared memory."""
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, width)
+    if how is None or isinstance(axes, str):
+        return 1
+    rows = 1 if axes.m is None else width(axes.m)
+    slabs = ceil(width(axes.k) / how.slab) if how.slab else 1
+    return ceil(rows / how.rows) * ceil(width(axes.n) / how.columns) * slabs
 
 
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
