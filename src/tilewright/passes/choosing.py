@@ -29,6 +29,7 @@ from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.rings import plan_with_roles
+from tilewright.plan.sums import wider_sums
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -348,7 +349,9 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    return () if job.program is None else left_aside(job.program, job.machine)
+    if job.program is None:
+        return ()
+    return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
 def open_in_tiles(c: Contraction, machine: Machine) -> bool:

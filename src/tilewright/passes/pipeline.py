@@ -49,7 +49,7 @@ def normalise(job: Job) -> None:
     elif job.machine.lanes is not None:
         found = "only one thread a worker does a single contraction"
     else:
-        found = recognise(job.program, job.sizes)
+        found = recognise(job.program, job.sizes, job.machine)
     if isinstance(found, str):
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are

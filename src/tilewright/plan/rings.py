@@ -230,7 +230,7 @@ def product_of(
     axes = axes_of(a, b, c, size)
     if isinstance(axes, str):
         return axes
-    types = types_of(op, axes.swapped)
+    types = types_of(op, axes.swapped, machine)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types, along_k, precision_of(op))
