@@ -2,9 +2,9 @@
 
 Six convolutions in f32 and s8 beside XNNPACK (through LiteRT, the package ai-edge-litert; its models, one convolution
 each, come from `python benchmarks/cpu_peers.py make FOLDER`, where TensorFlow is installed); the same in f16, with sums
-in f32 and in f16, beside our own f32; a product of 1024x1024 matrices in f32 beside numpy's library. All sides run in turn, the shortest call
-counts, arrays are bound and weights packed before. Ratios are theirs / ours: above 1, ours is faster. XNNPACK's s8
-gives s8, ours the sums.
+in f32 and in f16, beside our own f32; a product of 1024x1024 matrices in f32 beside numpy's library. All sides run in
+turn, the shortest call counts, arrays are bound and weights packed before. Ratios are theirs / ours: above 1, ours is
+faster. XNNPACK's s8 gives s8, ours the sums.
 """
 
 from __future__ import annotations
