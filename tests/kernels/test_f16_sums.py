@@ -117,6 +117,17 @@ def test_nothing_changes_where_it_is_not_asked_for():
         assert asked.form.columns % 8 == 0
 
 
+def test_rows_that_elements_are_picked_from_fit_the_registers_for_that():
+    """Blocks of 14 rows were planned: products pick halves from 16 of the 32 registers, the rest were moved."""
+    work = read_workload(read_problem("mb1ic64ih14oc64kh3ph1"), "f16sums")
+    row = machine("aarch64.neon.fullfp16.dotprod")
+    kernel = work.planned(row)
+    assert kernel.form.rows == 7
+    given = str(kernel.plan).replace("loop 7,", "loop 14,")
+    with pytest.raises(ArgumentError, match=r"neon\.f16 picks from 16 registers, enough for 8 rows; here are 14"):
+        work.planned(row, given.replace("loop 16,", "loop 8,"))
+
+
 def test_bias_and_activation_stay_in_f32():
     rng = np.random.default_rng(8)
     x, w = small_integers(rng, (2, 5, 7, 9), "f16"), small_integers(rng, (11, 3, 3, 9), "f16")

@@ -64,9 +64,17 @@ def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
+def most_picked(atom: MultiplyAtom) -> int:
+    """Rows of which an atom picks elements, at most: those of the next step are loaded beside those of this one.
+
+    0: as many as the registers hold.
+    """
+    return atom.picks_from // 2
+
+
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
     """Whether the registers hold a block of so many rows and vectors."""
-    return registers(rows, vectors, atom) <= machine.limits.registers
+    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
 def _rows(line: int, most: int) -> list[int]:
