@@ -45,7 +45,7 @@ def bench(
     ] = ONEDNN,
     dt: Annotated[
         str | None,
-        typer.Option(metavar="TYPE", help="Element type, also tf32, f16sums; what the file says, or f32, without it."),
+        typer.Option(metavar="TYPE", help="Element type, also tf32; what the file says, or f32, without it."),
     ] = None,
     mb: Annotated[int | None, typer.Option(min=1, metavar="N", help="Images in the batch.")] = None,
     output: Annotated[

@@ -131,8 +131,8 @@ def mma(
     acc: Any,
     mma_type: Any = None,
     precision: str | None = None,
-    accumulate: str | None = None,
     tag: str | None = None,
+    accumulate: str | None = None,
 ) -> Tile:
     """acc + the sum of lhs * rhs over the dimensions that both factors have and the accumulator has not.
 
