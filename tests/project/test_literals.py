@@ -85,8 +85,6 @@ REASONS = {
     "passes/waves/moving.py: over_lanes": "bytes that a lane moves at once",
 }
 """Of numbers inside functions and classes: why they are what they are."""
-COSTS_LEFT = {"plan/tiles.py"}
-"""Files with costs that are still to move to the rows of machines."""
 
 
 def numbers(source: str) -> Iterator[tuple[str, float, str | None]]:
@@ -151,4 +149,4 @@ def test_no_measured_cost_stands_outside_the_rows_of_machines(path: Path) -> Non
     found = [
         f"{scope}: {doc}" for scope, _, doc in numbers(path.read_text()) if doc is not None and MEASURED.search(doc)
     ]
-    assert found == [] or name in COSTS_LEFT, f"{name}: costs belong to `machine/costs.py` and the rows: {found}"
+    assert found == [], f"{name}: costs belong to `machine/costs.py` and the rows: {found}"

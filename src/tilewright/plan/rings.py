@@ -95,7 +95,8 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "")
+    asked = given is not None
+    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "", asked)
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     ordered = sorted(every, key=lambda x: _good(x, least, rows, size(axes.n)))
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in ordered]
@@ -247,8 +248,12 @@ def rings(
     count: int,
     bits: int,
     gathered: bool,
+    asked: bool = False,
 ) -> Iterator[RingCandidate]:
-    """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits."""
+    """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits.
+
+    Unless it is `asked` for, nobody takes turns where no core has a second task.
+    """
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
@@ -262,7 +267,7 @@ def rings(
                 (m, n, k), row = sizes, row_bytes(how)
                 tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
                 filled = steps * (how.rows + how.columns) * row
-                if turns and tiles <= (machine.limits.cores or 1):
+                if turns and not asked and tiles <= (machine.limits.cores or 1):
                     continue
                 yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled))
 

@@ -91,6 +91,20 @@ def slides(low: Lowering, dim: Expr) -> bool:
     return False
 
 
+def are_alike(low: Lowering, dim: Expr) -> bool:
+    """Whether pieces at the ends of such a dimension are the same operations as others, but for what is out of bounds:
+    the taps on which that depends are written out in all of them.
+    """
+    written = {d for d, (_, out) in low.cuts.depth.items() if out}
+    for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
+        own = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
+        for e in op.attrs["at"]:
+            met = {own[s] for s in e.symbols if s in own}
+            if dim in met and not met - {dim} <= written:
+                return False
+    return not low.cuts.lanes
+
+
 def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
     """Whether a coordinate that depends on a dimension, and on others too, may be out of bounds."""
     kind: TileType = read.results[0].type
