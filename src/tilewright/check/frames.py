@@ -122,6 +122,8 @@ class Frames:
         """Operations on memory alone, whose source is turned."""
         self.followed: set[Op] = set()
         """Reductions over waves after which waves meet again anyway, before they are done the next time."""
+        self.stored: set[Op] = set()
+        """Reductions whose result goes to memory and nowhere else: only those who store it need it."""
         self.apart = False
         """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
         if threads > 0 and threads & (threads - 1) == 0:
@@ -160,6 +162,7 @@ class Frames:
             elif op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
                 self.axes[op] = axes
 
+        self.stored = {op for op in self.axes if op.name == "reduce" and self._is_stored(op, ops)}
         self.apart = self._is_apart(ops)
         self._follow(program.body)
 
@@ -170,6 +173,24 @@ class Frames:
         for op in block.ops:
             for inner in op.blocks:
                 self._follow(inner)
+
+    def _is_stored(self, op: Op, ops: Sequence[Op]) -> bool:
+        """Whether all who use the result of a reduction are maps and copies to memory, over nothing but its axes."""
+        result = self._chain.root(op.operands[1])
+        if op.attrs.get("accumulate"):
+            return False
+        if result not in self.tensors:
+            return True
+        kept = {d for i, d in enumerate(self.axes[op]) if d is not None and i != op.attrs["along"]}
+        for user in ops:
+            if user is op or result not in {self._chain.root(v) for v in user.operands}:
+                continue
+            target = self._chain.root(user.operands[1 if user.name == "copy" else 0])
+            if user.name not in ("map", "copy") or user not in self.axes or target in self.tensors:
+                return False
+            if {d for d in self.axes[user] if d is not None} != kept:
+                return False
+        return True
 
     def waves_between(self, op: Op) -> int:
         """How many waves share a row that is reduced."""

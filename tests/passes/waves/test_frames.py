@@ -225,3 +225,28 @@ def test_what_several_operations_write_is_met_for() -> None:
     given = {"x": x, "y": np.zeros(64, np.float32)}
     interpret(loop, given, HOPPER, seed=3, workers=1, handlers=HANDLERS)
     np.testing.assert_array_equal(given["y"], np.full(64, 63.0))
+
+
+@pytest.mark.parametrize(("over", "shape"), [("columns", (3, 9000)), ("rows", (1100, 70)), ("rows", (515, 130))])
+@pytest.mark.parametrize("kind", ["bf16", "f32", "i32"])
+def test_what_waves_tell_each_other_is_combined_by_who_stores_it(over: str, shape: tuple[int, int], kind: str) -> None:
+    """All waves loaded what all others had, and added it up: columns of 32 waves took longer for that than to read."""
+    found = compare(kernels.reduction("sum", over, kind), M=shape[0], N=shape[1])
+    loop = str(lower_waves(parse_block(found.text("block")), HOPPER))
+    lines = [line.strip() for line in loop.splitlines()]
+    told = [i for i, line in enumerate(lines) if line.startswith("load ") and "%scratch" in line]
+    assert told
+    assert any(next(x for x in reversed(lines[:i]) if x.endswith("{")).startswith("if (w_") for i in told)
+
+
+def test_what_all_lanes_need_is_loaded_in_vectors() -> None:
+    text = kernel_for(kernels.softmax("f32"), {"M": 8192, "N": 8192}, target="gpu:hopper").text("ptx")
+    assert text.count("ld.shared.v4.b32") == 2 * 16 // 4  # a maximum and a sum of 16 waves
+    assert text.count("ld.shared") == text.count("ld.shared.v4.b32")
+
+
+def test_the_second_of_two_programs_has_nothing_of_what_the_first_read() -> None:
+    """It had as many waves as rows as long as the first's would want: a read without a use was left in it."""
+    found = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
+    assert found.module is not None
+    assert "waves 16" in str(found.module.programs["reduction"])
