@@ -23,8 +23,9 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-AT_ONCE = 32
-"""Values of a lane that are loaded before any is used, where an operation goes over more than a lane holds."""
+AT_ONCE, WORD = 32, 4
+"""Registers of a lane that are loaded before any is used, where an operation goes over more than a lane holds, and bytes
+of one."""
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
@@ -105,12 +106,13 @@ def map_(low: Waves, op: Op) -> None:
     dims = tuple(d for d in axes if d is not None)
     found = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
-    loaded = sum(not isinstance(s, Spread) for s in found.values()) - 1
+    target = op.operands[1 if op.name == "copy" else 0]
+    loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
 
     def part(window: Window) -> None:
         _part(low, op, axes, window)
 
-    _in_parts(low, dims, registers, part, AT_ONCE // max(1, loaded))
+    _in_parts(low, dims, registers, part, max(1, AT_ONCE * WORD // max(WORD, loaded)))
 
 
 def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int = AT_ONCE) -> None:
