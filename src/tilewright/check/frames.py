@@ -379,6 +379,10 @@ class _Classes:
                 found[c] = total + moved, min(least, size)
         return found
 
+    def _combined(self) -> set[Node]:
+        """The classes along which something is combined."""
+        return {self.find((op, op.attrs["along"])) for op in self._ops if op.name in ("reduce", "scan")}
+
     def _dealt(
         self,
         group: list[Node],
@@ -398,7 +402,7 @@ class _Classes:
         slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        counts = _shared_out(self._frames.threads, vectors)
+        counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]))
         found, stride = {}, 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
@@ -417,16 +421,24 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
     return width
 
 
-def _shared_out(threads: int, vectors: list[int]) -> list[int]:
-    """How many threads go along each dimension, the one with neighbours first: where rows are many, a line's worth of
-    lanes has a row, so that reductions are within lanes first.
+def _shared_out(threads: int, vectors: list[int], combined: bool) -> list[int]:
+    """How many threads go along each dimension, the one with neighbours first.
 
-    >>> _shared_out(256, [1024, 2]), _shared_out(256, [64, 32]), _shared_out(256, [3, 5])
+    Where that one is combined and rows are many, a line's worth of lanes has a row, so that reductions are within lanes
+    first. Otherwise as many lanes as possible lie side by side, unless fewer are less often past the end.
+
+    >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
     ([128, 2], [8, 32], [32, 8])
+    >>> _shared_out(256, [64, 32], False), _shared_out(256, [65, 32], False), _shared_out(256, [3, 5], False)
+    ([64, 4], [8, 32], [32, 8])
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(whole[0], max(min(LINE // WIDEST, whole[0]), threads // rows))
+    first = min(LINE // WIDEST, whole[0])
+    if not combined:
+        choices = [first << n for n in range(threads.bit_length()) if first << n <= min(threads, whole[0])]
+        first = min(reversed(choices), key=lambda n: -(-vectors[0] // n) * n)
+    first = min(whole[0], max(first, threads // rows))
     found, left = [first], threads // first
     for n in whole[1:]:
         found.append(min(n, left))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
 AT_ONCE, WORD = 32, 4
-"""Registers of a lane that are loaded before any is used, where an operation goes over more than a lane holds, and bytes
-of one."""
+"""Registers of a lane that are loaded before any is used, where an operation goes over more than a lane holds; bytes of
+one."""
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
