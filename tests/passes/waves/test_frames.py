@@ -275,7 +275,9 @@ def test_tasks_of_columns_are_as_wide_as_a_wave_loads_at_once(kind: str, width: 
 
 
 def test_a_reduction_that_one_launch_does_as_fast_is_not_taken_apart() -> None:
-    assert made(kernels.reduction("sum", "rows", "f32"), M=1100, N=70).plan.split is None
+    short = made(kernels.reduction("sum", "rows", "f32"), M=1100, N=70)
+    assert short.plan.split is None
+    assert "a reduction in parts: two launches take" in short.explain()
     second = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
     assert second.module is not None
     assert list(second.module.programs) == ["reduction_parts", "reduction"]  # not in parts again
