@@ -70,7 +70,6 @@ REASONS = {
     "passes/tile/digits.py: _Digits._steps": "1, at least one divisor more, and the extent: a chain that leaves digits",
     "passes/tile/forming.py: _tiles": "operations from which on a formula is computed once and kept",
     "passes/tile/forming.py: reshape": "operations from which on a formula is computed once and kept",
-    "passes/tile/forming.py: _is_coarse": "bits of a type that rounds as coarsely as a half float",
     "passes/tile/forming.py: bitcast": "bits of a byte",
     "passes/tile/forming.py: _WORDS": "bits of words",
     "passes/tile/forming.py: _halves": "masks and bits of numbers of four bits",

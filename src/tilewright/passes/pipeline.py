@@ -36,6 +36,10 @@ Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
 
 
+LAUNCH = "programmatic"
+"""How programs without products are launched: they are short, so what a launch takes by itself counts."""
+
+
 def normalise(job: Job) -> None:
     """The program as one contraction, where it is one whose reads outside memory are zeros."""
     if job.contraction is not None or job.program is None:
@@ -185,6 +189,8 @@ def _lowered(
         written=written,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    if not cuts.products and LAUNCH in job.machine.launches:
+        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": LAUNCH}))
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
