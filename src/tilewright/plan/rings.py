@@ -96,8 +96,9 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    computed = after_product(program, op, machine)
-    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "", computed)
+    asked, computed = given is not None, after_product(program, op, machine)
+    extents = rows, size(axes.n), size(axes.k)
+    every = rings(machine, atoms, extents, steps, count, bits, gathered != "", computed, asked=asked)
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     ordered = sorted(every, key=lambda x: _good(x, least, rows, size(axes.n)))
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in ordered]
@@ -232,7 +233,7 @@ def product_of(
     axes = axes_of(a, b, c, size)
     if isinstance(axes, str):
         return axes
-    types = types_of(op, axes.swapped)
+    types = types_of(op, axes.swapped, machine)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types, along_k, precision_of(op))
@@ -250,10 +251,13 @@ def rings(
     bits: int,
     gathered: bool,
     computed: float = 0.0,
+    *,
+    asked: bool = False,
 ) -> Iterator[RingCandidate]:
     """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits.
 
-    `computed` is what a core's lanes take for an element of the result before it is stored.
+    `computed` is what a core's lanes take for an element of the result before it is stored. Unless it is `asked` for,
+    nobody takes turns where no core has a second task.
     """
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
@@ -268,7 +272,7 @@ def rings(
                 (m, n, k), row = sizes, row_bytes(how)
                 tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
                 filled = steps * (how.rows + how.columns) * row
-                if turns and tiles <= (machine.limits.cores or 1):
+                if turns and not asked and tiles <= (machine.limits.cores or 1):
                     continue
                 yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, computed))
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
-from tilewright.algebra.expr import ONE, Expr, as_expr, symbol
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom
 from tilewright.passes.tile.values import Load, Tile, load, loads
-from tilewright.passes.tile.writer import split
+from tilewright.passes.tile.writer import extent, split
 from tilewright.plan.model import element_bytes
+from tilewright.plan.patches import rows_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -68,16 +70,31 @@ def through_shared(low: Lowering, to: Write) -> bool:
         part.name = low.w.fresh("columns")
         low.w.map(tile, (i, c), _looking_at(to.formula, held, load(part, i, c)), images)
         coordinates = [images(e) for e in to.access.at]
-        marks = [
-            not ((e >= 0) is ONE and (e < size) is ONE) for e, size in zip(coordinates, to.access.shape, strict=True)
-        ]
-        axes, digits = split((i, c), coordinates)  # rows that are a box of positions are copied as one
-        goal = low.w.view(
-            to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(coordinates, marks, strict=True)]
-        )
-        source = low.w.view(tile, axes, [(digits(i), False), (digits(c), False)])
-        low.taken.append(low.w.emit("copy", (source, goal)))
+        _leave(low, to, tile, (i, c), coordinates)
     return True
+
+
+def _leave(low: Lowering, to: Write, tile: Value, over: tuple[Symbol, Symbol], coordinates: list[Expr]) -> None:
+    """Copies a tile of results to where its rows and columns belong: rows that are a box of positions as one, those
+    that run on from line to line image by image, without what lies behind the last line."""
+    i, c = over
+    walk, w = low.cuts.walk, low.w
+    (how,) = low.cuts.products.values() if walk is not None else (None,)
+    with ExitStack() as loops:
+        axes: tuple[Symbol, ...] = over
+        images = Substitution({})
+        if walk is not None and how is not None:
+            each = rows_of(walk, how)
+            image = loops.enter_context(w.loop("g", how.rows // each, unroll=True))
+            line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
+            axes = line, place, column
+            images = Substitution({i: each * image + walk.pitch * line + place, c: column})
+        places = [images(e) for e in coordinates]
+        marks = [not ((e >= 0) is ONE and (e < n) is ONE) for e, n in zip(places, to.access.shape, strict=True)]
+        axes, digits = split(axes, places)
+        goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(places, marks, strict=True)])
+        source = w.view(tile, axes, [(digits(images(x)), False) for x in over])
+        low.taken.append(w.emit("copy", (source, goal)))
 
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:
