@@ -243,7 +243,7 @@ def _microkernel(
     """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them."""
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
-    atoms = shared_atoms(machine, types_of(op, axes.swapped), along_k, precision_of(op), found.held[op])
+    atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), found.held[op])
     wanted = found.looped.get(axes.n) or size(axes.n)
     fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
     if not fitting:

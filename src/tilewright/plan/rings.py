@@ -25,6 +25,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.microkernel import (
@@ -95,8 +96,9 @@ def plan_with_roles(
     steps = prod(size(d) for d in axes.deep)
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     count = prod(size(d) for d in axes.around)
-    asked = given is not None
-    every = rings(machine, atoms, (rows, size(axes.n), size(axes.k)), steps, count, bits, gathered != "", asked)
+    asked, computed = given is not None, after_product(program, op, machine)
+    extents = rows, size(axes.n), size(axes.k)
+    every = rings(machine, atoms, extents, steps, count, bits, gathered != "", computed, asked=asked)
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     ordered = sorted(every, key=lambda x: _good(x, least, rows, size(axes.n)))
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in ordered]
@@ -231,7 +233,7 @@ def product_of(
     axes = axes_of(a, b, c, size)
     if isinstance(axes, str):
         return axes
-    types = types_of(op, axes.swapped)
+    types = types_of(op, axes.swapped, machine)
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     atoms = shared_atoms(machine, types, along_k, precision_of(op))
@@ -248,11 +250,14 @@ def rings(
     count: int,
     bits: int,
     gathered: bool,
+    computed: float = 0.0,
+    *,
     asked: bool = False,
 ) -> Iterator[RingCandidate]:
     """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits.
 
-    Unless it is `asked` for, nobody takes turns where no core has a second task.
+    `computed` is what a core's lanes take for an element of the result before it is stored. Unless it is `asked` for,
+    nobody takes turns where no core has a second task.
     """
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
@@ -269,7 +274,7 @@ def rings(
                 filled = steps * (how.rows + how.columns) * row
                 if turns and not asked and tiles <= (machine.limits.cores or 1):
                     continue
-                yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled))
+                yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, computed))
 
 
 def row_bytes(how: Microkernel) -> int:
@@ -318,12 +323,20 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turn
 
 
 def cycles(
-    machine: Machine, how: Microkernel, roles: Roles, tiles: int, steps: int, filled: float, first: float = 0.0
+    machine: Machine,
+    how: Microkernel,
+    roles: Roles,
+    tiles: int,
+    steps: int,
+    filled: float,
+    first: float = 0.0,
+    computed: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
-    `first` are bytes that are brought before, once for all. Where halves take tiles in turn, the end of one runs beside
-    the steps of the next.
+    `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
+    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
+    the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -333,7 +346,7 @@ def cycles(
     brought = filled / limits.l2_rate
     shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
     each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
-    end = how.rows * how.columns * 4 / limits.shared_rate + limits.copy_latency
+    end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + limits.copy_latency
     before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
     rounds = ceil(tiles / (limits.cores or 1))
     if roles.pingpong and rounds > 1:

@@ -57,7 +57,7 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return None
-    types = types_of(user, axes.swapped)
+    types = types_of(user, axes.swapped, low.machine)
     sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
     how = low.microkernel(user, types, sizes)
     return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None

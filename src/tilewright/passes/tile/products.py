@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
 STEPS = 4
-"""Products of vectors along K that are written out, at most."""
+"""Products of vectors along K that are written out, at most, unless the atom picks from more."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,8 @@ class BlockedProduct:
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        most_at_once = self.low.cuts.depth.get(self.axes.k, (STEPS * depth, False))[0] // depth
+        usual = max(STEPS, how.atom.picks) * depth, False  # at least what one load of A brings
+        most_at_once = self.low.cuts.depth.get(self.axes.k, usual)[0] // depth
         full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
         for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
