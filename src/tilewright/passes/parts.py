@@ -143,10 +143,11 @@ def _us(job: Job, cycles: float) -> str:
     return f"{microseconds(cycles, job.machine):.1f} us"
 
 
-def launched_early(lowered: Lowered) -> Lowered:
-    """A block program, and those before it, whose launches begin while the one before ends."""
+def launched(lowered: Lowered, early: bool) -> Lowered:
+    """A block program, and those before it, whose launches begin while the one before ends, or when it has ended."""
     program = lowered.program
-    if program.record("launch") is None:
-        record = Op(BLOCK.records["launch"], (), {"how": EARLY})
-        program = replace(program, records=[*program.records, record])
-    return replace(lowered, program=program, before=tuple(map(launched_early, lowered.before)))
+    records = [record for record in program.records if record.name != "launch"]
+    if early:
+        records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
+    before = tuple(launched(each, early) for each in lowered.before)
+    return replace(lowered, program=replace(program, records=records), before=before)

@@ -23,7 +23,7 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
-from tilewright.passes.parts import in_parts, launched_early, parts_of
+from tilewright.passes.parts import EARLY, in_parts, launched, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
@@ -35,10 +35,6 @@ from tilewright.plan.general import Cuts, GeneralChoice
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
-
-
-LAUNCH = "programmatic"
-"""How programs without products are launched: they are short, so what a launch takes by itself counts."""
 
 
 def normalise(job: Job) -> None:
@@ -150,7 +146,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         assert second is not None
         early = choice.plan.early
         both = replace(second, before=(*first.before, replace(first, before=()), *second.before))
-        job.lowered = launched_early(both) if early else both
+        job.lowered = launched(both, early)
         job.choice = replace(in_parts(job, job.parts, early), refused=choice.refused, notes=choice.notes)
         job.plan = job.choice.plan
         return
@@ -193,8 +189,8 @@ def _lowered(
         written=written,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    if not cuts.products and LAUNCH in job.machine.launches:
-        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": LAUNCH}))
+    if not cuts.products and EARLY in job.machine.launches:  # it is short: what a launch takes by itself counts
+        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
