@@ -51,7 +51,9 @@ _HELD = _held()  # what the count is for something that only a variable refers t
 def forget_unused() -> None:
     """Drops the nodes that nothing outside the table refers to."""
     global _next_sweep
-    for name in reversed(list(_nodes)):  # what a node is made of comes before it
+    names = list(_nodes)  # what a node is made of comes before it, and stands in its name
+    while names:
+        name = names.pop()
         node = _nodes.get(name)
         if node is None or getrefcount(node) > _HELD + 1:  # the table's own reference is one
             continue
