@@ -39,8 +39,7 @@ class LaneCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task."""
+    """All of them."""
 
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
-    one_wave: float = 12

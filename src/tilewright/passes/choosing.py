@@ -28,6 +28,7 @@ from tilewright.plan.model import converting, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
+from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.validate import validate
 
@@ -196,14 +197,14 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         if given is not None:
             raise ArgumentError(f"plan: split: {parts}")
         return None
-    sizes, limits = {**job.sizes, **parts.sizes}, job.machine.limits
+    sizes = {**job.sizes, **parts.sizes}
     wanted = None if given is None else replace(given, split=None)
     found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered)
     if isinstance(found, str):
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = job.machine.costs.one_wave * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    more = moving(job.machine, moved) + job.machine.limits.following_cycles  # of what adds them up
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())

@@ -18,6 +18,7 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program
+from tilewright.machine import Machine
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
@@ -148,7 +149,15 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         before, notes = _lowered(own, halves.first, choice.cuts, sizes)
         rest = _rest(split, halves.second, [op.attrs["axis"] for op in job.free])
         lowered = replace(rest, before=(before, *rest.before))
+        for each in (*lowered.before, lowered):
+            _follow_closely(each.program, job.machine)
     job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+
+
+def _follow_closely(program: Program, machine: Machine) -> None:
+    """Lets launches of one call begin while those before them end, where the machine has such launches."""
+    if "programmatic" in machine.launches and program.record("launch") is None:
+        program.records.append(Op(BLOCK.records["launch"], (), {"how": "programmatic"}))
 
 
 def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:

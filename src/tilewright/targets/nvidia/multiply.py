@@ -145,7 +145,7 @@ MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
 WGMMA = [
     _wgmma(columns, dtype, *forms)
-    for columns in (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+    for columns in (*range(8, 64, 8), 64, *range(96, 257, 16))
     for dtype in (f16, bf16)
     for forms in ((), ("ra",), ("ta",), ("tb",), ("ra", "tb"), ("ta", "tb"))
     # with n fastest, rows of 128 bytes hold 64 of n
