@@ -16,7 +16,7 @@ from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
-from tilewright.passes.tile.splitting import halves
+from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined
@@ -204,7 +204,8 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = moving(job.machine, moved) + job.machine.limits.following_cycles  # of what adds them up
+    launches = 1 if parts.parts <= WRITTEN_OUT else 2  # many parts are added up in parts themselves
+    more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
