@@ -178,6 +178,21 @@ def test_parts_that_are_many_are_added_up_in_parts_themselves():
     assert int(counts[0]) > int(counts[1]) > 1
 
 
+def test_parts_are_added_up_by_all_cores():
+    """Tasks of functions of elements were so large that a few cores had all of them."""
+    made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 512, "N": 512, "K": 16384}, machine=HOPPER)
+    assert made.plan.split is not None
+    assert re.search(r"launch gemm\(%c, %partial_sums\) workers 132", made.text("host"))
+
+
+def test_results_in_narrow_rows_cost_more():
+    """A tile of 144 columns left in nine pieces of 32 bytes, and was taken for as good as one whose rows are whole."""
+    (product,) = kernel_for(
+        kernels.gemm("nt", "bf16", "bf16"), dict(zip("MNK", (1000,) * 3, strict=True)), machine=HOPPER
+    ).plan.products
+    assert product.columns * 2 % 128 == 0
+
+
 def test_a_sum_is_not_taken_apart_where_there_are_tasks_enough():
     made = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 2048, "N": 2048, "K": 2048}, machine=HOPPER)
     assert made.plan.split is None

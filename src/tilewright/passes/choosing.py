@@ -199,7 +199,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         return None
     sizes = {**job.sizes, **parts.sizes}
     wanted = None if given is None else replace(given, split=None)
-    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered)
+    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered, alone=True)
     if isinstance(found, str):
         return None
     job.split = parts
@@ -208,7 +208,7 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
-    return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
+    return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
 
 
 def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
@@ -225,12 +225,12 @@ def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
     free = [op for op in parts.first.walk() if op in job.free]
     wanted = None if given is None else replace(given, apart=None)
     size = numbers_of(job.sizes)
-    found = plan_with_roles(parts.first, job.sizes, size, job.machine, free, wanted, job.gathered)
+    found = plan_with_roles(parts.first, job.sizes, size, job.machine, free, wanted, job.gathered, alone=True)
     if isinstance(found, str):
         return None
     job.split = parts
     last = list(names_of(parts.first))[-1]
-    return replace(found, plan=replace(found.plan, apart=last), candidates=())
+    return replace(found, plan=replace(found.plan, apart=last), candidates=(), costs=())
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
 from tilewright.algebra.expr import Expr
@@ -47,7 +48,7 @@ class Microkernel:
         """Whether the atom has A in registers and reads B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
-    @property
+    @cached_property
     def slab(self) -> int | None:
         """Of an atom that reads factors, or B alone, from shared memory: how many lie in a row there; None: it reads
         none.

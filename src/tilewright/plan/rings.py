@@ -82,10 +82,12 @@ def plan_with_roles(
     free: Collection[Op],
     given: Plan | None = None,
     gathered: str = "",
+    alone: bool = False,
 ) -> GeneralChoice | str:
     """The plan of a program with one product, in two roles; or why it has none.
 
-    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
+    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that. Plans are made of
+    all candidates, or of the best `alone`.
     """
     found = product_of(program, size, free)
     if isinstance(found, str):
@@ -118,7 +120,7 @@ def plan_with_roles(
             )
     if not fitting:
         return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, op, axes, dims, program, sizes, size, machine, bound) for x in fitting]
+    made = [_choice(x, op, axes, dims, program, sizes, size, machine, bound) for x in fitting[: 1 if alone else None]]
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
