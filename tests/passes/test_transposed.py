@@ -60,6 +60,20 @@ def test_factors_lie_as_they_lie_in_memory(transposes, forms):
     planned(kernel, sizes, plan=plan)
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.gemm("nt", "f8e4m3fn", "bf16"),
+        kernels.gemm("nt", "f16", "f16"),
+        kernels.gemm("nt", "f32", "f32", precision="tf32"),
+    ],
+    ids=["f8", "f16", "tf32"],
+)
+def test_products_of_all_types_may_be_transposed(kernel):
+    sizes = sizes_of(5, 200, 144)
+    planned(kernel, sizes, plan=transposed(kernel, sizes))
+
+
 def test_an_epilogue_has_its_bias_along_the_atom_s_rows():
     kernel, sizes = kernels.gemm("nt", "bf16", "bf16", bias=True, activation="relu"), sizes_of(5, 75, 72)
     planned(kernel, sizes, plan=transposed(kernel, sizes))
