@@ -19,6 +19,7 @@ prints each problem and its plan. The exit code is 1 if something is wrong.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import multiprocessing
 import os
 import re
@@ -335,6 +336,7 @@ def _work(pipe: Any, seed: int, how: str) -> None:
         poison_workspaces()
     while (order := pipe.recv()) is not None:
         said: list[str] = []
+        faulthandler.dump_traceback_later(PATIENCE - 3)  # where one stands that does not return
         try:
             found = tried(*order, seed, how, said.append)
         except TargetError as fault:  # what the driver says; its context is of no use any more
@@ -344,6 +346,7 @@ def _work(pipe: Any, seed: int, how: str) -> None:
             where = traceback.extract_tb(fault.__traceback__)[-1]
             what = f"{type(fault).__name__} at {where.filename}:{where.lineno}: {str(fault)[:200]}"
             found = [("wrong", f"{order} of seed {seed} {said}: {what}")]
+        faulthandler.cancel_dump_traceback_later()
         pipe.send((True, found))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -230,15 +231,16 @@ def test_every_atom_of_this_cpu_has_a_probe() -> None:
             made = package.compile_text(text, "cpu")
             a, b, y = (np.ones(tuple(map(int, x.type.shape)), x.type.dtype.numpy) for x in made.main.args)
             made.bind(a, b, y)()
-            assert float(y[0, 0, 0]) * y[0].size == products  # it did all that it says
+            most = 2 ** (ml_dtypes.finfo(y.dtype).nmant + 1) if y.dtype.kind == "f" else products  # ones add up so far
+            assert float(y[0, 0, 0]) == min(products // y[0].size, most)  # it did all that it says
 
 
 def test_the_peak_is_that_of_the_fastest_atom() -> None:
     atom = fastest_atom(host.host_machine(), dtype("bf16"), dtype("bf16"))
     if atom is not None:
         assert peak_of(dtype("bf16"), dtype("bf16")).atom == atom.name
-    with pytest.raises(ArgumentError, match="no atom of this CPU multiplies f16 by f16"):
-        peak_of(dtype("f16"), dtype("f16"))
+    with pytest.raises(ArgumentError, match="no atom of this CPU multiplies i64 by i64"):
+        peak_of(dtype("i64"), dtype("i64"))
 
 
 def test_samples_beside_slow_probes_or_with_waiting_threads_do_not_count() -> None:

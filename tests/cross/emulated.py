@@ -103,6 +103,10 @@ class EmulatedTarget(CpuTarget):
         pass
 
 
+_BEHIND = {"x86": 32}
+"""Bytes behind an array that an emulator reads, though the CPU does not: those of a vector that is loaded by a mask."""
+
+
 class EmulatedKernel(NativeKernel):
     """A kernel that is linked into a program of its own at every launch."""
 
@@ -118,7 +122,8 @@ class EmulatedKernel(NativeKernel):
     def _run(self, arrays: list[Array], workers: int, values: Sequence[int]) -> None:
         made, family = self.emitted, family_of(self.target.machine).name
         image = Image()
-        places = [image.place(a.tobytes(), at_end=number % 2 == 0) for number, a in enumerate(arrays)]
+        behind = bytes(_BEHIND.get(family, 0))
+        places = [image.place(a.tobytes() + behind, at_end=number % 2 == 0) for number, a in enumerate(arrays)]
         scratch = image.place(bytes(self.scratch_bytes(values) * workers + 4096), at_end=False)
         block = np.array([*places, scratch, 0, *values], np.uint64)
         table = image.place(block.tobytes(), at_end=False)

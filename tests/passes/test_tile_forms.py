@@ -1,5 +1,7 @@
 """What the tile language can say, as machine code: each form three ways, and what is refused."""
 
+import re
+
 import numpy as np
 import pytest
 from tile_checks import native, no_atoms_today, own_cache, three_ways
@@ -614,7 +616,7 @@ def test_every_level_can_be_printed():
     assert str(parse_block(program)) == program
     assert run.text("loop").startswith("loop kernel")
     assert "define void @kernel" in run.text("llvm")
-    assert "vmulps" in run.text("asm") or "vaddps" in run.text("asm")
+    assert re.search(r"vmulps|vaddps|fmul|fadd", run.text("asm"))
     assert run.text().startswith("tile kernel")
     assert run.text("plan").startswith("axis M = (M 6): task ")
     assert tilewright.compile_text(run.text("host"), target="interpreter")(integers((6, 40))).shape == (6, 40)

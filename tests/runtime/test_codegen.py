@@ -25,7 +25,7 @@ define void @f() {
   ret void
 }
 """
-PLAIN = {"cpu": "x86-64", "features": "", "level": 2, "form": "assembly"}
+PLAIN = {"triple": "x86_64-unknown-linux-gnu", "cpu": "x86-64", "features": "", "level": 2, "form": "assembly"}
 
 
 @pytest.fixture

@@ -72,7 +72,9 @@ def same(found: Array, wanted: Array) -> bool:
 
 def test_every_half_as_a_float(code: Any) -> None:
     half = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    assert same(converted(code, "__extendhfsf2", half, np.float32), half.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # some CPUs raise this where a signalling NaN becomes a quiet one
+        wanted = half.astype(np.float32)
+    assert same(converted(code, "__extendhfsf2", half, np.float32), wanted)
 
 
 @pytest.mark.parametrize(("name", "form"), [("__truncsfbf2", BF16), ("__truncsfhf2", np.dtype(np.float16))])

@@ -81,6 +81,7 @@ def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, 
     block peak(%a: in global f32 (14, 64), %b: in global f32 (64, 32, 1), %y: out global f32 (2, 14, 32))
     """
     from tilewright.machine import OpaqueOperand
+    from tilewright.plan.vectors import fits
 
     m, n, depth = atom.shape
     tiles = isinstance(atom.c, OpaqueOperand)
@@ -88,7 +89,8 @@ def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, 
         rows, columns, group, length = 2 * m, 2 * n, depth // m, depth
         count = max(1, CYCLES // (4 * m))
     else:  # two vectors of sums for each row, as many rows as registers allow
-        rows, columns, group, length = machine.limits.registers // 2 - 2, 2 * n, depth, _DEPTH
+        rows = max(r for r in range(1, machine.limits.registers) if r == 1 or fits(r, 2, atom, machine))
+        columns, group, length = 2 * n, depth, _DEPTH
         count = max(1, CYCLES * depth // (rows * length))
     a, b, c = atom.a.dtype, atom.b.dtype, atom.c.dtype
     lines = [

@@ -19,12 +19,12 @@ from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
-from tilewright.plan.contraction import Contraction, joined
+from tilewright.plan.contraction import Contraction, joined, padded_depth, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import converting, cores, element_bytes
+from tilewright.plan.model import converting, copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
@@ -295,13 +295,16 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
     if c.typical is not None:
         return _planned_open(job, c, c.typical)
-    found = choose(c, job.machine, fixed)
+    unpadded, found = c, choose(c, job.machine, fixed)
     if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
         if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
             job.widened = {x.name: x.dtype for x in (c.a, c.b)}
             c, found = wide, other
+    padded = _perhaps_padded(job, unpadded, found, fixed)
+    if padded is not None:
+        c, found = padded
     job.choice = replace(found, notes=(*found.notes, *_notes(job)))
     if job.given is not None:
         whole = joined(c)
@@ -314,6 +317,36 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         return False
     job.plan, job.form, job.contraction = found.best.plan, found.best.form, found.best.contraction
     return True
+
+
+def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tuple[Contraction, Choice] | None:
+    """The contraction with zeros after its depth, for an atom that adds more neighbours at once than divide it.
+
+    None, where no atom is worth that, or the plan given is not of one.
+    """
+    groups = set()
+    for atom in job.machine.multiply.values():
+        vectors = (atom.a.dtype, atom.b.dtype) == (c.a.dtype, c.b.dtype) and atom.shape[0] == 1
+        if vectors and (job.given is None or job.given.atom == atom.name):
+            groups.add(atom.shape[2])
+    for group in sorted(groups):
+        padded = padded_depth(c, group)
+        other = choose(padded, job.machine, fixed)
+        if padded is c or other.best is None:
+            continue
+        cycles = other.best.cost.cycles + copying(c.a, padded.a, job.machine)
+        if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
+            continue
+        job.widened = {}
+        for factor, whole in ((c.a, padded.a), (c.b, padded.b)):
+            (place,) = (d for d, (n, m) in enumerate(zip(factor.shape, whole.shape, strict=True)) if n != m)
+            job.padded[factor.name] = place - len(factor.shape), whole.shape[place]
+        last, wide = c.depth[-1], padded.depth[-1]
+        note = (
+            f"{c.a.name} and {c.b.name} are copied with zeros after {last.name}: {size(wide)} instead of {size(last)}"
+        )
+        return padded, replace(other, notes=(*other.notes, note))
+    return None
 
 
 def _notes(job: Job) -> tuple[str, ...]:

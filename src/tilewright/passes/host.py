@@ -21,8 +21,9 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, as_expr, symbol
+from tilewright.algebra.expr import Const, Expr, as_expr, index, symbol
 from tilewright.algebra.expr_rules import minimum
+from tilewright.ir.attrs import Range
 from tilewright.ir.binding import open_parameters
 from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
@@ -53,6 +54,7 @@ class _Host:
         self.cores = job.machine.limits.cores or 1
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
+        self.padded = job.padded
         if job.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
@@ -71,17 +73,38 @@ class _Host:
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
     def as_taken(self, name: str, kind: TensorType) -> Value:
-        """An argument as a program takes it: in another shape, or converted to another type first."""
+        """An argument as a program takes it: in another shape, or converted to another type, or with zeros, first."""
         given = self.args[name]
+        if name in self.padded:
+            return self._padded(name, given, kind)
         if given.type.dtype is kind.dtype:
             return self.shaped(given, kind.shape)
-        count: Expr = as_expr(1)
-        for extent in kind.shape:
-            count = count * self.written_out(extent)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
-        flat = [self.shaped(value, (count,)) for value in (given, wide)]
-        self.launch(_widening(name, given.type.dtype, kind.dtype, count), flat, COUNT=count)
+        rows, columns = self._as_rows([self.written_out(e) for e in kind.shape])
+        flat = [self.shaped(value, (rows, columns)) for value in (given, wide)]
+        self.launch(_widening(name, given.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
+
+    def _padded(self, name: str, given: Value, kind: TensorType) -> Value:
+        """A factor with zeros after one of its dimensions."""
+        place, _ = self.padded[name]
+        made = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
+        outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
+        rows, columns = self._as_rows(outer)
+        beside = prod(inner, start=as_expr(1))
+        short, long = given.type.shape[place], kind.shape[place]
+        flat = [self.shaped(x, (rows, columns, n, beside)) for x, n in ((given, short), (made, long))]
+        self.launch(_padding(name, kind.dtype, (rows, columns, short, beside), long), flat)
+        return made
+
+    def _as_rows(self, shape: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """A shape as two extents: as few of the first dimensions as give every core a row, and the rest."""
+        rows, known = as_expr(1), 1
+        for place, extent in enumerate(shape):
+            if known >= self.cores:
+                return rows, prod(shape[place:], start=as_expr(1))
+            rows, known = rows * extent, known * (int(extent) if isinstance(extent, Const) else 1)
+        return as_expr(1), rows
 
     def launch(
         self, program: Program, operands: Sequence[Value], workers: Expr | int | None = None, **settings: Expr
@@ -130,7 +153,7 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
             host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
     operands = []
     for arg, own in zip(lowered.arguments, block.args, strict=False):
-        with host.once(arg.name in job.constant and arg.name in job.widened):
+        with host.once(arg.name in job.constant and arg.name in (*job.widened, *job.padded)):
             operands.append(host.as_taken(arg.name or "", own.type))
     operands += packed
     rest = block.args[len(operands) :]
@@ -176,13 +199,37 @@ def _workers(host: _Host, program: Program) -> Expr:
     return minimum(host.written_out(prod((r.hi for r in tasks.attrs["ranges"]), start=as_expr(1))), host.cores)
 
 
-def _widening(name: str, narrow: DType, wide: DType, count: Expr) -> Program:
-    """The program that converts a tensor, of so many elements or of any number."""
-    b, extent = Builder(BLOCK), count
-    if not isinstance(count, Const):
-        extent = symbol("COUNT", 1, ELEMENTS.most)
-        b.record("param", {"parameters": ((extent, None),)})
-    source = b.argument("narrow", TensorType("global", narrow, (extent,), role="in"))
-    goal = b.argument("wide", TensorType("global", wide, (extent,), role="out"))
-    b.emit("map", (goal, source), {"formula": Formula.cast(wide, Formula.operand(1))})
+def _widening(name: str, narrow: DType, wide: DType, rows: Expr, columns: Expr) -> Program:
+    """The program that converts a tensor, a task for each row; of extents that are numbers, or of any."""
+    b, shape = Builder(BLOCK), [rows, columns]
+    for place, extent in enumerate(shape):
+        if not isinstance(extent, Const):
+            shape[place] = symbol(("ROWS", "COLUMNS")[place], 1, ELEMENTS.most)
+    opened = tuple((e, None) for e in shape if not isinstance(e, Const))
+    if opened:
+        b.record("param", {"parameters": opened})
+    source = b.argument("narrow", TensorType("global", narrow, tuple(shape), role="in"))
+    goal = b.argument("wide", TensorType("global", wide, tuple(shape), role="out"))
+    each, along = Range.of("row", 0, shape[0]), index("i", shape[1])
+    with b.inside("tasks", attrs={"ranges": (each,), "schedule": "contiguous"}):
+        at = {"over": (along,), "at": ((each.symbol, False), (along, False))}
+        taken, made = (b.emit("view", (x,), at, names=(f"{x.name}_row",)).result for x in (source, goal))
+        b.emit("map", (made, taken), {"formula": Formula.cast(wide, Formula.operand(1))})
     return b.program(f"widen_{name}")
+
+
+def _padding(name: str, dtype: DType, shape: Sequence[Expr], long: Expr) -> Program:
+    """The program that copies a tensor of (rows, columns, short, beside) with zeros after the third."""
+    b = Builder(BLOCK)
+    rows, columns, short, beside = shape
+    source = b.argument("short", TensorType("global", dtype, (rows, columns, short, beside), role="in"))
+    goal = b.argument("long", TensorType("global", dtype, (rows, columns, long, beside), role="out"))
+    each, over = Range.of("row", 0, rows), (index("i", columns), index("j", long), index("k", beside))
+    i, j, k = over
+    with b.inside("tasks", attrs={"ranges": (each,), "schedule": "contiguous"}):
+        for_short = {"over": over, "at": ((each.symbol, False), (i, False), (j, True), (k, False))}
+        for_long = {"over": over, "at": ((each.symbol, False), (i, False), (j, False), (k, False))}
+        taken = b.emit("view", (source,), for_short, names=("short_row",)).result
+        made = b.emit("view", (goal,), for_long, names=("long_row",)).result
+        b.emit("copy", (taken, made), {"otherwise": 0})
+    return b.program(f"pad_{name}")

@@ -182,6 +182,36 @@ def joined_depth(c: Contraction) -> Contraction:
     return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b, over=over_joined(c.over, (tap, last), whole))
 
 
+def padded_depth(c: Contraction, group: int) -> Contraction:
+    """The contraction with zeros after the last digit of its depth, up to a multiple of `group`, in both factors.
+
+    Itself, where that divides it, or a factor has no dimension that is this digit alone.
+    """
+    last = c.depth[-1]
+    if size(last) % group == 0:
+        return c
+    wide = index(last.name, -(-size(last) // group) * group)
+    factors = [_padded(x, last, wide) for x in (c.a, c.b)]
+    others = (c.out, *c.extras)
+    if None in factors or {x.name for x in others} & {c.a.name, c.b.name} or c.a.name == c.b.name:
+        return c
+    a, b = factors
+    assert a is not None
+    assert b is not None
+    over = tuple((dims, tuple(wide if s is last else s for s in digits)) for dims, digits in c.over)
+    return replace(c, depth=(*c.depth[:-1], wide), a=a, b=b, over=over)
+
+
+def _padded(operand: Operand, last: Symbol, wide: Symbol) -> Operand | None:
+    places = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
+    if len(places) != 1 or operand.coordinates[places[0]] is not last or operand.shape[places[0]] != size(last):
+        return None
+    (d,) = places
+    shape = (*operand.shape[:d], size(wide), *operand.shape[d + 1 :])
+    coordinates = (*operand.coordinates[:d], wide, *operand.coordinates[d + 1 :])
+    return replace(operand, shape=shape, coordinates=coordinates)
+
+
 def over_joined(
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...], digits: tuple[Symbol, ...], whole: Symbol
 ) -> tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...]:

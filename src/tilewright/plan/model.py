@@ -8,7 +8,7 @@ plans; it does not promise times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Limits, Machine, MultiplyAtom
@@ -109,8 +109,13 @@ def reading(limits: Limits, kept: float, times: float, around: float) -> tuple[f
 
 def converting(operand: Operand, wide: DType, machine: Machine) -> float:
     """Cycles of a launch that writes a tensor in a wider type."""
+    return copying(operand, replace(operand, dtype=wide), machine)
+
+
+def copying(given: Operand, made: Operand, machine: Machine) -> float:
+    """Cycles of a launch that writes a tensor as another: of another type, or with zeros after a dimension."""
     limits, workers = machine.limits, cores(machine)
-    moved = operand_bytes(operand) * (1 + element_bytes(wide) / element_bytes(operand.dtype))
+    moved = operand_bytes(given) + operand_bytes(made)
     rate = limits.copy_rate if moved <= workers * l2(limits) else min(limits.copy_rate, limits.far_rate)
     return moved / rate / workers + limits.launch_cycles
 

@@ -330,7 +330,8 @@ def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int
     """Registers of a lane that loads, and of one that multiplies, of so many groups of waves."""
     limits, registers, groups = machine.limits, machine.spaces["register"].bytes, groups or how.groups
     assert registers is not None
-    each = registers // 4 // how.atom.c.lanes  # those of a lane, were there one group only
+    sharing = groups + 1  # who loads is a group too, and all begin alike
+    each = registers // 4 // how.atom.c.lanes // sharing // UNIT * UNIT * sharing  # of a lane of each, together
     spare = limits.gathering_registers if gathered else limits.loading_registers - 2 * UNIT * groups
     return spare, min((limits.registers - 15) // UNIT * UNIT, (each - spare) // groups // UNIT * UNIT)
 

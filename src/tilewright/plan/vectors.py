@@ -135,10 +135,13 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     )
     taken = min(size(c.depth[-1]) * each * form.rows * 3, strip)
     rounds = lines * (full + bool(tail))
+    shown = 0.0
     if form.order[0] == COLUMNS:
         b_read = reading(limits, panel, rounds, taken)
         a_read = reading(limits, strip, per, panel)
         read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+        if strip + panel > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
+            shown = limits.copy_shown * a_read[0]
     else:
         b_read = reading(limits, panel * per, rounds, taken)
         a_read = reading(limits, strip, 1, 0)
@@ -146,6 +149,23 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
         read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+    return Cost(
+        busiest * products + ragged,
+        busiest * max(shown, read[0] - products),
+        0.0,
+        0.0,
+        limits.launch_cycles,
+        tasks,
+        busiest,
+        _instructions(c, form, full, tail),
+        0,
+        busiest * read[1],
+    )
+
+
+def _instructions(c: Contraction, form: VectorForm, full: int, tail: int) -> int:
+    """Instructions of a program of so many whole blocks in a line, and a last one of `tail` rows."""
+    group, vectors = form.group, form.columns // form.lanes
     inner = edges = 1
     for s in form.steps:
         if s.digit == c.depth[-1].name:
@@ -163,16 +183,4 @@ def vector_cost(c: Contraction, form: VectorForm, machine: Machine) -> Cost:
         blocks_written = [(form.rows, edges)] * min(full, 2) + [(form.rows, inner)] * (full > 2)
     if tail:
         blocks_written.append((tail, edges))
-    instructions = int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)
-    return Cost(
-        busiest * products + ragged,
-        busiest * max(0.0, read[0] - products),
-        0.0,
-        0.0,
-        limits.launch_cycles,
-        tasks,
-        busiest,
-        instructions,
-        0,
-        busiest * read[1],
-    )
+    return int(sum(rows * each_row * count for rows, count in blocks_written) * 1.1 + 300)

@@ -96,6 +96,14 @@ def test_roles_give_and_take_registers() -> None:
     assert calls == [("dec", "40"), ("inc", "232")]  # 168 at the entry, of 384 threads
 
 
+def test_roles_share_out_what_a_workgroup_begins_with() -> None:
+    """Three groups of 128 threads begin with 168 registers each: 3*168 can be shared out, not 512."""
+    text = example("gemm_hopper").replace("registers SPARE", "registers 96")
+    with pytest.raises(ProgramError, match="are 65536 in all; 384 threads begin with 168, 64512 in all"):
+        emitted(text.replace("registers OWN", "registers 208"))
+    emitted(text.replace("registers OWN", "registers 200"))
+
+
 def test_more_registers_than_there_are_are_refused() -> None:
     with pytest.raises(ProgramError, match="128 threads with 40, 256 threads with 240 are 66560 in all"):
         emitted(example("gemm_hopper").replace("registers OWN", "registers 240"))

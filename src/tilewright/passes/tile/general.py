@@ -423,8 +423,7 @@ class Lowering:
     def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
         """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
         full, tail = self._counted(dim, self.size(dim))
-        more = int(tail != 0 and dim in self.cuts.extended)
-        count = number_or(maximum(as_expr(pieces(full + more, per)), 1))
+        count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
         if count != 1:
             ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
             self.shared.append(dim)
@@ -434,6 +433,10 @@ class Lowering:
         """(whole pieces, what is left) of so much of a dimension."""
         width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
+
+    def _last_apart(self, dim: Expr, tail: Size) -> int:
+        """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
+        return int(tail != 0 and dim in self.cuts.extended)
 
     def pieces(self, dims: list[Expr]) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
@@ -466,7 +469,8 @@ class Lowering:
             task, per, count = self.dealt[dim]
             last, end = task >= count - 1, per * (task + 1)
             behind = 0 if slides else behind
-            loop(per * task, end if full % per == 0 == behind else minimum(end, as_expr(full) - behind), True)
+            even = full % per == 0 == behind + self._last_apart(dim, tail)
+            loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
             if behind:
                 with self.branch(last):
                     loop(full - 1, full, True)

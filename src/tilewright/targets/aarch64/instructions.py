@@ -15,15 +15,20 @@ _SUMS = {"f32": "<4 x float>", "i32": "<4 x i32>"}
 _FACTORS = {"bf16": "<8 x bfloat>", "i8": "<16 x i8>"}
 
 
-def _dot(*names: str, factors: str, sums: str) -> Multiply:
-    """Sums over neighbours along k, 32 bits of them in each lane; several instructions one after another."""
+def _dot(*names: str, factors: str, sums: str, one_kind: bool = True) -> Multiply:
+    """Sums over neighbours along k, 32 bits of them in each lane; several instructions one after another.
+
+    LLVM finds the form that picks A by lane where A is the second factor; `one_kind` says that both factors are of one
+    type, so that they may change places.
+    """
     form, total = _FACTORS[factors], _SUMS[sums]
 
     def write(e: NativeEmitter, op: Op) -> None:
         _, a, b = op.operands
         left = group_in_all_lanes(e, a, 32, 4, form)
         for name in names:
-            _call(e, op, name, form, total, left, e.register(b))
+            first, second = (e.register(b), left) if one_kind else (left, e.register(b))
+            _call(e, op, name, form, total, first, second)
 
     return write
 
@@ -53,7 +58,7 @@ PRODUCTS: dict[str, Multiply] = {
     "neon.i32": apart,
     "neon.sdot": _dot("sdot.v4i32.v16i8", factors="i8", sums="i32"),
     "neon.udot": _dot("udot.v4i32.v16i8", factors="i8", sums="i32"),
-    "neon.usdot": _dot("usdot.v4i32.v16i8", factors="i8", sums="i32"),
+    "neon.usdot": _dot("usdot.v4i32.v16i8", factors="i8", sums="i32", one_kind=False),
     "neon.bfdot": _dot("bfdot.v4f32.v8bf16", factors="bf16", sums="f32"),
     "neon.bfmlal": _dot("bfmlalb", "bfmlalt", factors="bf16", sums="f32"),
     "neon.bfmmla": _fragments("bfmmla", "bf16", "f32"),

@@ -29,6 +29,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             clock_ghz=2.5,
             l2_rate=18.0,
             far_rate=8.0,
+            copy_shown=0.5,
             load_cycles=0.5,
         ),
         nan_maximum=True,

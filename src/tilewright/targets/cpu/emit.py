@@ -67,6 +67,8 @@ class NativeEmitter:
         self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16, scale=scale)
         self.pointers: dict[Value, str] = {}
         self.registers: dict[Value, str] = {}
+        self.words: dict[Value, str] = {}
+        """Vectors of as many bits as a word, as the integer that was loaded."""
         self.tiles: dict[Value, int] = {}
         self.free_tiles = list(range(machine.limits.tile_registers))
         self.scratch = SPARE
@@ -307,6 +309,12 @@ class NativeEmitter:
         assert width is not None
         (lane,) = op.attrs["over"]
         places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
+        bits = width * source.type.dtype.bits
+        if bits == products.WORD and places == [
+            i % width for i in range(lanes)
+        ]:  # all of it, over and over: a word in all lanes
+            self.registers[target] = products.group_in_all_lanes(self, source, bits, lanes // width, self.kind(target))
+            return
         kind = element(source.type.dtype)
         form = f"<{width} x {kind}>"
         mask = ", ".join(f"i32 {p}" for p in places)

@@ -10,6 +10,8 @@ from tilewright.ir.core import Op, Value
 if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
+WORD = 32
+"""Bits that instructions of every CPU repeat in all lanes of a vector, and load so."""
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
 
@@ -49,7 +51,7 @@ def group_in_all_lanes(e: NativeEmitter, value: Value, bits: int, lanes: int, fo
     text = e.register(value)
     if (e.lanes(value) or 1) * value.type.dtype.bits == bits * lanes:  # it is there already
         return text
-    whole = e.w.value(f"bitcast {e.kind(value)} {text} to i{bits}")
+    whole = e.words.get(value) or e.w.value(f"bitcast {e.kind(value)} {text} to i{bits}")
     spread = e.w.splat(whole, f"i{bits}", lanes)
     return e.w.value(f"bitcast <{lanes} x i{bits}> {spread} to {form}")
 

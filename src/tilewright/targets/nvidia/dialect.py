@@ -114,15 +114,17 @@ class Ptx:
         return None
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
-        """setmaxnreg takes multiples of 8 from 24 to 256; who asks for more than are left waits for ever."""
-        entry = _at_entry(sum(threads for threads, _ in roles))
+        """setmaxnreg takes multiples of 8, 24 to 256; who asks for more than the workgroup has waits for ever."""
+        together = sum(threads for threads, _ in roles)
+        entry = _at_entry(together)
         for _, count in roles:
             if count is not None and not (24 <= count <= 256 and count % 8 == 0):
                 raise ProgramError(f"registers {count}: a role has a multiple of 8, from 24 to 256")
         wanted = sum(threads * (entry if count is None else count) for threads, count in roles)
-        if wanted > REGISTERS:
+        if wanted > entry * together:
             each = ", ".join(f"{threads} threads with {entry if n is None else n}" for threads, n in roles)
-            raise ProgramError(f"registers: {each} are {wanted} in all; a multiprocessor has {REGISTERS}")
+            there = f"{together} threads begin with {entry}, {entry * together} in all"
+            raise ProgramError(f"registers: {each} are {wanted} in all; {there}")
 
     def registers(self, e: Emitter, count: int, threads: int) -> None:
         """setmaxnreg: up or down from what a thread has at the entry."""

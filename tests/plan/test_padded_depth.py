@@ -1,0 +1,71 @@
+"""Depths that an atom's neighbours do not divide: factors are copied with zeros after it, where that is worth it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contraction_checks import Problem
+
+import tilewright
+from tilewright.cli.workload import read_problem, read_types
+from tilewright.plan.contraction import padded_depth, size
+from tilewright.targets.cpu import host
+
+GROUPS = {a.shape[2] for a in host.host_machine().multiply.values() if str(a.a.dtype) == "i8" and a.shape[0] == 1}
+dots = pytest.mark.skipif(not GROUPS, reason="no atom of this CPU adds neighbours of i8")
+PROBLEMS = [
+    "mb2ic3ih9iw13oc10kh3kw3ph1pw1",
+    "mb1ic3ih11iw8oc17kh5kw3sh2sw1ph2pw0",
+    "mb1ic5ih6iw7oc9kh1kw1",
+    "mb2ic7ih5iw9oc8kh2kw3ph1pw1dh1dw0",
+    "mb1ic1ih8iw12oc16kh3kw3ph1pw1",
+]
+
+
+def work_of(problem: str) -> Problem:
+    return Problem(read_problem(problem), read_types("s8"))
+
+
+@dots
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_few_channels_take_the_atom_that_adds_neighbours(problem: str) -> None:
+    work = work_of(problem)
+    arrays = work.arrays(np.random.default_rng(3), exact=True)
+    *_, out = arrays.values()
+    kernel = work.compiled()
+    wanted = work.reference(arrays).astype(out.dtype)
+    out[...] = 99
+    kernel.bind(arrays)()
+    assert np.array_equal(out, wanted)
+    if "launch pad_x" in kernel.text("host"):
+        assert kernel.form.atom.shape[2] in GROUPS
+        assert "are copied with zeros after" in kernel.explain()
+        again = work.compiled(str(kernel.plan))
+        assert str(again.plan) == str(kernel.plan)
+        out[...] = 99
+        again.bind(arrays)()
+        assert np.array_equal(out, wanted)
+
+
+@dots
+def test_the_host_program_of_a_padded_depth_runs_as_text() -> None:
+    work = work_of("mb1ic3ih24iw40oc32kh3kw3ph1pw1")
+    kernel = work.compiled()
+    assert "launch pad_x" in kernel.text("host")
+    assert "workspace global i8 (32, 3, 3, 4)" in kernel.text("host")
+    arrays = work.arrays(np.random.default_rng(4), exact=True)
+    x, w, y = (arrays[name] for name in "xwy")
+    for target in ("cpu", "interpreter"):
+        y[...] = 99
+        tilewright.compile_text(kernel.text("host"), target)(x, w, y)
+        assert np.array_equal(y, work.reference(arrays).astype(y.dtype))
+
+
+def test_only_dimensions_that_are_the_depth_are_padded() -> None:
+    c = work_of("g4mb1ic4ih5iw6oc4kh3kw3ph1pw1").compiled(target="interpreter").contraction
+    assert padded_depth(c, 4) is c  # taps: x has places there, which go on after the last
+    c = work_of("mb1ic3ih5iw6oc4kh3kw3ph1pw1").contraction
+    wide = padded_depth(c, 4)
+    assert size(wide.depth[-1]) == 4
+    assert padded_depth(wide, 4) is wide
+    assert wide.a.shape[-1] == wide.b.shape[-1] == 4
