@@ -27,15 +27,13 @@ def conv_amx(
     filters, mma = F // 32 // SPLIT, tb.Mma("amx.bf16")
     for n, strip, part in tb.tasks(N, P // STRIP, SPLIT):
         planes = tb.shared("bf16", (C // 32, pixels, 32))
-        head = planes.view((C // 32, PAD, 32), lambda b, i, c: (b, i, c))
-        tb.fill(head, 0)
         tail = planes.view((C // 32, pixels - lines * line, 32), lambda b, i, c: (b, lines * line + i, c))
         tb.fill(tail, 0)
         image = x.view(
             (lines, line, C // 32, 32),
-            lambda l, q, b, c: (n, tb.maybe(STRIP * strip + l - PAD), tb.maybe(q), 32 * b + c),
+            lambda l, q, b, c: (n, tb.maybe(STRIP * strip + l - PAD), tb.maybe(q - PAD), 32 * b + c),
         )
-        padded = planes.view((lines, line, C // 32, 32), lambda l, q, b, c: (b, line * l + q + PAD, c))
+        padded = planes.view((lines, line, C // 32, 32), lambda l, q, b, c: (b, line * l + q, c))
         tb.copy(image, padded, otherwise=0)
 
         out = y.view((STRIP, Q, F), lambda l, q, j: (n, STRIP * strip + l, q, j))

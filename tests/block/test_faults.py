@@ -396,8 +396,11 @@ FAULTS = {
     "amx: the tail of the planes is not cleared": fault(
         AMX, ("    fill %tail 0\n", ""), raises=errors.UninitialisedFault, says="of %planes, which nothing wrote"
     ),
-    "amx: the head of the planes is not cleared": fault(
-        AMX, ("    fill %head 0\n", ""), raises=errors.UninitialisedFault, says="reads element 0 of %planes"
+    "amx: lines begin past the first pad column": fault(
+        AMX,
+        ("LINE*l + q, c]", "LINE*l + q + PAD, c]"),
+        raises=errors.UninitialisedFault,
+        says="reads element 0 of %planes",
     ),
     "amx: only the first task clears the tail": fault(
         AMX,

@@ -70,6 +70,33 @@ def test_what_a_plan_of_several_products_says_can_be_given_back():
     assert tilewright.compile(attention, target="gpu:hopper", plan=text).text("plan", sizes) == text
 
 
+def test_what_a_step_brings_may_be_handed_over_together():
+    sizes = {"B": 1, "H": 1, "M": 70, "N": 130, "D": 64, "E": 64}
+    kernel, hopper = kernels.attention(64, "bf16"), machine("hopper")
+    plan = """
+        axis M = (M 70): task 64
+        axis E = (E 64): task 64
+        axis B = (B 1): whole
+        axis H = (H 1): whole
+        axis D = (D 64): whole
+        axis N = (N 130): loop 64
+        tasks M, E
+        mma by wgmma.m64n64k16.bf16, block 64x64
+        mma2 by wgmma.m64n64k16.bf16.ra.tb, block 64x64
+        roles load 1 wave 40 registers, multiply 4 waves 200 registers, ring 2, stored 1"""
+    together = plan.replace("ring 2", "ring 2 together")
+    rng = np.random.default_rng(5)
+    inputs = [rng.standard_normal((1, 1, n, 64)).astype(BF16) for n in (70, 130, 130)]
+    found = []
+    for given, channels in ((plan, 3), (together, 2)):
+        text = kernel_for(kernel, sizes, machine=hopper, plan=given).text("block")
+        assert len(re.findall("from load to multiply", text)) == channels
+        found.append(compile_text(text, "interpreter")(*inputs))
+    np.testing.assert_array_equal(*found)
+    with pytest.raises(tilewright.errors.ArgumentError, match="ahead of the other is not handed over together"):
+        kernel_for(kernel, sizes, machine=hopper, plan=f"{together}; overlap ahead")
+
+
 def seen(text):
     """The rounds that loops over keys go, and the conditions under which scores are masked."""
     return re.findall(r"for k_N in (.*) \{", text), re.findall(r"if \((.*)\) \{", text)

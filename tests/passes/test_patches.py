@@ -76,6 +76,88 @@ def test_what_is_read_around_a_box_of_positions_is_brought_once(shape, taps, how
     assert "by tma.store" in text
 
 
+PADDED = {"padding": 1}
+RUNNING = [
+    # shape, taps, how; digits of M, their cuts; the block, where B is staged, waves that multiply and their registers
+    ((3, 7, 7, 136, 96), (3, 3), PADDED, "M_2 3, M_1 7, M_0 9 of 7", "task M_2 2", (128, 96), "K_2", (8, 232)),
+    ((2, 9, 11, 64, 64), (3, 3), PADDED, "M_2 2, M_1 9, M_0 13 of 11", "task M_2 1", (128, 64), "K_1", (8, 232)),
+    (
+        (2, 12, 9, 64, 64),
+        (5, 3),
+        {"dilation": (1, 2)},
+        "M_2 2, M_1 8, M_0 9 of 5",
+        "task M_2 1",
+        (128, 64),
+        "K_2",
+        (4, 240),
+    ),
+    (
+        (3, 6, 7, 64, 64),
+        (2, 2),
+        {"padding": ((0, 1), (3, 0))},
+        "M_2 3, M_1 6, M_0 10 of 9",
+        "task M_2 2",
+        (128, 64),
+        "start",
+        (8, 232),
+    ),
+    (
+        (5, 7, 7, 64, 64),
+        (3, 3),
+        {"padding": 1, "bias": True},
+        "M_2 5, M_1 7, M_0 9 of 7",
+        "task M_2 1",
+        (64, 64),
+        "K_2",
+        (8, 232),
+    ),
+    (
+        (2, 3, 5, 8, 64, 64),
+        (2, 3, 3),
+        PADDED,
+        "M_3 2, M_2 4, M_1 5, M_0 10 of 8",
+        "task M_3 1, task M_2 2",
+        (128, 64),
+        "K_2",
+        (8, 232),
+    ),
+]
+
+
+@pytest.mark.parametrize(("shape", "taps", "how", "digits", "cuts", "block", "at", "roles"), RUNNING)
+def test_rows_may_run_on_from_line_to_line_of_a_halo_tile(shape, taps, how, digits, cuts, block, at, roles):
+    sizes = dict(zip({2: "NHWCF", 3: "NDHWCF"}[len(taps)], shape, strict=True))
+    deep = [f"K_{n}" for n in range(len(taps), 0, -1)]
+    loops = [
+        f"axis {k} = ({k} {n}): loop {n if k == 'K_1' and at != 'K_1' and at != 'start' else 1}"
+        for k, n in zip(deep, taps, strict=True)
+    ]
+    (m, n), (waves, registers) = block, roles
+    stages = 1 if at == "start" else 2
+    turns = ", pingpong" if m == 64 else ""
+    plan = [
+        f"axis M = ({digits}): {cuts}",
+        f"axis F = (F {sizes['F']}): task {n}",
+        *loops,
+        f"axis K_0 = (K_0 {sizes['C']}): loop 64",
+        "tasks M, F",
+        f"order K_0, {', '.join(deep)}",
+        "x staged at K_0 as halo, keep",
+        f"w staged at {at} as panel, keep",
+        f"mma by wgmma.m64n{n}k16.bf16, block {m}x{n}",
+        f"roles load 1 wave 40 registers, multiply {waves} waves {registers} registers, ring {stages}, "
+        f"halo 2, stored 1{turns}",
+    ]
+    kernel = kernels.conv(taps, "bf16", **how)
+    made = kernel_for(kernel, sizes, machine=SMALL, plan="; ".join(plan))
+    assert str(made.plan) == "; ".join(plan)
+    exact(made, kernel)
+    text = made.text("block")
+    assert len(re.findall(r"fill %halo_slack", text)) == 1
+    assert "by tma.load" in text
+    assert "by tma.store" in text
+
+
 def test_a_plan_with_a_halo_tile_is_read_back_and_may_be_pinned():
     kernel, sizes = kernels.conv((3, 3), "bf16", padding=1), {"N": 4, "H": 9, "W": 11, "C": 64, "F": 64}
     made = patched(kernel, sizes)

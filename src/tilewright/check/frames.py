@@ -122,6 +122,8 @@ class Frames:
         """Operations on memory alone, whose source is turned."""
         self.followed: set[Op] = set()
         """Reductions over waves after which waves meet again anyway, before they are done the next time."""
+        self.stored: set[Op] = set()
+        """Reductions whose result goes to memory and nowhere else: only those who store it need it."""
         self.apart = False
         """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
         if threads > 0 and threads & (threads - 1) == 0:
@@ -160,6 +162,7 @@ class Frames:
             elif op.name == "reduce" or inside or any(d is not None and d.width > 1 for d in axes):
                 self.axes[op] = axes
 
+        self.stored = {op for op in self.axes if op.name == "reduce" and self._is_stored(op, ops)}
         self.apart = self._is_apart(ops)
         self._follow(program.body)
 
@@ -170,6 +173,24 @@ class Frames:
         for op in block.ops:
             for inner in op.blocks:
                 self._follow(inner)
+
+    def _is_stored(self, op: Op, ops: Sequence[Op]) -> bool:
+        """Whether all who use the result of a reduction are maps and copies to memory, over nothing but its axes."""
+        result = self._chain.root(op.operands[1])
+        if op.attrs.get("accumulate"):
+            return False
+        if result not in self.tensors:
+            return True
+        kept = {d for i, d in enumerate(self.axes[op]) if d is not None and i != op.attrs["along"]}
+        for user in ops:
+            if user is op or result not in {self._chain.root(v) for v in user.operands}:
+                continue
+            target = self._chain.root(user.operands[1 if user.name == "copy" else 0])
+            if user.name not in ("map", "copy") or user not in self.axes or target in self.tensors:
+                return False
+            if {d for d in self.axes[user] if d is not None} != kept:
+                return False
+        return True
 
     def waves_between(self, op: Op) -> int:
         """How many waves share a row that is reduced."""
@@ -358,6 +379,10 @@ class _Classes:
                 found[c] = total + moved, min(least, size)
         return found
 
+    def _combined(self) -> set[Node]:
+        """The classes along which something is combined."""
+        return {self.find((op, op.attrs["along"])) for op in self._ops if op.name in ("reduce", "scan")}
+
     def _dealt(
         self,
         group: list[Node],
@@ -377,7 +402,7 @@ class _Classes:
         slots.sort(key=lambda s: -max(votes.get(c, (0, 0))[0] for c in s))
         widths = {c: _width(extents[c], votes.get(c), first=c in slots[0]) for c in group}
         vectors = [max(-(-extents[c] // widths[c]) for c in s) for s in slots]
-        counts = _shared_out(self._frames.threads, vectors)
+        counts = _shared_out(self._frames.threads, vectors, not self._combined().isdisjoint(slots[0]))
         found, stride = {}, 1
         for slot, count in zip(slots, counts, strict=True):
             alike: dict[tuple[int, int], Dim] = {}
@@ -396,16 +421,24 @@ def _width(extent: int, vote: tuple[int, int] | None, first: bool) -> int:
     return width
 
 
-def _shared_out(threads: int, vectors: list[int]) -> list[int]:
-    """How many threads go along each dimension, the one with neighbours first: where rows are many, a line's worth of
-    lanes has a row, so that reductions are within lanes first.
+def _shared_out(threads: int, vectors: list[int], combined: bool) -> list[int]:
+    """How many threads go along each dimension, the one with neighbours first.
 
-    >>> _shared_out(256, [1024, 2]), _shared_out(256, [64, 32]), _shared_out(256, [3, 5])
+    Where that one is combined and rows are many, a line's worth of lanes has a row, so that reductions are within lanes
+    first. Otherwise as many lanes as possible lie side by side, unless fewer are less often past the end.
+
+    >>> _shared_out(256, [1024, 2], True), _shared_out(256, [64, 32], True), _shared_out(256, [3, 5], True)
     ([128, 2], [8, 32], [32, 8])
+    >>> _shared_out(256, [64, 32], False), _shared_out(256, [65, 32], False), _shared_out(256, [3, 5], False)
+    ([64, 4], [8, 32], [32, 8])
     """
     whole = [1 << (n - 1).bit_length() for n in vectors]
     rows = prod(whole[1:])
-    first = min(whole[0], max(min(LINE // WIDEST, whole[0]), threads // rows))
+    first = min(LINE // WIDEST, whole[0])
+    if not combined:
+        choices = [first << n for n in range(threads.bit_length()) if first << n <= min(threads, whole[0])]
+        first = min(reversed(choices), key=lambda n: -(-vectors[0] // n) * n)
+    first = min(whole[0], max(first, threads // rows))
     found, left = [first], threads // first
     for n in whole[1:]:
         found.append(min(n, left))

@@ -21,7 +21,9 @@ def run(
     problem: Annotated[
         str, typer.Argument(metavar="PROBLEM", help="Such as mb1ic64ih56oc64oh56kh3ph1, or 128x64:64x96.")
     ],
-    dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
+    dt: Annotated[
+        str, typer.Option(metavar="TYPE", help="Element type, also tf32, f16sums; three as in bf16:bf16:f32.")
+    ] = "f32",
     target: Annotated[
         str,
         typer.Option(help="cpu, gpu or cuda (those at hand), cpu:x86.avx2 (a machine by name) or interpreter."),

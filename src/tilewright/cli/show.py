@@ -42,7 +42,9 @@ def show(
     level: Annotated[
         str, typer.Option(metavar="|".join(LEVELS), help="Which form of it.", autocompletion=lambda: list(LEVELS))
     ] = "block",
-    dt: Annotated[str, typer.Option(metavar="TYPE", help="Element type; three as in bf16:bf16:f32.")] = "f32",
+    dt: Annotated[
+        str, typer.Option(metavar="TYPE", help="Element type, also tf32, f16sums; three as in bf16:bf16:f32.")
+    ] = "f32",
     plan: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Use this plan instead of the best; @FILE reads it.")
     ] = None,

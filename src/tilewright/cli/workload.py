@@ -24,6 +24,7 @@ from tilewright.problems import (
     dtype,
     exact_data,
     matmul_reference,
+    nearest_bound,
     parse_conv,
     parse_matmul,
     real_bound,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
 TF32 = "tf32"
+F16_SUMS = "f16sums"
 _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
 
@@ -62,11 +64,16 @@ def read_types(text: str) -> tuple[str, str, str]:
 
 
 def read_workload(problem: Problem, dt: str) -> Workload:
-    """A problem with the types that --dt names: those of `read_types`, or tf32, which is f32 rounded to that.
+    """A problem with the types that --dt names: those of `read_types`; or tf32, which is f32 rounded to that; or
+    f16sums, which is f16 summed in f16.
 
     >>> read_workload(parse_matmul("2x3:3x4"), "tf32").precision
     'tf32'
+    >>> read_workload(parse_matmul("2x3:3x4"), "f16sums").accumulate
+    'f16'
     """
+    if dt == F16_SUMS:
+        return Workload(problem, ("f16", "f16", "f16"), accumulate="f16")
     if dt == TF32:
         return Workload(problem, ("f32", "f32", "f32"), TF32)
     return Workload(problem, read_types(dt))
@@ -90,6 +97,8 @@ class Workload:
     types: tuple[str, str, str]
     precision: str | None = None
     """To what factors of f32 are rounded: tf32, or nothing."""
+    accumulate: str | None = None
+    """In what products of f16 are summed: f16, or as usual."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +108,8 @@ class Workload:
     @property
     def dt(self) -> str:
         """The types as `--dt` says them."""
+        if self.accumulate is not None:
+            return F16_SUMS
         return ":".join(self.types) if self.precision is None else self.precision
 
     @property
@@ -135,7 +146,8 @@ class Workload:
             batch, m = self._batches
             has = tuple("a" * (a == n) + "b" * (b == n) for a, b, n in batch)
             sizes = {"M": m, "K": p.k, "N": p.n, **{f"B{n}": axis[2] for n, axis in enumerate(batch)}}
-            return gemm("nn", left, result, batched=has, precision=self.precision), sizes
+            made = gemm("nn", left, result, batched=has, precision=self.precision, accumulate=self.accumulate)
+            return made, sizes
         from tilewright.kernels.conv import IMAGE, conv
 
         ends = list(zip(p.p, p.p_right, strict=True))
@@ -144,6 +156,7 @@ class Workload:
             "dilation": p.dilation,
             "groups": p.groups,
             "precision": self.precision,
+            "accumulate": self.accumulate,
         }
         kernel = conv(p.k, left, result, padding=ends, **options)
         sizes = {"N": p.mb, "F": p.oc, **{s.name: n for s, n in zip(IMAGE[-p.rank :], p.i, strict=True)}}
@@ -197,7 +210,7 @@ class Workload:
         p = self.problem
         kinds = ":".join(self.types[:2])
         if exact:
-            first, second = exact_data(p, kinds, rng, result=self.types[2])
+            first, second = exact_data(p, kinds, rng, accumulator=self.accumulate or "", result=self.types[2])
         else:
             first, second = real_data(p, kinds, rng)
         if isinstance(p, ConvProblem):
@@ -220,6 +233,8 @@ class Workload:
     def bound(self, arrays: Arrays, exact: Array) -> Array:
         """How far a result of these real data may lie from the exact one."""
         size = self.reference({name: np.abs(array) for name, array in arrays.items()})
+        if self.accumulate is not None:
+            return nearest_bound(terms(self.problem), size, self.accumulate)
         adds_in = "s32" if dtype(self.types[0]).is_integer else "f64" if self.types[0] == "f64" else "f32"
         found = real_bound(terms(self.problem), size, exact, accumulator=adds_in, result=self.types[2])
         return found if self.precision is None else found + size * 2.0**-9  # each factor keeps ten bits of fraction

@@ -82,7 +82,7 @@ class FormulaWriter:
         if common.is_narrow or common is dtypes.i4:
             wide = dtypes.f32 if common.is_float else dtypes.i32
             values = [self.cast(v, common, wide) for v in values]
-            result, kind = self._step(f.name, values, wide)
+            result, kind = self._step_rounded(f.name, values, wide)
             return (result, kind) if kind is dtypes.bool_ else (self.cast(result, wide, common), common)
         return self._step(f.name, values, common)
 
@@ -118,6 +118,10 @@ class FormulaWriter:
         return text if self.lanes is None else f"<{', '.join([f'i1 {text}'] * self.lanes)}>"
 
     # -- steps ------------------------------------------------------------------------------------------------
+
+    def _step_rounded(self, name: str, values: list[str], kind: DType) -> Typed:
+        """A step whose result is rounded to a narrower type."""
+        return self._step(name, values, kind)
 
     def _step(self, name: str, values: list[str], kind: DType) -> Typed:
         form = self.of(kind)

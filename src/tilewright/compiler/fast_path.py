@@ -36,7 +36,7 @@ def atoms_for(product: Op, machine: Machine) -> list[str]:
     return [
         atom.name
         for atom in microkernel.atoms_for(
-            machine, *microkernel.types_of(product, swapped=False), microkernel.precision_of(product)
+            machine, *microkernel.types_of(product, swapped=False, machine=machine), microkernel.precision_of(product)
         )
     ]
 

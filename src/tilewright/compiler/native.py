@@ -177,7 +177,8 @@ class NativeExecutable(Executable):
         asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
         if asked or self._grid or not self.machine.limits.tile_registers:
             return None
-        contraction = opened(self.program, known, self.dynamic, {s: symbols[s] for s in self.dynamic})
+        typical = {s: symbols[s] for s in self.dynamic}
+        contraction = opened(self.program, known, self.dynamic, typical, self.machine)
         if isinstance(contraction, str) or not open_in_tiles(contraction, self.machine):
             return None
         renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))

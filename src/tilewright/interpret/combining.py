@@ -38,6 +38,8 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
         letters.setdefault(d, chr(ord("a") + len(letters)))
     left, right = ("".join(letters[d] for d in t.dims) for t in (a, b))
     out = "".join(letters[d] for d in acc.dims)
+    if op.attrs.get("accumulate") is not None:
+        return (_rounded_each_time(a, b, acc, parts),)
     carried = acc.dtype.accumulator.numpy
     if a.dtype is dtypes.f64 or b.dtype is dtypes.f64:
         carried = np.dtype(np.float64)
@@ -53,6 +55,23 @@ def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
         total = total + spread(acc, acc.dims, parts, acc.accumulated).astype(total.dtype)
     starts = tuple(parts[d][0] for d in acc.dims)
     return (accumulator(acc.dtype, acc.dims, starts, total.astype(carried)),)
+
+
+def _rounded_each_time(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:
+    """The sum of products in the accumulator's own type: each product is added exactly, and the sum rounded.
+
+    Products come in ascending order, so that the sum is the same for every tile size of a loop.
+    """
+    beside = tuple(d for d in dict.fromkeys((*a.dims, *b.dims)) if d not in acc.dims)
+    factors = [spread(t, (*acc.dims, *beside), parts, t.array.astype(np.float64)) for t in (a, b)]
+    sizes = tuple(parts[d][1] - parts[d][0] for d in acc.dims)
+    total = np.broadcast_to(round_to(spread(acc, acc.dims, parts, acc.accumulated), acc.dtype), sizes)
+    kept = len(acc.dims)
+    for place in np.ndindex(*(parts[d][1] - parts[d][0] for d in beside)):
+        left, right = (x[(..., *np.minimum(place, np.subtract(x.shape[kept:], 1)))] for x in factors)
+        with np.errstate(all="ignore"):
+            total = round_to(total.astype(np.float64) + left * right, acc.dtype)
+    return TileValue(acc.dtype, acc.dims, tuple(parts[d][0] for d in acc.dims), total)
 
 
 def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:

@@ -168,6 +168,14 @@ def _mma(op: Op) -> tuple[Any, ...]:
             raise DimensionMismatch(f"mma: the accumulator's dimension {d} is in no factor")
     if a.dtype.is_float != b.dtype.is_float or a.dtype.is_float != acc.dtype.is_float:
         raise DtypeMismatch(f"mma of {a.dtype} and {b.dtype} into {acc.dtype}: integers and floats do not mix")
+    asked = op.attrs.get("accumulate")
+    if asked not in (None, dtypes.f16.name):
+        raise DtypeMismatch(f'mma: accumulate={asked!r}; "{dtypes.f16}" or nothing')
+    if asked is not None and {a.dtype, b.dtype, acc.dtype} != {dtypes.f16}:
+        raise DtypeMismatch(
+            f'mma of {a.dtype} and {b.dtype} into {acc.dtype}: accumulate="{asked}" takes factors and an accumulator '
+            f"of {asked}"
+        )
     return (acc,)
 
 
@@ -412,7 +420,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("atomic_add", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_min", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_max", _ACCESS, result_types=_old_values, check=_check_write),
-    OpSpec("mma", {"precision": "name?"}, result_types=_mma),
+    OpSpec("mma", {"precision": "name?", "accumulate": "name?"}, result_types=_mma),
     OpSpec(
         "iterate",
         {"axis": "expr", "start": "bool?", "condition": "expr?", "any_tile": "bool?"},

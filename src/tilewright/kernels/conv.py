@@ -17,6 +17,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
+from tilewright.kernels.sums import sum_type
 from tilewright.limits import ELEMENTS
 
 N, C, F, M, K = tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
@@ -43,6 +44,7 @@ def conv(
     bias: bool = False,
     activation: str | None = None,
     precision: str | None = None,
+    accumulate: str | None = None,
 ) -> tkw.Kernel:
     """y[n, p, q, f] = activation(sum over r, s, c of x[n, h, w, c] * w[f, r, s, c] + bias[f]), here over two axes.
 
@@ -52,7 +54,8 @@ def conv(
     padding may differ at both ends of an axis, see `padding_of`. With groups, filters f of group g see the channels of
     that group only. Sums, bias and activation are in the accumulator's type; the output's type is the data's unless
     `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
-    Sizes come with the arguments.
+    With `accumulate="f16"` factors of f16 are summed in f16; bias and activation stay in f32. Sizes come with the
+    arguments.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -69,7 +72,8 @@ def conv(
     steps, far = per_axis(stride, rank, "stride"), per_axis(dilation, rank, "dilation")
     ends = padding_of(padding, taps, steps, far)
     of_data = element_type(dtype)
-    of_sums = of_data.accumulator
+    of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
+    plain = of_sums is of_bias or not (bias or activation)
     of_result = of_data if out_dtype is None else element_type(out_dtype)
     grouped = groups > 1
     image, filters, output = IMAGE[-rank:], FILTER[-rank:], OUTPUT[-rank:]
@@ -105,9 +109,9 @@ def conv(
         @tkw.iterate(K, init_args=[tkl.Register[(*kept, M, columns, of_sums)](0)])
         def total(acc: Any) -> Any:
             image = tkw.read(x, mapping=at_x, otherwise=outside)
-            return tkw.mma(image, tkw.read(w, mapping=at_w), acc, precision=precision)
+            return tkw.mma(image, tkw.read(w, mapping=at_w), acc, precision=precision, accumulate=accumulate)
 
-        return total
+        return total if plain else tkw.cast(total, of_bias)
 
     def finish(total: Any, y: Any) -> None:
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), y, mapping=at_y)
@@ -118,7 +122,7 @@ def conv(
     if bias:
 
         @tkw.wave()
-        def conv_with_bias(x: Image, w: Filters, bias: tkl.Memory[F, GLOBAL, of_sums], y: Out) -> None:
+        def conv_with_bias(x: Image, w: Filters, bias: tkl.Memory[F, GLOBAL, of_bias], y: Out) -> None:
             finish(product(x, w) + (tkw.read(bias, mapping=at_bias) if grouped else tkw.read(bias)), y)
 
         kernel = conv_with_bias

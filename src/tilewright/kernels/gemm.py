@@ -10,6 +10,7 @@ import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike, element_type
 from tilewright.kernels.elementwise import apply_activation
+from tilewright.kernels.sums import sum_type
 
 B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -25,6 +26,7 @@ def gemm(
     bias: bool = False,
     activation: str | None = None,
     precision: str | None = None,
+    accumulate: str | None = None,
 ) -> tkw.Kernel:
     """c[m, n] = activation(sum over k of a[m, k] * b[k, n], plus bias[n]), for matrices of any size.
 
@@ -34,6 +36,7 @@ def gemm(
     with ("ab", "b"), a[B0, M, K] times b[B0, B1, K, N] is c[B0, B1, M, N]. Sums, bias and activation are in the
     accumulator's type, f32 for floats and i32 for integers (f64, i64 for f64, i64), which is also the output's unless
     `out_dtype` says another. With `precision="tf32"` factors of f32 are rounded to tf32 before they are multiplied.
+    With `accumulate="f16"` factors of f16 are summed in f16, as is the output; bias and activation stay in f32.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -46,9 +49,10 @@ def gemm(
     if transposes not in TRANSPOSES:
         raise ArgumentError(f"transposes={transposes!r}: there are {', '.join(TRANSPOSES)}")
     of_data = element_type(dtype)
-    of_sums = of_data.accumulator
+    of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
     of_result = of_sums if out_dtype is None else element_type(out_dtype)
 
+    plain = of_sums is of_bias or not (bias or activation)
     axes = [str(axis) for axis in batched] if not isinstance(batched, bool) else ["ab"] if batched else []
     if any(axis not in ("ab", "a", "b") for axis in axes):
         raise ArgumentError(f"batched={batched!r}: True, or 'ab', 'a' or 'b' for each batch dimension")
@@ -73,9 +77,10 @@ def gemm(
     def product(a: Any, b: Any) -> Any:
         @tkw.iterate(K, init_args=[tkl.Register[(*batch, M, N, of_sums)](0)])
         def total(acc: Any) -> Any:
-            return tkw.mma(whole(a, a_batch, a_dims), whole(b, b_batch, b_dims), acc, precision=precision)
+            factors = whole(a, a_batch, a_dims), whole(b, b_batch, b_dims)
+            return tkw.mma(*factors, acc, precision=precision, accumulate=accumulate)
 
-        return total
+        return total if plain else tkw.cast(total, of_bias)
 
     def finish(total: Any, c: Any) -> None:
         tkw.write(tkw.cast(apply_activation(activation, total), of_result), c)
@@ -83,7 +88,7 @@ def gemm(
     if bias:
 
         @tkw.wave()
-        def gemm_with_bias(a: Left, b: Right, bias: tkl.Memory[N, GLOBAL, of_sums], c: Out) -> None:
+        def gemm_with_bias(a: Left, b: Right, bias: tkl.Memory[N, GLOBAL, of_bias], c: Out) -> None:
             finish(product(a, b) + tkw.read(bias), c)
 
         return gemm_with_bias

@@ -17,7 +17,7 @@ The rows stand in `targets/`; passes, planners and interpreters are handed a tar
 """
 
 from tilewright.machine.copy import CopyAtom, CopyRefusal, Instruction, Refused
-from tilewright.machine.costs import Costs
+from tilewright.machine.costs import Costs, TileCosts
 from tilewright.machine.description import Limits, Machine, Space, UnknownName, spaces_of
 from tilewright.machine.multiply import MultiplyAtom
 from tilewright.machine.operands import MemoryOperand, OpaqueOperand, RegisterOperand
@@ -42,6 +42,7 @@ __all__ = [
     "RegisterOperand",
     "RegisterView",
     "Space",
+    "TileCosts",
     "UnknownName",
     "ViewRequest",
     "is_number",

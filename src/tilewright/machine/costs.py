@@ -38,8 +38,27 @@ class LaneCosts:
 
 
 @dataclass(frozen=True)
+class TileCosts:
+    """By tile registers, in cycles; a machine that has them says how many.
+
+    `block` for a block of sums beside its products, its store deferred; `task` for a task beside its blocks: the last
+    block's store hides behind nothing. `staged` to stage a block's rows for one step, where they end before the block
+    does. `scattered` and `shared` for a cache line that is written apart from its neighbours, or beside other workers';
+    `store` for a sum that is stored where that is not deferred.
+    """
+
+    block: float = 0
+    task: float = 0
+    staged: float = 0
+    scattered: float = 0
+    shared: float = 0
+    store: float = 0
+
+
+@dataclass(frozen=True)
 class Costs:
     """All of them."""
 
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
+    tiles: TileCosts = TileCosts()

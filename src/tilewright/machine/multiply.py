@@ -20,7 +20,8 @@ class MultiplyAtom:
     `features` are what the machine must offer; `completes` says what makes an asynchronous result visible; `cycles` lie
     between two such products that do not depend on each other, `load_cycles` between two loads of a factor. Where A is
     one element (or group of k) in all lanes, `picks` of them lie in one register and the instruction picks one by its
-    number; 1: it is repeated in all lanes by its load. `rounds` names the precision to which factors are cut first,
+    number; 1: it is repeated in all lanes by its load. It may pick from the first `picks_from` registers only (0: from
+    all). `rounds` names the precision to which factors are cut first,
     where that is less than their type's: a program asks for it.
     """
 
@@ -33,6 +34,7 @@ class MultiplyAtom:
     cycles: float = 1.0
     load_cycles: float = 0.5
     picks: int = 1
+    picks_from: int = 0
     rounds: str | None = None
     shape: tuple[int, int, int] = field(init=False)
 

@@ -12,6 +12,7 @@ from tilewright.ir.dtypes import DTypeLike, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.elementwise import known_activation
+from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
     again_for,
     array,
@@ -35,7 +36,7 @@ class Conv(Layer):
     number or a pair (before, after). Sums, bias and activation are in f32 (i32 for integers, f64 for f64); the result
     is of the weights' element type unless `out_dtype` says another. `dynamic="batch"` compiles one kernel for all
     batches, `dynamic="image"` one for all batches and image sizes, planned for the first image that comes. With
-    `precision="tf32"` factors of f32 are rounded to tf32.
+    `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"` factors of f16 are summed in f16.
 
     It runs where the image lies, on the host or a GPU, or on the `target`, such as "cuda", to which images of the host
     are then brought for each call; weights are brought there once, and packed there once for each image size.
@@ -65,6 +66,7 @@ class Conv(Layer):
         out_dtype: DTypeLike | None = None,
         dynamic: str | None = None,
         precision: str | None = None,
+        accumulate: str | None = None,
         target: str | None = None,
     ):
         if dynamic is not None and (not isinstance(dynamic, str) or dynamic not in ("batch", "image")):
@@ -84,7 +86,7 @@ class Conv(Layer):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1 or filters % count:
             raise ArgumentError(f"groups={groups!r}: it must divide the {filters} filters")
         self.activation, self.groups, self.dynamic = known_activation(activation), count, dynamic
-        self.precision = known_precision(precision)
+        self.precision, self.accumulate = known_precision(precision), known_accumulate(accumulate, kind)
         added = None if bias is None else bias_of(bias, kind, filters, "filters")
         super().__init__(weight, added, out_type(out_dtype, kind), target)
         self._typical: tuple[int, ...] = ()
@@ -93,7 +95,7 @@ class Conv(Layer):
         kinds = {"stride": 1, "dilation": 1, "padding": (0, 0)}
         options = {n: getattr(self, n) for n, usual in kinds.items() if any(x != usual for x in getattr(self, n))}
         options |= {} if self.groups == 1 else {"groups": self.groups}
-        words = ("activation", "dynamic", "precision", "target")
+        words = ("activation", "dynamic", "precision", "accumulate", "target")
         options |= {n: v for n in words if (v := getattr(self, n)) is not None}
         kind = dtype_of(self.weight, "weight")
         options |= {} if self.out is kind else {"out_dtype": self.out}
@@ -142,6 +144,7 @@ class Conv(Layer):
             self.bias is not None,
             self.activation,
             self.precision,
+            self.accumulate,
             target,
             self.constant,
         )
@@ -244,6 +247,7 @@ def _conv(
     bias: bool,
     activation: str | None,
     precision: str | None,
+    accumulate: str | None,
     target: str,
     constant: bool,
 ) -> Compiled:
@@ -258,6 +262,7 @@ def _conv(
         bias=bias,
         activation=activation,
         precision=precision,
+        accumulate=accumulate,
     )
     names = ["N", *(s.name for s in IMAGE[-len(taps) :])]
     sizes = {name: size for name, size in zip(names, image, strict=True) if size is not None}

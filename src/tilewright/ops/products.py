@@ -14,6 +14,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
+from tilewright.kernels.sums import known_accumulate
 from tilewright.ops.arrays import (
     again_for,
     array,
@@ -41,13 +42,14 @@ def matmul(
     activation: str | None = None,
     out_dtype: DTypeLike | None = None,
     precision: str | None = None,
+    accumulate: str | None = None,
     target: str | None = None,
 ) -> Any:
     """activation(a[..., m, k] * b[..., k, n] + bias[n]), of a's element type unless `out_dtype` says another.
 
     The dimensions before the last two count products: both factors have the same, or b is one matrix for all. Where k
     is 0, every sum is 0. It runs on the GPU where one of the factors lies there, or on the `target`. With
-    `precision="tf32"` factors of f32 are rounded to tf32.
+    `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"` factors of f16 are summed in f16.
 
     >>> import numpy as np
     >>> matmul(np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32))
@@ -56,13 +58,14 @@ def matmul(
     (2, 3, 5)
     """
     given = (a, b) if bias is None else (a, b, bias)
-    quick = again_for(f"matmul {activation} {out_dtype!r} {precision} {target}") if is_on_gpu(a) else None
+    quick = again_for(f"matmul {activation} {out_dtype!r} {precision} {accumulate} {target}") if is_on_gpu(a) else None
     found = None if quick is None else quick(given)
     if found is not None:
         return found[0]
     known_activation(activation), known_precision(precision), known_target(target)
     left, right = array(a, "a"), array(b, "b")
     kind = dtype_of(left, "a")
+    known_accumulate(accumulate, kind)
     *batch, m, k = left.shape
     n = right.shape[-1]
     if right.shape[-2] != k:
@@ -84,7 +87,8 @@ def matmul(
     if right.ndim == 2 or count == 1:
         count, m = 1, m * count
     kinds = (kind.name, kind_of_result.name)
-    kernel = _matmul("nn", (count, m, k, n), kinds, added is not None, activation, precision, where, False)
+    asked = (activation, precision, accumulate)
+    kernel = _matmul("nn", (count, m, k, n), kinds, added is not None, asked, where, False)
     arrays = {"a": left, "b": right, "c": out} | ({} if added is None else {"bias": added})
     launch = kernel.bind(arrays)
     launch()
@@ -99,7 +103,8 @@ class Linear(Layer):
     """activation(x[..., k] * weight[n, k] + bias[n]): a matrix product whose weights are packed once for each size.
 
     The result is of the weights' element type unless `out_dtype` says another; sums, bias and activation are in f32
-    (i32 for integers, f64 for f64). It runs where x lies, or on the `target`; weights are brought there once.
+    (i32 for integers, f64 for f64). With `precision="tf32"` factors of f32 are rounded to tf32; with `accumulate="f16"`
+    factors of f16 are summed in f16. It runs where x lies, or on the `target`; weights are brought there once.
 
     >>> import numpy as np
     >>> layer = Linear(np.array([[1, 2], [3, 4], [5, 6]], np.float32), activation="relu")
@@ -120,6 +125,7 @@ class Linear(Layer):
         activation: str | None = None,
         out_dtype: DTypeLike | None = None,
         precision: str | None = None,
+        accumulate: str | None = None,
         target: str | None = None,
     ):
         weight = array(weight, "weight", (2,))
@@ -127,12 +133,14 @@ class Linear(Layer):
             raise ArgumentError(f"weight has the shape {weight.shape}: nothing to compute")
         kind = dtype_of(weight, "weight")
         self.activation, self.precision = known_activation(activation), known_precision(precision)
+        self.accumulate = known_accumulate(accumulate, kind)
         added = None if bias is None else bias_of(bias, kind, weight.shape[0], "rows of weights")
         super().__init__(weight, added, out_type(out_dtype, kind), target)
 
     def __repr__(self) -> str:
         kind = dtype_of(self.weight, "weight")
-        options = {n: v for n in ("activation", "precision", "target") if (v := getattr(self, n)) is not None}
+        words = ("activation", "precision", "accumulate", "target")
+        options = {n: v for n in words if (v := getattr(self, n)) is not None}
         options |= {} if self.out is kind else {"out_dtype": self.out}
         parts = [f"weight {kind}{list(self.weight.shape)}", *([] if self.bias is None else ["bias"])]
         return f"Linear({', '.join([*parts, *(f'{n}={v!r}' for n, v in options.items())])})"
@@ -158,9 +166,8 @@ class Linear(Layer):
         n, k = self.weight.shape
         kinds = (dtype_of(x, "x").name, self.out.name)
         sizes = (1, prod(x.shape[:-1]), k, n)
-        return _matmul(
-            "nt", sizes, kinds, self.bias is not None, self.activation, self.precision, target, self.constant
-        )
+        asked = (self.activation, self.precision, self.accumulate)
+        return _matmul("nt", sizes, kinds, self.bias is not None, asked, target, self.constant)
 
 
 @lru_cache(maxsize=512)
@@ -169,12 +176,12 @@ def _matmul(
     sizes: tuple[int, ...],
     dtypes: tuple[str, str],
     bias: bool,
-    activation: str | None,
-    precision: str | None,
+    asked: tuple[str | None, str | None, str | None],
     target: str,
     constant: bool,
 ) -> Compiled:
     count, m, k, n = sizes
-    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, activation=activation, precision=precision)
+    options: dict[str, Any] = dict(zip(("activation", "precision", "accumulate"), asked, strict=True))
+    made = gemm_kernel(transposes, *dtypes, batched=count > 1, bias=bias, **options)
     batch = {"B": count} if count > 1 else {}
     return kernel_for(made, {**batch, "M": m, "K": k, "N": n}, target=target, constant=["b"] if constant else [])

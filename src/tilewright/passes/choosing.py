@@ -30,6 +30,8 @@ from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
+from tilewright.plan.rows import beside_rows, tasks_of
+from tilewright.plan.sums import wider_sums
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -245,7 +247,9 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
         job.program, job.sizes, size, job.machine, job.free, wanted, job.logs, ordered, opened, job.narrowed
     )
     parts = 1 if given is not None or opened or ordered or job.logs or job.free else _parts(job, found)
-    if parts > 1:
+    if isinstance(parts, Refusal):
+        found = replace(found, refused=(*found.refused, parts))
+    elif parts > 1:
         return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
@@ -264,17 +268,23 @@ def nearer(plan: Plan, free: Collection[Op]) -> Plan | None:
     return None
 
 
-def _parts(job: Job, found: GeneralChoice) -> int:
-    """In how many parts a reduction should be done, so that all cores have tasks; 1 where there are enough."""
+def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
+    """In how many parts a reduction should be done, so that all cores have tasks: 1 where there are enough; refused
+    where one launch with few of them takes no longer than two with many.
+    """
     assert job.program is not None
-    tasks = prod(-(-numbers_of(job.sizes)(d) // width) for d, width in (found.cuts.widths or {}).items())
-    if job.machine.lanes is None or CROWDED * tasks > cores(job.machine):
+    size, widths, limits = numbers_of(job.sizes), found.cuts.widths or {}, job.machine.limits
+    workers, tasks = cores(job.machine), tasks_of(widths, size)
+    sources = [op.operands[0].type for op in job.program.walk() if op.name in REDUCTIONS]
+    if job.machine.lanes is None or CROWDED * tasks > workers or len(sources) != 1:
         return 1
-    sources = [op.operands[0].type.dims for op in job.program.walk() if op.name in REDUCTIONS]
-    if len(sources) != 1:
-        return 1
-    elements = prod(max(1, numbers_of(job.sizes)(d)) for d in sources[0])
-    most = min(2 * CROWDED * cores(job.machine) // tasks, elements // PART)
+    elements = prod(max(1, size(d)) for d in sources[0].dims)
+    moved = elements * element_bytes(sources[0].dtype)
+    whole, apart = moved / limits.l2_rate / tasks, moved / limits.far_rate / workers + limits.launch_cycles
+    if whole <= apart:
+        return Refusal("a reduction in parts", f"two launches take {apart / whole:.1f} of the time")
+    fewest = tasks_of(beside_rows(job.program, widths, size, job.machine, least=0) or widths, size)
+    most = min(2 * CROWDED * workers // fewest, elements // PART)
     return next((n for n in range(most, 1, -1) if not isinstance(parted(job.program, job.sizes, n), str)), 1)
 
 
@@ -350,7 +360,9 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    return () if job.program is None else left_aside(job.program, job.machine)
+    if job.program is None:
+        return ()
+    return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
 def open_in_tiles(c: Contraction, machine: Machine) -> bool:

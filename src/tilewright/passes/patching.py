@@ -12,7 +12,7 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice
 from tilewright.plan.microkernel import axes_of, names_of
-from tilewright.plan.patches import patches, plan_of
+from tilewright.plan.patches import patches, plan_of, rows_of
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Plan
 from tilewright.plan.rings import bound_by_memory
@@ -33,7 +33,7 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
         return f"{axes.m} does not count in digits"
     over, sizes, digits = counted
     size = numbers_of(sizes)
-    fitting = patches(over, digits, sizes, size, job.machine)
+    fitting = patches(over, digits, sizes, size, job.machine, given)
     if isinstance(fitting, str):
         return fitting
     (op,) = names_of(over).values()
@@ -45,10 +45,11 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
         roles = pinned(given, found[0][0].how, job.machine)
         fitting, plans = [replace(found[0][0], roles=roles)], [replace(found[0][1], roles=roles)]
     best = fitting[0]
-    patched = in_patches(over, sizes, str(axes.m), digits, best.box)
+    rows = None if best.walk is None else (rows_of(best.walk, best.how), best.walk.pitch)
+    patched = in_patches(over, sizes, str(axes.m), digits, best.box, rows)
     (product,) = names_of(patched.program).values()
     widths = dict.fromkeys(product.operands[2].type.dims, 1) | {patched.inner: best.how.rows, axes.n: best.how.columns}
-    cuts = Cuts(widths, {}, {}, {product: best.how}, best.roles, halo=best.offsets)
+    cuts = Cuts(widths, {}, {}, {product: best.how}, best.roles, halo=best.offsets, walk=best.walk)
     bound = bound_by_memory(over, size, job.machine)
     costs = tuple(x.cycles for x in fitting)
     choice = GeneralChoice(

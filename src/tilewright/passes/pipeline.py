@@ -10,14 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
 from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op, Program
+from tilewright.ir.core import Op, Program, Value
 from tilewright.machine import Machine
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
@@ -26,6 +27,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
@@ -33,6 +35,10 @@ from tilewright.plan.general import Cuts, GeneralChoice, only_adds
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
+
+
+LAUNCH = "programmatic"
+"""How programs without products are launched: they are short, so what a launch takes by itself counts."""
 
 
 def normalise(job: Job) -> None:
@@ -50,7 +56,7 @@ def normalise(job: Job) -> None:
     elif job.machine.lanes is not None:
         found = "only one thread a worker does a single contraction"
     else:
-        found = recognise(job.program, job.sizes)
+        found = recognise(job.program, job.sizes, job.machine)
     if isinstance(found, str):
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
@@ -138,7 +144,9 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
         patched = replace(job, sizes=sizes, free=(), extents={})
-        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes)
+        numbers = Substitution(job.sizes)
+        written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
+        lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
     elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
@@ -173,7 +181,7 @@ def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
 
 
 def _lowered(
-    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int]
+    job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
     """A program as a block program for the job's machine, and what is to be said of it."""
     lowered = to_block(
@@ -187,8 +195,11 @@ def _lowered(
         machine=job.machine,
         cuts=cuts,
         opened=job.opened,
+        written=written,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    if not cuts.products and LAUNCH in job.machine.launches:
+        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": LAUNCH}))
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)

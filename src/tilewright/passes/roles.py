@@ -12,10 +12,10 @@ loops around it.
     }                                          } }                           } }
 
 Tiles that are copied in the same body and first used by the same operation are one stage of one channel: a stage goes
-back as soon as what uses it is done. What is brought once for all rounds of a loop has a channel of its own. Results
-go the other way: what is written to a tile and copied from it is a channel of the multiplying role to itself. Halves of
-that role may take tasks in turn: what follows the last use of what is brought is then the end of a task, and runs
-beside the next one.
+back as soon as what uses it is done; tiles that other operations use are in it too where the plan says `together`. What
+is brought once for all rounds of a loop has a channel of its own. Results go the other way: what is written to a tile
+and copied from it is a channel of the multiplying role to itself. Halves of that role may take tasks in turn: what
+follows the last use of what is brought is then the end of a task, and runs beside the next one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import ONE, Expr, as_expr
+from tilewright.algebra.expr import ONE, Expr, as_expr, index
 from tilewright.check.block import definitions, past_shared_memory
 from tilewright.check.copies import view_request
 from tilewright.check.places import Places
@@ -32,7 +32,7 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.printer import op_text
-from tilewright.ir.tensors import TensorType, packed
+from tilewright.ir.tensors import TensorType
 from tilewright.ir.verifier import verify
 from tilewright.machine import CopyRefusal, Machine
 from tilewright.plan.plan import Roles
@@ -83,6 +83,8 @@ class _Split:
         self.alignment = machine.spaces["shared"].alignment
         self.roots = _roots(program)
         self.loads, self.stores = set(loads), set(stores)
+        self.once = {op for op in program.body.ops if op.name == "fill"}
+        """What is done to tiles before the first task: to every stage of them, before roles begin."""
         self._bodies: dict[int, Block] = {}
         self.counts = {"ring": roles.stages, "halo": roles.halo, "start": 1, "stored": roles.stored}
         self.filled = self._channels(loads, 1)
@@ -111,19 +113,27 @@ class _Split:
             first = next(op for op in mine if op not in moved)
             ring = next(iter(own.values()))
             new = _Channel([], [], ring, self.counts[ring])
-            channel = found.setdefault(id(body), {}).setdefault(first, new)
+            mates = found.setdefault(id(body), {})
+            joined = (
+                next((c for c in mates.values() if c.ring == ring == "ring"), None) if self.roles.together else None
+            )
+            channel = mates.setdefault(first, joined or new)
             channel.tiles.append(tile)
             channel.copies += moved
-        return {body: list(channels.values()) for body, channels in found.items()}
+        return {body: list(dict.fromkeys(channels.values())) for body, channels in found.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
+
+    def _is_once(self, op: Op) -> bool:
+        """Whether an operation, or one that uses what it makes, is done to a tile before the first task."""
+        return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)
 
     def _body(self, tile: Value) -> Block:
         """The innermost body in which a tile is filled and used: each round of it is a stage."""
         found = self.program.body
         while True:
-            users = [op for op in found.ops if self._touches(op, tile)]
+            users = [op for op in found.ops if self._touches(op, tile) and not self._is_once(op)]
             inside = [b for op in users for b in op.blocks]
             if len(users) != 1 or len(inside) != 1:
                 return found
@@ -136,6 +146,8 @@ class _Split:
         self.b.records += [r for r in self.program.records if r.name != "waves"]
         for channel in _all(self.filled):
             self._open(channel, LOAD)
+        if self.once:
+            self.b.emit("barrier")
         with self.b.inside("role", attrs=_role(LOAD, *self.roles.load)):
             self._brought(self.program.body)
         self.values = {}
@@ -152,20 +164,31 @@ class _Split:
         held = []
         for tile in channel.tiles:
             kind: TensorType = tile.type
-            if kind.strides is not None:
-                raise ProgramError(f"%{tile.name}: a tile with strides of its own is no stage of a ring")
             kind = replace(kind, shape=(as_expr(channel.stages), *kind.shape), strides=self._apart(kind))
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
+            self._prepare(tile, held[-1])
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
         name = "ring" if producer == LOAD else "out"
         count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result
 
+    def _prepare(self, tile: Value, ring: Value) -> None:
+        """What is done to a tile before the first task, to all stages of a ring."""
+        for op in (op for op in self.program.body.ops if op in self.once and self.roots[op.operands[0]] is tile):
+            (part,) = op.operands
+            view = next((v for v in self.program.body.ops if part in v.results and v.name == "view"), None)
+            if view is None or view.operands[0] is not tile:
+                raise ProgramError(f"%{tile.name}: only a part of a tile is filled before the first task")
+            stage = index("stage", ring.type.shape[0])
+            attrs = {"over": (stage, *view.attrs["over"]), "at": ((stage, False), *view.attrs["at"])}
+            whole = self.b.emit("view", (ring,), attrs, names=(f"{tile.name}_slack",)).result
+            self.b.emit("fill", (whole,), dict(op.attrs), loc=op.loc)
+
     def _apart(self, tile: TensorType) -> tuple[Expr, ...] | None:
         """Strides with which each stage of a swizzled tile begins where its swizzle counts from; None: packed."""
-        own = packed(tile.shape)
+        own = tile.steps
         size = int(tile.shape[0] * own[0]) * tile.dtype.bits // 8
-        if tile.swizzle is None or size % self.alignment == 0:
+        if tile.strides is None and (tile.swizzle is None or size % self.alignment == 0):
             return None
         whole = -(-size // self.alignment) * self.alignment * 8 // tile.dtype.bits
         return as_expr(whole), *own
@@ -209,7 +232,7 @@ class _Split:
         met = True
         """Whether the waves need not meet: only tiles that channels order were touched since they did."""
         for op in block.ops:
-            if op.name == "barrier" and met:
+            if (op.name == "barrier" and met) or self._is_once(op):
                 continue
             for channel in taken:
                 if op is self._users(channel, block)[0]:
@@ -358,6 +381,11 @@ def _roots(program: Program) -> dict[Value, Value]:
         for result in op.results:
             found[result] = found.get(op.operands[0], op.operands[0]) if op.name in ("view", "bitcast") else result
     return found
+
+
+def _users(block: Block, value: Value) -> set[Op]:
+    """The operations of a body that look at a value."""
+    return {op for op in block.ops if value in op.operands}
 
 
 def _is_shared(value: Value) -> bool:

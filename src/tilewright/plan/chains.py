@@ -38,6 +38,7 @@ from tilewright.plan.microkernel import (
     types_of,
 )
 from tilewright.plan.model import l2
+from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import row_bytes
@@ -103,8 +104,7 @@ def plan_chained(
     rows = workgroups.get(str(found.row))
     fitting = [x for x in candidates if rows in (None, x.rows)]
     if given is not None:
-        wanted = (given.roles, given.overlap, given.products)
-        fitting = [x for x in fitting if (x.roles, x.overlap, as_plan(x.products, program)) == wanted]
+        fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
         if not fitting:
             raise ArgumentError(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
@@ -118,6 +118,22 @@ def plan_chained(
         for x in fitting[1 : SHOWN + 1]
     ]
     return replace(best, refused=tuple(others), candidates=tuple(x.plan for x in made))
+
+
+def _is(given: Plan, chain: ProductChain, program: Program) -> bool:
+    """Whether a plan is a candidate, perhaps with other registers and stages."""
+    said, own = given.roles, chain.roles
+    assert said is not None
+    waves = (said.load[0], said.multiply[0]) == (own.load[0], own.multiply[0]) and not (said.pingpong or said.halo)
+    return waves and (chain.overlap, as_plan(chain.products, program)) == (given.overlap, given.products)
+
+
+def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
+    """A candidate with the registers and stages that a plan says."""
+    roles = pinned(given, next(iter(chain.products.values())), machine)
+    if roles.together and chain.overlap == "ahead":
+        raise ArgumentError(f"plan: `{roles}`: what products use one ahead of the other is not handed over together")
+    return replace(chain, roles=roles)
 
 
 def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> _Found | str:
@@ -220,7 +236,7 @@ def _microkernel(
     """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them."""
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
-    atoms = shared_atoms(machine, types_of(op, axes.swapped), along_k, precision_of(op), found.held[op])
+    atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), found.held[op])
     wanted = found.looped.get(axes.n) or size(axes.n)
     fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
     if not fitting:

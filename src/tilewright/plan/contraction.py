@@ -25,6 +25,8 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
 from tilewright.ir.tile_functions import elementwise
+from tilewright.machine import Machine
+from tilewright.plan.sums import summed_in
 
 LONGEST = 1000
 """Steps of an epilogue, at most: a value that is used twice is computed twice."""
@@ -258,10 +260,10 @@ class NoContraction(Exception):
     """Why a program is not a single contraction; the message is one sentence."""
 
 
-def recognise(program: Program, sizes: Mapping[Symbol, int]) -> Contraction | str:
-    """The contraction that a tile program is, or why it is none."""
+def recognise(program: Program, sizes: Mapping[Symbol, int], machine: Machine | None = None) -> Contraction | str:
+    """The contraction that a tile program is, summed as the machine does; or why it is none."""
     try:
-        return _Recogniser(program, sizes).run()
+        return _Recogniser(program, sizes, machine).run()
     except NoContraction as why:
         return str(why)
     except TilewrightError as fault:
@@ -284,20 +286,21 @@ class Structure:
     columns: list[Expr]
     summed: list[Expr]
     start: float
+    sum_dtype: DType
     extras: list[Op]
     epilogue: Formula
 
 
 class _Recogniser:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int]):
-        self.program, self.sizes = program, sizes
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int], machine: Machine | None):
+        self.program, self.sizes, self.machine = program, sizes, machine
         self.made = {r: op for op in program.walk() for r in op.results}
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:
         """The contraction."""
         found = self.structure()
-        loop, write = found.loop, found.write
+        write = found.write
         dims = [*found.batch, *found.rows, *found.columns, *found.summed]
         indices = {d: index(name, self.number(d)) for d, name in _names(dims).items()}
         accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
@@ -321,7 +324,7 @@ class _Recogniser:
             operand[found.right],
             operand[write],
             found.start,
-            loop.results[0].type.dtype.accumulator,
+            found.sum_dtype,
             found.epilogue,
             tuple(operand[op] for op in found.extras),
             tuple(a.name or "" for a in self.program.args),
@@ -372,9 +375,10 @@ class _Recogniser:
         start = self.made.get(loop.operands[0])
         if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
             raise NoContraction("its sum does not start from a number")
-        extras, epilogue = self.epilogue(write, result)
+        sum_dtype = summed_in(product, self.machine)
+        extras, epilogue = self.epilogue(write, result, sum_dtype)
         value = float(start.attrs["value"])
-        return Structure(loop, left, right, write, batch, rows, columns, summed, value, extras, epilogue)
+        return Structure(loop, left, right, write, batch, rows, columns, summed, value, sum_dtype, extras, epilogue)
 
     def number(self, e: Expr) -> int:
         found = self.images(e)
@@ -437,7 +441,7 @@ class _Recogniser:
         shape = tuple(int(n) for n in access.shape)
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
-    def epilogue(self, write: Op, result: Value) -> tuple[list[Op], Formula]:
+    def epilogue(self, write: Op, result: Value, sum_dtype: DType) -> tuple[list[Op], Formula]:
         """(reads besides the sum, the formula) of the elementwise work before the write."""
         extras: list[Op] = []
         known: dict[Value, Formula] = {}
@@ -449,8 +453,7 @@ class _Recogniser:
 
         def made_of(value: Value) -> Formula:
             if value is result:
-                rounded = result.type.dtype is result.type.dtype.accumulator
-                return Formula.operand(1) if rounded else Formula.cast(result.type.dtype, Formula.operand(1))
+                return formulas.converted(Formula.operand(1), sum_dtype, result.type.dtype)
             op = self.made.get(value)
             if op is None:
                 raise NoContraction("the write takes a value that is no result")

@@ -28,7 +28,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.ranked import Ranked, ranked
 from tilewright.plan.rows import rows_and_waves
-from tilewright.plan.tiled import Tiled
+from tilewright.plan.tiled import Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -77,6 +77,8 @@ class Cuts:
     halo: int | None = None
     """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
     first task; None: A is brought step by step, as B is."""
+    walk: Walk | None = None
+    """Where rows of a halo tile run on from line to line: how."""
     overlap: str = "none"
     """What runs beside other work: `ahead`, the first product of a loop's next round."""
     packed: bool = False

@@ -14,12 +14,12 @@ from math import ceil
 
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
-from tilewright.ir import dtypes
 from tilewright.ir.core import Op, Program
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
 from tilewright.plan.plan import Multiplied
+from tilewright.plan.sums import summed_in
 
 Dims = tuple[Expr, ...]
 MOST_VECTORS = 4
@@ -152,10 +152,10 @@ def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
 
-def types_of(op: Op, swapped: bool) -> tuple[DType, DType, DType]:
-    """The element types of a product: its factors', A first, and that in which it is summed."""
-    a, b, c = (v.type.dtype for v in op.operands)
-    wide = dtypes.f64 if dtypes.f64 in (a, b) else c.accumulator
+def types_of(op: Op, swapped: bool, machine: Machine | None) -> tuple[DType, DType, DType]:
+    """The element types of a product: its factors', A first, and that in which the machine sums it."""
+    a, b, _ = (v.type.dtype for v in op.operands)
+    wide = summed_in(op, machine)
     return (b, a, wide) if swapped else (a, b, wide)
 
 
@@ -180,7 +180,7 @@ def products_of(
             found[op] = None
         else:
             sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
-            found[op] = microkernel(machine, types_of(op, axes.swapped), sizes, lanes, precision_of(op))
+            found[op] = microkernel(machine, types_of(op, axes.swapped, machine), sizes, lanes, precision_of(op))
     if (
         machine.lanes is not None
         and lanes is None
@@ -221,9 +221,9 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
     axes = axes_of(a, b, c, lambda d: 1)
     if isinstance(axes, str):
         raise ArgumentError(f"plan: {each}: {axes}; it runs by loops")
-    fitting = atoms_for(machine, *types_of(op, axes.swapped), precision_of(op))
+    fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op))
     if atom not in fitting:
-        kinds = " by ".join(map(str, types_of(op, axes.swapped)[:2]))
+        kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         there = ", ".join(x.name for x in fitting) or "none"
         raise ArgumentError(f"plan: {each}: its factors are {kinds}, and {machine.name}'s atoms for them {there}")
     if each.transposed:

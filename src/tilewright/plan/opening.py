@@ -12,6 +12,7 @@ from dataclasses import replace
 from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Program
+from tilewright.machine import Machine
 from tilewright.plan.contraction import Contraction, Operand, recognise, size
 
 MOST = 1 << 20
@@ -20,14 +21,18 @@ _UNLIKELY = ((1009, 1013, 1019, 1021, 1031, 1033), (2003, 2011, 2017, 2027, 2029
 
 
 def opened(
-    program: Program, known: Mapping[Symbol, Expr], open_symbols: Collection[Symbol], typical: Mapping[Symbol, int]
+    program: Program,
+    known: Mapping[Symbol, Expr],
+    open_symbols: Collection[Symbol],
+    typical: Mapping[Symbol, int],
+    machine: Machine | None = None,
 ) -> Contraction | str:
     """The contraction with open rows, planned for the typical sizes; or why there is none."""
     names = sorted(open_symbols, key=lambda s: s.name)
     found: list[Contraction] = []
     larger = {s: max(n, 16) for s, n in typical.items()}  # a size of 1 may leave a digit out
     for numbers in (*(dict(zip(names, values, strict=False)) for values in _UNLIKELY), typical, larger):
-        recognised = recognise(program, _sizes(known, numbers))
+        recognised = recognise(program, _sizes(known, numbers), machine)
         if isinstance(recognised, str):
             return recognised
         found.append(recognised)

@@ -16,6 +16,10 @@ brought offset by offset, or, where all of it fits, once for all tasks.
     w staged at start as panel, keep
     mma by matrix.m64n64k16.bf16, block 128x64
     roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 1, halo 3, stored 2
+
+Where a plan says `axis M = (M_2 4, M_1 7, M_0 9 of 7): task M_2 2`, a task has whole images, whose rows run on from
+line to line: those between the end of a line and the next are computed with the others, and never stored. A tap is then
+the same halo tile some rows further on, whatever the lines' length.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from tilewright.plan.rings import (
     product_of,
     waves_of_roles,
 )
+from tilewright.plan.tiled import Walk
 
 TOGETHER = 8
 """Rows that an atom reads one after the other from shared memory; such runs lie equally far apart."""
@@ -68,6 +73,8 @@ class Patch:
     offsets: int
     roles: Roles
     cycles: float
+    walk: Walk | None = None
+    """Where rows run on from line to line: how."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,11 @@ class SlidingWindow:
     def image(self, box: Sequence[int]) -> tuple[int, ...]:
         """The size of the halo tile of a box, without K."""
         return tuple(1 + r + sum(box[d] - 1 for d in ds) for ds, r in zip(self.digits, self.reach, strict=True))
+
+    def lines(self, extents: Sequence[int]) -> Walk:
+        """How rows run on from line to line: lines of a halo tile lie one behind the other."""
+        *_, of, length = extents
+        return Walk(of, of, length, length + self.reach[-1])
 
 
 def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], int]) -> SlidingWindow | str:
@@ -117,8 +129,13 @@ def patches(
     sizes: Mapping[Symbol, int],
     size: Callable[[Expr], int],
     machine: Machine,
+    given: Plan | None = None,
 ) -> list[Patch] | str:
-    """The candidates for the one product of a program over digits of M, the best first; or why there are none."""
+    """The candidates for the one product of a program over digits of M, the best first; or why there are none.
+
+    Where a plan is `given`, there are also those that are only done where one asks for them: rows that run on from line
+    to line, and stages of B with more or fewer offsets.
+    """
     product_found = product_of(program, size, ())
     if isinstance(product_found, str):
         return product_found
@@ -136,13 +153,15 @@ def patches(
     extents, offsets = [sizes[d] for d in digits], [size(d) for d in axes.deep]
     around, ends = prod(size(d) for d in axes.around if d not in digits), [_ends(d, program, size) for d in digits]
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
+    walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
+    asked, counts = given is not None, (size(axes.n), size(axes.k), around)
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, bits)
-        for box in _boxes(how, extents)
+        for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
-        for each in _rings(machine, how, box, extents, slides, offsets, (size(axes.n), size(axes.k), around), turns)
+        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
 
@@ -199,45 +218,71 @@ def _boxes(how: Microkernel, extents: Sequence[int]) -> Iterator[tuple[int, ...]
                 yield box
 
 
+def _runs(how: Microkernel, extents: Sequence[int], slides: SlidingWindow) -> Iterator[tuple[tuple[int, ...], Walk]]:
+    """Boxes of whole images, each as many rows as its lines and what lies between them take, in whole atoms."""
+    if len(extents) < 2 or slides.digits[-2:] != ((len(extents) - 2,), (len(extents) - 1,)):
+        return
+    walk = slides.lines(extents)
+    each = rows_of(walk, how)
+    if how.rows % each == 0 and (how.rows == each or len(extents) > 2):
+        yield (*(1 for _ in extents[3:]), how.rows // each, *extents[-2:])[-len(extents) :], walk
+
+
+def rows_of(walk: Walk, how: Microkernel) -> int:
+    """The rows of one image whose rows run on from line to line."""
+    return -(-walk.width // how.atom.shape[0]) * how.atom.shape[0]
+
+
+def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: Microkernel) -> int:
+    """The rows of a halo tile."""
+    if walk is None:
+        return prod(slides.image(box))
+    each = rows_of(walk, how) + slides.reach[-2] * walk.pitch + slides.reach[-1]
+    return prod(slides.image(box)[:-2]) * -(-each // TOGETHER) * TOGETHER
+
+
 def _rings(
     machine: Machine,
     how: Microkernel,
-    box: tuple[int, ...],
+    task: tuple[tuple[int, ...], Walk | None],
     extents: Sequence[int],
     slides: SlidingWindow,
     offsets: Sequence[int],
     sizes: tuple[int, int, int],
     turns: bool,
+    asked: bool,
 ) -> Iterator[Patch]:
-    """The candidates for a box: B streamed, or all of it in shared memory."""
-    columns, k, around = sizes
+    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory."""
+    (box, walk), (columns, k, around) = task, sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
     tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
-    if max(image) > WIDEST or regs is None or shared.bytes is None or (turns and tiles <= (machine.limits.cores or 1)):
+    idle = turns and not asked and tiles <= (machine.limits.cores or 1)
+    if max(image) > WIDEST or regs is None or shared.bytes is None or idle:
         return
-    halo = ceil(prod(image) * row / shared.alignment) * shared.alignment
+    halo = ceil(_halo(slides, box, walk, how) * row / shared.alignment) * shared.alignment
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     steps = chunks * prod(offsets)
     every, across = steps * tap, ceil(columns / how.columns)
-    once = offsets[-1] if tap * offsets[-1] <= LARGE else 1
-    for stored in STORED:
-        left = room - halves * stored * how.rows * row
-        ring = max(0, left - HALOS[-1] * halo) // (once * tap)
-        if ring * once >= ENOUGH and ring > 1:
-            stages = min(MOST, ring)
-            halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
-            roles = Roles(*regs, stages, stored, halos, turns)
-            filled = chunks * (halo + prod(offsets) * tap)
-            yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled))
-            break
+    few = offsets[-1] if tap * offsets[-1] <= LARGE else 1
+    for once in sorted({1, offsets[-1]}) if asked else (few,):
+        for stored in STORED:
+            left = room - halves * stored * how.rows * row
+            ring = max(0, left - HALOS[-1] * halo) // (once * tap)
+            if ring * once >= ENOUGH and ring > 1:
+                stages = min(MOST, ring)
+                halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
+                roles = Roles(*regs, stages, stored, halos, turns)
+                filled = chunks * (halo + prod(offsets) * tap)
+                yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled), walk)
+                break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
             filled = chunks * halo
-            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every))
+            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every), walk)
             break
 
 
@@ -261,8 +306,11 @@ def plan_of(
     whole = [d for d in dims_of(program) if d not in (*tasks, *digits) and d in sizes]
     words = words_for([m, *map(str, [*tasks, *whole])])
     word = words[m]
-    box = tuple(Digit(str(d), sizes[d], sizes[d]) for d in digits)
-    own = Axis(word, box, tuple(Cut("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)))
+    box = [Digit(str(d), sizes[d], sizes[d]) for d in digits]
+    cuts = [Cut("task", n, str(d)) for d, n in zip(digits, patch.box, strict=True)]
+    if patch.walk is not None:
+        box[-1], cuts = replace(box[-1], walked=patch.walk.pitch), cuts[:-2]
+    own = Axis(word, tuple(box), tuple(cuts))
     cut: dict[Expr, Cut] = {d: Cut("task", patch.how.columns if d is axes.n else 1) for d in tasks}
     cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", patch.how.slab or 1)}
     around = [d for d in tasks if d is not axes.n]

@@ -23,7 +23,8 @@ the blocks of sums that stay in registers while the product's depth is gone over
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave; with
 `x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
-`pingpong` at the end, halves of those who multiply take tasks in turn.
+`pingpong` at the end, halves of those who multiply take tasks in turn. Where several products use what a step brings,
+each has a ring of its own; `ring 2 together` is one for all of them.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
@@ -151,12 +152,14 @@ class Roles:
     pingpong: bool = False
     """Whether halves of those who multiply take tasks in turn: one stores while the other multiplies."""
     once: int = 1
+    together: bool = False
+    """Whether all that one step of a loop uses is handed over together, also where products use it one by one."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
         return (
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
-            f"ring {self.stages}, {f'halo {self.halo}, ' if self.halo else ''}"
+            f"ring {self.stages}{' together' if self.together else ''}, {f'halo {self.halo}, ' if self.halo else ''}"
             f"{f'once {self.once}, ' if self.once > 1 else ''}stored {self.stored}"
             f"{', pingpong' if self.pingpong else ''}"
         )
@@ -261,7 +264,7 @@ _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
-    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)"
+    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)( together)?"
     r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
@@ -329,8 +332,8 @@ def parse_plan(text: str) -> Plan:
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
     tasks, group, schedule = rest.get("tasks", ("", "", ""))
-    *counts, turns = rest.get("roles", ("",))
-    numbers = [_size(text or "0", "roles") for text in counts]
+    said = rest.get("roles", ())
+    numbers = [_size(text or "0", "roles") for text in (*said[:5], *said[6:-1])]
     plan = Plan(
         tuple(axes),
         tuple(tasks.split(", ")) if tasks else (),
@@ -340,7 +343,7 @@ def parse_plan(text: str) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        _roles_of(numbers, bool(turns)) if numbers else None,
+        _roles_of(numbers, together=bool(said[5]), turns=bool(said[-1])) if said else None,
         _size(group or "1", "group"),
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
@@ -351,10 +354,10 @@ def parse_plan(text: str) -> Plan:
     return plan
 
 
-def _roles_of(numbers: list[int], turns: bool) -> Roles:
+def _roles_of(numbers: list[int], *, together: bool, turns: bool) -> Roles:
     """Roles from the numbers of their line, in order."""
     loads, load_registers, waves, registers, ring, halo, once, stored = numbers
-    return Roles((loads, load_registers), (waves, registers), ring, stored, halo, turns, max(1, once))
+    return Roles((loads, load_registers), (waves, registers), ring, stored, halo, turns, max(1, once), together)
 
 
 def _once(name: str, known: list[str]) -> None:

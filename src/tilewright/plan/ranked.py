@@ -33,9 +33,9 @@ def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -
     if axes.m is None or rows[-1] is not axes.m:
         return None
     batch = [d for d in axes.around if d not in rows]
-    c = _contraction(program, op, axes, rows, batch, size)
+    c = _contraction(program, op, axes, (rows, batch), size, machine)
     best: tuple[float, VectorForm] | None = None
-    for atom in atoms_for(machine, *types_of(op, axes.swapped)):
+    for atom in atoms_for(machine, *types_of(op, axes.swapped, machine)):
         if isinstance(atom.c, OpaqueOperand) or atom.shape[0] > 1:
             return None
         for form in vector_forms(c, atom, machine):
@@ -59,8 +59,11 @@ def _dims(op: Op, operand: int) -> tuple[Expr, ...]:
     return dims
 
 
-def _contraction(program: Program, op: Op, axes: Axes, rows: list[Expr], batch: list[Expr], size: Size) -> Contraction:
-    """The product as a contraction: sizes and bytes are its own, accesses are left out."""
+def _contraction(
+    program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
+) -> Contraction:
+    """The product as a contraction over rows and batch: sizes and bytes are its own, accesses are left out."""
+    rows, batch = dims
     made = {r: each for each in program.walk() for r in each.results}
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
@@ -76,7 +79,7 @@ def _contraction(program: Program, op: Op, axes: Axes, rows: list[Expr], batch: 
 
     a, b = (operand(v) for v in (op.operands[1::-1] if axes.swapped else op.operands[:2]))
     depth = digits([*axes.deep, axes.k])
-    wide = types_of(op, axes.swapped)[2]
+    wide = types_of(op, axes.swapped, machine)[2]
     return Contraction(
         program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, Formula.operand(1), (), (),
         digits(batch),

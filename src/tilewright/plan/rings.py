@@ -96,7 +96,10 @@ def plan_with_roles(
     dims = _tasks(program, op, size)
     if axes.m is None or axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
-    oriented = [_of_orientation(program, machine, size, op, axes, turned, gathered != "") for turned in (False, True)]
+    asked = given is not None
+    oriented = [
+        _of_orientation(program, machine, size, op, axes, turned, gathered != "", asked) for turned in (False, True)
+    ]
     every = [x for own in oriented if not isinstance(own, str) for x in own]
     if isinstance(oriented[0], str) and not every:
         return oriented[0]
@@ -269,7 +272,7 @@ def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> list[MultiplyAtom] | str:
     """The atoms that multiply a product from shared memory, where its factors lie as they do; or why there are none."""
-    types = types_of(op, axes.swapped)
+    types = types_of(op, axes.swapped, machine)
     first, second = (is_along(factor, axes.k, program) for factor in _factors(op, axes))
     found = shared_atoms(machine, types, (first, second), precision_of(op))
     return found or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
@@ -283,6 +286,7 @@ def _of_orientation(
     axes: Axes,
     transposed: bool,
     gathered: bool,
+    asked: bool,
 ) -> list[RingCandidate] | str:
     """The candidates with the atom's rows along M, or along N; or that no atom multiplies what lies so."""
     axes = axes.transposed if transposed else axes
@@ -298,13 +302,13 @@ def _of_orientation(
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
     )
-    return list(rings(machine, atoms, work, gathered, transposed))
+    return list(rings(machine, atoms, work, gathered, transposed, asked))
 
 
 def rings(
-    machine: Machine, atoms: list[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool
+    machine: Machine, atoms: list[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool, asked: bool
 ) -> Iterator[RingCandidate]:
-    """The candidates for some work."""
+    """The candidates for some work. Unless it is `asked` for, nobody takes turns where no core has a second task."""
     shared, cores = machine.spaces["shared"].bytes, machine.limits.cores or 1
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
@@ -319,7 +323,7 @@ def rings(
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
                 steps = work.rounds * ceil(k / how.slab)
                 filled = steps * (how.rows + how.columns) * row
-                if turns and tiles <= cores:
+                if turns and not asked and tiles <= cores:
                     continue
                 surplus = work.surplus(machine, how, ceil(tiles / cores))
                 took = cycles(machine, how, roles, tiles, steps, filled, surplus=surplus)

@@ -24,8 +24,8 @@ WAVES, MANY, MOST = 8, 16, 32
 """Waves of a task, of one with long rows, and of one that has a core for itself."""
 FEW, ROUNDS = 1.5, 4
 """Tasks for each core up to which one has a core for itself, and of which there should be so many at least."""
-LINE, SIDE = 128, 256
-"""Bytes that should be read together, and of the side of a tile that is turned."""
+LINE, SIDE, WIDEST = 128, 256, 16
+"""Bytes that should be read together, of the side of a tile that is turned, and that a lane loads at once."""
 
 Size = Callable[[Expr], int]
 
@@ -55,15 +55,13 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     """
     most = min(machine.waves, MOST)
     row = _row(program, widths, size)
-    smallest = min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
+    smallest = _smallest(program)
     lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // smallest))  # what a wave has
     if row == 1:
         return _boxes(program, widths, size, smallest, lane, machine)
-    side = [d for d in _beside_rows(program, widths) if d in widths]
-    if side:
-        found = dict.fromkeys(widths, 1) | {d: min(size(d), LINE // smallest) for d in side}
-        few = prod(-(-size(d) // n) for d, n in found.items()) <= FEW * cores(machine)
-        return found, min(MOST if few else MANY, most)
+    found = beside_rows(program, widths, size, machine)
+    if found:
+        return found, min(MOST if tasks_of(found, size) <= FEW * cores(machine) else MANY, most)
     waves = min(WAVES, most)
     while waves < min(most, MANY) and waves * lane < row:
         waves *= 2
@@ -75,6 +73,33 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
         if found[d] < size(d):
             break
     return found, waves
+
+
+def beside_rows(
+    program: Program, widths: Mapping[Expr, int], size: Size, machine: Machine, least: float = FEW
+) -> dict[Expr, int]:
+    """The width of tasks where rows lie across memory: as much of what lies side by side as a wave loads at once, less
+    where tasks are then fewer than `least` for each core, a line's worth at the least; nothing where rows lie along it.
+    """
+    side = [d for d in _beside_rows(program, widths) if d in widths]
+    smallest = _smallest(program)
+    wide = max(LINE, (machine.lanes or 1) * WIDEST)
+    while side:
+        found = dict.fromkeys(widths, 1) | {d: min(size(d), wide // smallest) for d in side}
+        if wide <= LINE or tasks_of(found, size) >= least * cores(machine):
+            return found
+        wide //= 2
+    return {}
+
+
+def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
+    """How many tasks there are."""
+    return prod(-(-size(d) // n) for d, n in widths.items())
+
+
+def _smallest(program: Program) -> int:
+    """Bytes of the smallest element of an argument."""
+    return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
 
 def _boxes(

@@ -13,17 +13,7 @@ from tilewright.plan.sliding import halo_of, is_direct
 
 WRITTEN = 72
 """Steps of the depth that are written out, at most."""
-BLOCK = 60
-"""Cycles that a block of sums takes beside its products, its store deferred."""
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
-TASK = 400
-"""Cycles that a task takes beside its blocks: the last block's store hides behind nothing."""
-STAGED = 60
-"""Cycles that staging a block's rows for one step takes, where they end before the block does."""
-SCATTERED, SHARED = 2, 4
-"""Cycles that a cache line takes which is written apart from its neighbours, or beside other workers'."""
-STORE = 3 / 16
-"""Cycles that storing a sum takes where it is not."""
 
 
 def tile_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[TileForm]:
@@ -132,7 +122,7 @@ def rows_of(c: Contraction, form: TileForm) -> tuple[int, int, int]:
 
 def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
     """What a form costs."""
-    limits = machine.limits
+    limits, costs = machine.limits, machine.costs.tiles
     m, n, _ = form.atom.shape
     each = element_bytes(c.a.dtype)
     across, down = form.columns // n, form.rows // m
@@ -148,9 +138,11 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
     busiest = -(-tasks // cores(machine))
     fed = max(down * across * form.atom.cycles, (down + across) * form.atom.load_cycles)
     blocks = row_blocks * per
-    products = blocks * (steps * fed + BLOCK)
+    products = blocks * (steps * fed + costs.block)
     left = form.stage == "place" and size(c.rows[-1]) % form.rows
-    ragged = per * (steps * (fed + STAGED) + BLOCK) if left else 0.0  # the last strip has these rows besides, staged
+    ragged = (
+        per * (steps * (fed + costs.staged) + costs.block) if left else 0.0
+    )  # the last strip has these rows besides, staged
     ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))
     panel, strip = form.columns * deep * each, rows * deep * each if form.stage == "place" else staged
     block_rows = form.rows * deep * each
@@ -167,12 +159,12 @@ def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
         read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
     image = operand_bytes(c.a) / max(1, row_tasks)
     staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
-    storing = TASK if form.overlap == "defer" else blocks * form.rows * form.columns * STORE
+    storing = costs.task if form.overlap == "defer" else blocks * form.rows * form.columns * costs.store
     lines = blocks * form.rows * form.columns * element_bytes(c.out.dtype) / limits.line_bytes
     if form.stage == "place" and form.order[0] == COLUMNS and per > 1:  # results of a row are not written together
-        storing += lines * SCATTERED
+        storing += lines * costs.scattered
     if column_tasks > 1:  # several workers write parts of one row
-        storing += lines * SHARED
+        storing += lines * costs.shared
     written = 1
     for s in form.steps:
         written *= _count(c, s, form) if s.written else 1

@@ -97,6 +97,10 @@ def _of_vectors(c: Contraction, form: VectorForm, machine: Machine) -> str | Non
     used, there = vectors.registers(form.rows, wide, form.atom), machine.limits.registers
     if used > there:
         return f"{form.rows} rows of {wide} vectors take {used} registers of {there}"
+    most = vectors.most_picked(form.atom)
+    if most and form.rows > most:
+        there = form.atom.picks_from
+        return f"{form.atom.name} picks from {there} registers, enough for {most} rows; here are {form.rows}"
     if form.rows > size(c.rows[-1]):
         return f"a block of {form.rows} rows is longer than a line of {size(c.rows[-1])}"
     if form.streams != "none":

@@ -10,6 +10,8 @@ from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.forms import COLUMNS, ROWS, Step, VectorForm, up
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
 
+UNROLLED = 4
+"""Steps of the last digit of the depth that are written out, at least where they divide it."""
 WRITTEN = 16
 """Steps of the depth that are written out within a line, at most: the program stays short."""
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
@@ -62,9 +64,17 @@ def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
 
+def most_picked(atom: MultiplyAtom) -> int:
+    """Rows of which an atom picks elements, at most: those of the next step are loaded beside those of this one.
+
+    0: as many as the registers hold.
+    """
+    return atom.picks_from // 2
+
+
 def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
     """Whether the registers hold a block of so many rows and vectors."""
-    return registers(rows, vectors, atom) <= machine.limits.registers
+    return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
 def _rows(line: int, most: int) -> list[int]:
@@ -89,7 +99,8 @@ def _divisors(n: int, most: int) -> list[int]:
 
 def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Step, ...]:
     last, group = c.depth[-1], atom.shape[2]
-    deep = max(n for n in (1, 2, 3, 4) if size(last) % (n * group) == 0)
+    most = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
+    deep = max(n for n in range(1, most + 1) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
         deep = fixed.depth // group
     few = [t for t in c.depth[:-1] if coupled(c, t) and size(t) * deep <= WRITTEN]

@@ -21,7 +21,7 @@ from tilewright.errors import ProblemError
 from tilewright.ir.dtypes import from_numpy
 from tilewright.problems.batch import Problem, Settings, read_batch, shape_list, shape_lists
 from tilewright.problems.conv import ConvProblem, parse_conv
-from tilewright.problems.data import exact_data, operand_shapes, real_bound, real_data, terms
+from tilewright.problems.data import exact_data, nearest_bound, operand_shapes, real_bound, real_data, terms
 from tilewright.problems.dtypes import Dtype, dtype
 from tilewright.problems.matmul import MatmulProblem, parse_matmul
 from tilewright.problems.reference import conv_dgrad, conv_forward, conv_wgrad, matmul_reference
@@ -39,6 +39,7 @@ __all__ = [
     "dtype",
     "exact_data",
     "matmul_reference",
+    "nearest_bound",
     "operand_shapes",
     "parse_conv",
     "parse_matmul",

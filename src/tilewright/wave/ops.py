@@ -126,17 +126,25 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
 
 
 def mma(
-    lhs: Any, rhs: Any, acc: Any, mma_type: Any = None, precision: str | None = None, tag: str | None = None
+    lhs: Any,
+    rhs: Any,
+    acc: Any,
+    mma_type: Any = None,
+    precision: str | None = None,
+    tag: str | None = None,
+    accumulate: str | None = None,
 ) -> Tile:
     """acc + the sum of lhs * rhs over the dimensions that both factors have and the accumulator has not.
 
     Dimensions go by name, in any order; those that all three have are batch dimensions. f32 means f32:
     `precision="tf32"` is the only way to tf32: factors keep ten bits of fraction, rounded to the nearest, or cut where
-    the machine's own products do that.
+    the machine's own products do that. Sums are carried in f32 and wider: `accumulate="f16"`, of factors and an
+    accumulator of f16, is the only way to sums in f16, which may be rounded after every product.
     """
     if precision not in (None, "tf32"):
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
-    attrs = {} if precision is None else {"precision": precision}
+    asked = {"precision": precision, "accumulate": accumulate}
+    attrs = {name: value for name, value in asked.items() if value is not None}
     return Tile(tracer("mma").emit("mma", [tile_of(x, "mma") for x in (lhs, rhs, acc)], attrs).result)
 
 

@@ -164,7 +164,7 @@ def test_a_reduction_in_parts(how: str) -> None:
 
 
 def test_a_long_reduction_with_few_results_is_done_in_parts() -> None:
-    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=65536, N=256).plan.split == ("M", 128)
+    assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=65536, N=256).plan.split == ("M", 512)
     assert made(kernels.reduction("sum", "rows", "bf16", "f32"), M=8192, N=8192).plan.split is None
     assert made(kernels.softmax("f32"), M=1, N=8192).plan.split is None  # what is reduced is used again
 
@@ -225,3 +225,72 @@ def test_what_several_operations_write_is_met_for() -> None:
     given = {"x": x, "y": np.zeros(64, np.float32)}
     interpret(loop, given, HOPPER, seed=3, workers=1, handlers=HANDLERS)
     np.testing.assert_array_equal(given["y"], np.full(64, 63.0))
+
+
+@pytest.mark.parametrize(("over", "shape"), [("columns", (3, 9000)), ("rows", (1100, 70)), ("rows", (515, 130))])
+@pytest.mark.parametrize("kind", ["bf16", "f32", "i32"])
+def test_what_waves_tell_each_other_is_combined_by_who_stores_it(over: str, shape: tuple[int, int], kind: str) -> None:
+    """All waves loaded what all others had, and added it up: columns of 32 waves took longer for that than to read."""
+    found = compare(kernels.reduction("sum", over, kind), M=shape[0], N=shape[1])
+    loop = str(lower_waves(parse_block(found.text("block")), HOPPER))
+    lines = [line.strip() for line in loop.splitlines()]
+    told = [i for i, line in enumerate(lines) if line.startswith("load ") and "%scratch" in line]
+    assert told
+    assert any(next(x for x in reversed(lines[:i]) if x.endswith("{")).startswith("if (w_") for i in told)
+
+
+def test_what_all_lanes_need_is_loaded_in_vectors() -> None:
+    text = kernel_for(kernels.softmax("f32"), {"M": 8192, "N": 8192}, target="gpu:hopper").text("ptx")
+    assert text.count("ld.shared.v4.b32") == 2 * 16 // 4  # a maximum and a sum of 16 waves
+    assert text.count("ld.shared") == text.count("ld.shared.v4.b32")
+
+
+def test_the_second_of_two_programs_has_nothing_of_what_the_first_read() -> None:
+    """It had as many waves as rows as long as the first's would want: a read without a use was left in it."""
+    found = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
+    assert found.module is not None
+    assert "%x" not in str(found.module.programs["reduction"])
+
+
+def test_programs_without_products_begin_while_the_one_before_ends() -> None:
+    found = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
+    assert found.module is not None
+    assert ["launch programmatic" in str(program) for program in found.module.programs.values()] == [True, True]
+    text = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 512, "N": 512, "K": 512}, target="gpu:hopper")
+    assert "launch programmatic" not in text.text("block")
+    assert "griddepcontrol.wait" in kernel_for(kernels.softmax("bf16"), {"M": 64, "N": 64}, target="gpu:hopper").text(
+        "ptx"
+    )
+
+
+@pytest.mark.parametrize(("kind", "width", "parts"), [("bf16", 256, 512), ("f32", 128, 256), ("i32", 128, 256)])
+def test_tasks_of_columns_are_as_wide_as_a_wave_loads_at_once(kind: str, width: int, parts: int) -> None:
+    """They were a line wide: eight workgroups, each with a line of every row, read one row of a matrix."""
+    found = made(kernels.reduction("sum", "rows", kind), M=65536, N=256)
+    assert f"axis N = (N 256): task {width}" in str(found.plan)
+    assert found.plan.split == ("M", parts)
+    assert found.module is not None
+    loop = str(lower_waves(found.module.programs["reduction_parts"], HOPPER))
+    assert " ^ " not in loop  # lanes have columns of their own
+
+
+def test_a_reduction_that_one_launch_does_as_fast_is_not_taken_apart() -> None:
+    short = made(kernels.reduction("sum", "rows", "f32"), M=1100, N=70)
+    assert short.plan.split is None
+    assert "a reduction in parts: two launches take" in short.explain()
+    second = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
+    assert second.module is not None
+    assert list(second.module.programs) == ["reduction_parts", "reduction"]  # not in parts again
+
+
+@pytest.mark.parametrize("shape", [(40, 256), (33, 520), (7, 130), (5, 9)])
+@pytest.mark.parametrize("kind", ["bf16", "f32", "i8"])
+def test_elements_side_by_side_are_neighbouring_lanes(shape: tuple[int, int], kind: str) -> None:
+    @tkw.wave()
+    def doubled(
+        x: tkl.Memory[M, N, GLOBAL, getattr(tkl, kind)], y: tkl.Memory[M, N, GLOBAL, getattr(tkl, kind)]
+    ) -> None:
+        v = tkw.read(x)
+        tkw.write(v + v, y)
+
+    compare(doubled, M=shape[0], N=shape[1])

@@ -35,6 +35,7 @@ from tilewright.passes.tile.values import (
 )
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 from tilewright.plan.rows import VALUES
+from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -290,7 +291,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
             raise ExecutionError(f"mma: {d} is in one factor only, but is {parts[d][1]} wide here", op.loc)
     a, b = (low.conform(t.over(t.dims, parts), tuple(d for d in t.dims if d not in single), op) for t in (a, b))
     kind: TileType = op.results[0].type
-    wide = dtypes.f64 if dtypes.f64 in (a.dtype, b.dtype) else acc.dtype.accumulator
+    wide = summed_in(op, low.machine)
     inner = {d: parts[d] for d in acc.dims}
     of_acc, formula = acc.accumulated
     start = converted(formula, of_acc, wide)
@@ -375,7 +376,7 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | N
     axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str):
         return None
-    types = types_of(op, axes.swapped)
+    types = types_of(op, axes.swapped, low.machine)
     how = low.microkernel(op, types, _sizes(axes, low.width))
     return None if how is None else (how, how.oriented(axes), types[2])
 

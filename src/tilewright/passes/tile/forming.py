@@ -30,6 +30,10 @@ LOG2_E = 1.4426950408889634
 """By which an argument of e^x is multiplied to be one of 2^x."""
 
 
+COARSE = 16
+"""Bits of a float at most that is rounded more coarsely than any function is computed."""
+
+
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
     found = []
@@ -58,14 +62,18 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _is_coarse(low: Lowering, op: Op) -> bool:
-    """Whether what is computed between products is only rounded to 16 bits, added up, or what sums are scaled by.
+    """Whether what is computed is only rounded to 16 bits, added up, or what sums are scaled by.
 
     Then it need not be good to the last place: an exponential is a power of two, whose scale joins what scales the
     argument, 2^-24 of the exponent off; what is divided by a row's value is multiplied by the reciprocal of that.
+    Between products sums are such values, whatever becomes of them; elsewhere what is made of them must be.
     """
     (value,) = op.results
-    if low.w.home is None or value.type.dtype is not dtypes.f32:
+    if value.type.dtype is not dtypes.f32:
         return False
+    if low.w.home is None:
+        lanes = None if low.machine is None else low.machine.lanes
+        return lanes is not None and op.name == "exp" and _ends_coarse(low, value)
 
     def users(value: Value) -> list[Op]:
         return [user for user in low.program.walk() if value in user.operands]
@@ -77,9 +85,21 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
         if user.name == "mul":
             (made,) = user.results
             return all(adds(made, other) for other in users(made))
-        return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= 16)
+        return user.name == "sum" or (user.name == "cast" and user.attrs["dtype"].bits <= COARSE)
 
     return all(map(coarse, users(value)))
+
+
+def _ends_coarse(low: Lowering, value: Value) -> bool:
+    """Whether a value is rounded to 16 bits in the end, after sums, products and quotients alone."""
+    users = [user for user in low.program.walk() if value in user.operands]
+
+    def coarse(user: Op) -> bool:
+        if user.name == "cast":
+            return bool(user.attrs["dtype"].is_float and user.attrs["dtype"].bits <= COARSE)
+        return user.name in ("sum", "mul", "div") and len(user.results) == 1 and _ends_coarse(low, user.results[0])
+
+    return bool(users) and all(map(coarse, users))
 
 
 def _scaled(low: Lowering, tile: Tile) -> Formula:

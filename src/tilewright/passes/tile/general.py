@@ -126,6 +126,7 @@ def to_block(
     lenient: bool = False,
     machine: Machine | None = None,
     opened: OpenSizes = CLOSED,
+    written: Collection[Value] = (),
 ) -> Lowered:
     """The block program of a tile program for these sizes and shapes of its arguments.
 
@@ -133,7 +134,8 @@ def to_block(
     `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
     `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
     `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
-    symbols that set_symbol sets may have values outside their range.
+    symbols that set_symbol sets may have values outside their range. `written` are arguments that are known to be
+    written completely, beside those that are seen to be.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
@@ -156,7 +158,7 @@ def to_block(
     <BLANKLINE>
     """
     with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened).run()
+        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened, written).run()
 
 
 class Lowering:
@@ -174,8 +176,9 @@ class Lowering:
         lenient: bool = False,
         machine: Machine | None = None,
         opened: OpenSizes = CLOSED,
+        written: Collection[Value] = (),
     ):
-        self.opened = opened
+        self.opened, self.written = opened, set(written)
         self.facts: list[Expr] = []
         """What is never negative here: the conditions of the branches around say so."""
         self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
@@ -442,7 +445,7 @@ class Lowering:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
 
         Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart.
+        is left, are written apart; the loop has them peeled off where they are the same operations.
         """
         if not dims:
             with self.scope():
@@ -458,8 +461,8 @@ class Lowering:
             self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
             self.pieces(rest)
 
-        def loop(start: Expr | int, end: Expr | int, at_edge: bool) -> None:
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start) as n:
+        def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
                 one(n, at_edge)
 
         ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
@@ -474,6 +477,8 @@ class Lowering:
             if behind:
                 with self.branch(last):
                     loop(full - 1, full, True)
+        elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(self, dim):
+            loop(0, full, True, (ahead, behind))
         else:
             for start, stop, at_edge in _rounds(full, ahead, behind):
                 if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
@@ -702,7 +707,8 @@ class Lowering:
         found = self._arguments.get(arg)
         if found is None:
             if isinstance(arg.type, MemoryType):
-                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks)
+                shape, role = self.shapes[arg], memory.role_of(self.program, arg, self.walks, self._numbers)
+                role = "out" if arg in self.written else role
                 exact = all(self._numbers(d) is as_expr(n) for d, n in zip(arg.type.dims, shape, strict=True))
                 whole = self.workgroups is None and exact
                 if role == "out" and not whole:  # what is written need not be all of it

@@ -57,7 +57,7 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     axes = axes_of(a, b, c, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return None
-    types = types_of(user, axes.swapped)
+    types = types_of(user, axes.swapped, low.machine)
     sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
     how = low.microkernel(user, types, sizes)
     return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None
@@ -89,6 +89,20 @@ def slides(low: Lowering, dim: Expr) -> bool:
         if _may_leave(low, op, dim):
             return True
     return False
+
+
+def are_alike(low: Lowering, dim: Expr) -> bool:
+    """Whether pieces at the ends of such a dimension are the same operations as others, but for what is out of bounds:
+    the taps on which that depends are written out in all of them.
+    """
+    written = {d for d, (_, out) in low.cuts.depth.items() if out}
+    for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
+        own = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
+        for e in op.attrs["at"]:
+            met = {own[s] for s in e.symbols if s in own}
+            if dim in met and not met - {dim} <= written:
+                return False
+    return not low.cuts.lanes
 
 
 def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:

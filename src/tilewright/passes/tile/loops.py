@@ -25,6 +25,7 @@ from tilewright.passes.places import Size
 from tilewright.passes.tile import combining, masks, moving
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
+from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -153,7 +154,7 @@ Carried = tuple[Value | None, Tile]
 
 def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carried:
     """Memory for what the loop carries, with the first value in it; None where there is nothing to hold."""
-    wide = _wide(op, place) or (start.wide[0] if start.wide is not None else None)
+    wide = _wide(low, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
     if op.attrs["axis"] in dims:
         raise ProgramError(f"iterate over {op.attrs['axis']}: a carried value has that dimension itself", op.loc)
@@ -181,14 +182,14 @@ def _made_by(op: Op, place: int) -> Op | None:
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
-def _wide(op: Op, place: int) -> DType | None:
+def _wide(low: Lowering, op: Op, place: int) -> DType | None:
     """The type of the accumulator that a loop carries; None if what it carries is none."""
     value = op.blocks[0].ops[-1].operands[place]
     made = _made_by(op, place)
     if made is None or made.name not in ("mma", *REDUCTIONS) or value.type.dtype is dtypes.bool_:
         return None
-    if made.name == "mma" and dtypes.f64 in (made.operands[0].type.dtype, made.operands[1].type.dtype):
-        return dtypes.f64
+    if made.name == "mma":
+        return summed_in(made, low.machine)
     found: DType = value.type.dtype.accumulator
     return found
 

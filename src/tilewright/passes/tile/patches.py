@@ -31,9 +31,17 @@ class Patched:
 
 
 def in_patches(
-    program: Program, sizes: Mapping[Symbol, int], name: str, digits: Sequence[Symbol], box: Sequence[int]
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    name: str,
+    digits: Sequence[Symbol],
+    box: Sequence[int],
+    lines: tuple[int, int] | None = None,
 ) -> Patched:
     """The program whose dimension `name` is counted by these digits, which stand side by side, cut into such boxes.
+
+    `lines` are how many elements the last two digits take together, and how far lines lie apart there: elements run on
+    from line to line, and those between lines, and behind the last, are no digits'.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])
@@ -47,19 +55,24 @@ def in_patches(
     (<2*(at_box//3) + at_in//4>, <4*(at_box%3) + at_in%4>)
     """
     counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
-    outer, inner = symbol(f"{name}_box", 1), symbol(f"{name}_in", 1)
-    t, i = symbol("at_box", 0, prod(counts) - 1), symbol("at_in", 0, prod(box) - 1)
+    dims = symbol(f"{name}_box", 1), symbol(f"{name}_in", 1)
+    inside = prod(box) if lines is None else prod(box[:-2]) * lines[0]
+    t, i = symbol("at_box", 0, prod(counts) - 1), symbol("at_in", 0, inside - 1)
     which, within = _digits(t, counts), _digits(i, box)
+    if lines is not None:
+        each, pitch = lines
+        *outer, row = _digits(i, (*box[:-2], each))
+        within = [*outer, row // pitch, row % pitch]
     places = {d: n * a + b for d, n, a, b in zip(digits, box, which, within, strict=True)}
-    ragged = any(sizes[d] % n for d, n in zip(digits, box, strict=True))
+    ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
-        made = _Patches(tuple(digits), (outer, inner), (t, i), places, ragged)
+        made = _Patches(tuple(digits), dims, (t, i), places, ragged)
         body = Block(program.body.args)
         made.values = {arg: arg for arg in program.args}
         made.block(program.body, body.ops)
         found = replace(program, body=body)
         verify(found)
-    return Patched(found, outer, inner, {outer: prod(counts), inner: prod(box)})
+    return Patched(found, *dims, dict(zip(dims, (prod(counts), inside), strict=True)))
 
 
 class _Patches:

@@ -35,6 +35,7 @@ from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2
+from tilewright.plan.rings import LONGEST
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 NEAR = 4
 """B is read where it lies if what a block reads of it spans no more than this part of the second cache."""
 STEPS = 4
-"""Products of vectors along K that are written out, at most."""
+"""Products of vectors along K that are written out, at most, unless the atom picks from more."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,8 @@ class BlockedProduct:
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        most_at_once = self.low.cuts.depth.get(self.axes.k, (STEPS * depth, False))[0] // depth
+        usual = max(STEPS, how.atom.picks) * depth, False  # at least what one load of A brings
+        most_at_once = self.low.cuts.depth.get(self.axes.k, usual)[0] // depth
         full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
         for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
@@ -476,6 +478,8 @@ class Staged(Factor):
     """Whether it is the argument itself."""
     along_k: bool
     """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
+    step: int
+    """How much of K lies there before the next slab along K begins."""
 
     @classmethod
     def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
@@ -500,21 +504,23 @@ class Staged(Factor):
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
         count = product.how.rows if dim is product.axes.m else product.how.columns
         row, along_k = product.how.slab or 1, product.how.along_k[0 if dim is product.axes.m else 1]
-        sizes = (count, row) if along_k else (count // row, row, row)
+        deep = product.how.deep(most(product.width(product.axes.k)))
+        single = not along_k and count == row and deep <= LONGEST  # slabs of K lie one behind the other: they are one
+        step = deep if single else row
+        sizes = (count, row) if along_k else (count // row, step, row)
         if not product.how.at_once:
             held = product.w.alloc(wanted.dtype, sizes, "slab", swizzle)
-            return cls(product, there, outer, dim, held, whole, along_k)
-        deep = product.how.deep(most(product.width(product.axes.k)))
+            return cls(product, there, outer, dim, held, whole, along_k, step)
         places = [product.parts[d][0] for d in dims]
         with product.w.before(places if whole else [symbol_ for symbol_, _ in product.w.loops]):
-            held = product.w.alloc(wanted.dtype, (-(-deep // row), *sizes), "slabs", swizzle)
-            found = cls(product, there, outer, dim, held, whole, along_k)
+            held = product.w.alloc(wanted.dtype, (-(-deep // step), *sizes), "slabs", swizzle)
+            found = cls(product, there, outer, dim, held, whole, along_k, step)
             for d in outer:
                 product.at.setdefault(d, as_expr(0))
-            with product.w.loop("s", deep // row, unroll=True) as s:
-                found._bring(count, row, as_expr(0), row * s, s)
-            if deep % row:
-                found._bring(count, deep % row, as_expr(0), as_expr(deep // row * row), as_expr(deep // row))
+            with product.w.loop("s", deep // step, unroll=True) as s:
+                found._bring(count, step, as_expr(0), step * s, s)
+            if deep % step:
+                found._bring(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
         return found
 
     def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
@@ -560,7 +566,7 @@ class Staged(Factor):
     def _lies(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
         """Where an element at a place along M or N and K lies."""
         row = self.product.how.slab or 1
-        step, c = ([(c // row, False)], c % row) if self.product.how.at_once else ([], c)
+        step, c = ([(c // self.step, False)], c % self.step) if self.product.how.at_once else ([], c)
         return (
             [*step, (i, False), (c, False)]
             if self.along_k

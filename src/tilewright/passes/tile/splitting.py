@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building, walk_block
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 
@@ -129,9 +129,11 @@ def second_half(
             continue
         operands = tuple(summed.result if v is loop.result else v for v in op.operands)
         ops.append(Op(op.spec, operands, op.attrs, op.results, op.blocks, op.loc))
-    used = {v for op in ops for v in op.operands}
+    used: set[Value] = set()
+    for op in reversed(ops):  # what only the loop needed goes, with what that was made of
+        if not op.results or any(r in used for r in op.results):
+            used |= {v for inner in (op, *(o for b in op.blocks for o in walk_block(b))) for v in inner.operands}
     ops = [op for op in ops if not op.results or any(r in used for r in op.results)]
-    used = {v for op in ops for v in op.operands}
     args = (*(a for a in program.args if a in used), memory)
     return replace(program, args=args, body=Block((), ops))
 

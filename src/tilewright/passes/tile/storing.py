@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import Swizzle
@@ -13,8 +14,9 @@ from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom
 from tilewright.passes.tile.values import Load, Tile, load, loads, most
-from tilewright.passes.tile.writer import split
+from tilewright.passes.tile.writer import extent, split
 from tilewright.plan.model import element_bytes
+from tilewright.plan.patches import rows_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -121,15 +123,29 @@ def _part(low: Lowering, held: Value, over: tuple[Symbol, Symbol], first: Expr) 
 
 
 def _leave(
-    low: Lowering, to: Write, over: tuple[Symbol, ...], images: Substitution, tile: Value, at: Sequence[Expr]
+    low: Lowering, to: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
 ) -> None:
-    """Copies a box of a tile to the argument; what lies outside of that is not stored."""
+    """Copies a box of a tile to where it belongs, but for what lies outside: rows that are a box of positions as one,
+    those that run on from line to line image by image, without what lies behind the last line."""
     coordinates = [images(e) for e in to.access.at]
-    marks = [not ((e >= 0) is ONE and (e < size) is ONE) for e, size in zip(coordinates, to.access.shape, strict=True)]
-    axes, digits = split(over, coordinates)  # rows that are a box of positions are copied as one
-    goal = low.w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(coordinates, marks, strict=True)])
-    source = low.w.view(tile, axes, [(digits(e), False) for e in at])
-    low.taken.append(low.w.emit("copy", (source, goal)))
+    walk, w = low.cuts.walk, low.w
+    (how,) = low.cuts.products.values() if walk is not None else (None,)
+    with ExitStack() as loops:
+        axes: tuple[Symbol, ...] = over
+        moved = Substitution({})
+        if walk is not None and how is not None:
+            i, c = over
+            each = rows_of(walk, how)
+            image = loops.enter_context(w.loop("g", how.rows // each, unroll=True))
+            line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
+            axes = line, place, column
+            moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
+        places = [moved(e) for e in coordinates]
+        marks = [not ((e >= 0) is ONE and (e < n) is ONE) for e, n in zip(places, to.access.shape, strict=True)]
+        axes, digits = split(axes, places)
+        goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(places, marks, strict=True)])
+        source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
+        low.taken.append(w.emit("copy", (source, goal)))
 
 
 def _looking_at(formula: Formula, tensor: Value, other: Formula) -> Formula:

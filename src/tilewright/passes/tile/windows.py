@@ -10,7 +10,9 @@
       }
     }
 
-All of B may be brought before the first task instead, where it fits.
+All of B may be brought before the first task instead, where it fits. Rows may run on from line to line of the tile,
+with those between them: each tap then reads it some rows further on. What products read behind its last line is filled
+with zeros before the first task.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.tile.halo import Box, image_of
 from tilewright.passes.tile.values import Load, Tile, only_load, pieces
 from tilewright.passes.tile.writer import split
+from tilewright.plan.patches import rows_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.products import BlockedProduct
@@ -45,7 +48,7 @@ class AroundHalo:
         self.p, self.w, self.offsets = product, product.w, offsets
         self.a, self.b = self._given(a, "A"), self._given(b, "B")
         self.deep = list(product.axes.deep)
-        self.slab = product.how.slab or 1
+        self.slab, self.walk = product.how.slab or 1, product.low.cuts.walk
 
     def _given(self, tile: Tile, which: str) -> Load:
         found = only_load(tile.formula)
@@ -79,7 +82,8 @@ class AroundHalo:
         p = self.p
         i, c = self.w.axes((p.how.rows, self.slab))
         places = self._places(self.a, {p.axes.m: i, p.axes.k: self.slab * e + c})
-        left = self.w.view(halo, (i, c), [(x - first, False) for x, first in zip(places, box.first, strict=True)])
+        within = self._in_lines([x - first for x, first in zip(places, box.first, strict=True)])
+        left = self.w.view(halo, (i, c), [(x, False) for x in within])
         c, j = self.w.axes((self.slab, p.how.columns))
         if self.offsets > 1:
             at = [p.at[self.deep[-1]]]
@@ -99,18 +103,60 @@ class AroundHalo:
     def _halo(self, e: Expr) -> tuple[Value, Box]:
         """The halo tile of a step of K, and where it begins."""
         p = self.p
-        over = self.w.axes([p.how.rows, *(int(p.width(d)) for d in self.deep), self.slab])
-        i, *deep, c = over
+        rows = [p.how.rows] if self.walk is None else [p.how.rows // self._each, self.walk.lines, self.walk.length]
+        over = self.w.axes([*rows, *(int(p.width(d)) for d in self.deep), self.slab])
+        c = over[-1]
+        i = over[0] if self.walk is None else self._each * over[0] + self.walk.pitch * over[1] + over[2]
         known: dict[Expr | None, Expr] = {p.axes.m: i, p.axes.k: self.slab * e + c}
-        places = self._places(self.a, known | dict(zip(self.deep, deep, strict=True)))
+        places = self._places(self.a, known | dict(zip(self.deep, over[len(rows) : -1], strict=True)))
         axes, digits = split(over, places)
         box = image_of([digits(x) for x in places], axes)
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in self.deep) * p.how.rows * self.slab:
             raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
+        if self.walk is not None:
+            return self._running_on(box), box
         held = self.w.alloc(p.how.atom.a.dtype, box.widths, "halo", self._swizzle(p.how.atom.a))
         over = self.w.axes(box.widths)
         self._copy(self.a, over, [first + x for first, x in zip(box.first, over, strict=True)], held, "halo")
         return held, box
+
+    @property
+    def _each(self) -> int:
+        """Rows of one image whose rows run on from line to line."""
+        assert self.walk is not None
+        return rows_of(self.walk, self.p.how)
+
+    def _in_lines(self, at: list[Expr]) -> list[Expr]:
+        """Coordinates in a halo tile, lines one behind the other where rows run on."""
+        if self.walk is None:
+            return at
+        *outer, line, place, c = at
+        return [*outer, self.walk.pitch * line + place, c]
+
+    def _running_on(self, box: Box) -> Value:
+        """A halo tile whose lines lie one behind the other: each image is copied by itself, and what is read behind its
+        last line is zero."""
+        p, walk, swizzle = self.p, self.walk, self._swizzle(self.p.how.atom.a)
+        assert walk is not None
+        *outer, lines, pitch, slab = box.widths
+        if pitch != walk.pitch:
+            raise ProgramError(f"lines of the halo tile are {pitch} long, not {walk.pitch}")
+        rows = self._each + (lines - walk.lines) * pitch + pitch - walk.length
+        size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
+        strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
+        with p.low.before_tasks():
+            held = self.w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
+            if rows > lines * pitch:
+                *at, i, c = self.w.axes((*outer, rows - lines * pitch, slab))
+                slack = self.w.view(held, (*at, i, c), [(x, False) for x in (*at, lines * pitch + i, c)])
+                self.w.emit("fill", (slack,), value=0)
+        with ExitStack() as loops:
+            image = [loops.enter_context(self.w.loop("g", n, unroll=True)) for n in outer]
+            over = self.w.axes((lines, pitch, slab))
+            places = [first + x for first, x in zip(box.first, (*image, *over), strict=True)]
+            target = self.w.view(held, over, [(x, False) for x in self._in_lines([*image, *over])])
+            self._copy(self.a, over, places, target, "halo")
+        return held
 
     def _some_of_b(self, e: Expr) -> Value:
         """B at the current offset, or at all along the last dimension that is summed."""

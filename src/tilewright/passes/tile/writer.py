@@ -128,11 +128,18 @@ class BlockWriter:
         limit = self._endless(e).hi
         return e if e.is_constant or (limit == inf and e.symbols <= self.opened) else as_expr(int(min(limit, e.hi)))
 
-    def alloc(self, dtype: DType, sizes: Sequence[Size], name: str, swizzle: Swizzle | None = None) -> Value:
+    def alloc(
+        self,
+        dtype: DType,
+        sizes: Sequence[Size],
+        name: str,
+        swizzle: Swizzle | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> Value:
         """Memory of the worker's own; where sizes are open, there may be more of it than they say: `part`."""
         room = tuple(map(self.room, sizes))
-        strides = self._strides(dtype, room) if swizzle is None else None
-        kind = TensorType("shared", dtype, room, strides, swizzle)
+        steps = tuple(map(as_expr, strides)) if strides else self._strides(dtype, room) if swizzle is None else None
+        kind = TensorType("shared", dtype, room, steps, swizzle)
         value = self.emit("alloc", type=kind).result
         value.name = self.fresh(name)
         return value

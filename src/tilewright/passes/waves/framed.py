@@ -6,7 +6,7 @@ that is the same in all lanes: so all of them have the same result, and it need 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ from tilewright.passes.waves.held import both
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
 
-AT_ONCE = 32
-"""Values of a lane that are loaded before any is used, where an operation goes over more than a lane holds."""
+AT_ONCE, WORD = 32, 4
+"""Registers of a lane that are loaded before any is used, where an operation goes over more than a lane holds; bytes of
+one."""
 COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
@@ -105,12 +106,13 @@ def map_(low: Waves, op: Op) -> None:
     dims = tuple(d for d in axes if d is not None)
     found = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
-    loaded = sum(not isinstance(s, Spread) for s in found.values()) - 1
+    target = op.operands[1 if op.name == "copy" else 0]
+    loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
 
     def part(window: Window) -> None:
         _part(low, op, axes, window)
 
-    _in_parts(low, dims, registers, part, AT_ONCE // max(1, loaded))
+    _in_parts(low, dims, registers, part, max(1, AT_ONCE * WORD // max(WORD, loaded)))
 
 
 def _in_parts(low: Waves, dims: Dims, fixed: set[Dim], part: Callable[[Window], None], most: int = AT_ONCE) -> None:
@@ -294,7 +296,7 @@ def _own(
         if gone is not None:
             values = masked(low, values, now, gone, neutral)
         left = tuple(d for d, whole in zip(now.dims, now.whole, strict=True) if whole is not gone)
-        some = _within(low, values, now.dims, left, kind, together)
+        some = _within(low, values, now.dims, left, together)
         if looped:
             low.emit("compute", (total, total, some), formula=together)
         else:
@@ -317,19 +319,23 @@ def masked(low: Waves, values: Value, now: Window, gone: Dim, neutral: float) ->
     return found
 
 
-def _within(low: Waves, values: Value, dims: Dims, kept: Dims, kind: DType, together: Formula) -> Value:
+def _within(low: Waves, values: Value, dims: Dims, kept: Dims, together: Formula) -> Value:
     """Values of a lane that are of one row, combined in pairs."""
     rows = columns(dims, kept)
     count = held(kept)
     if len(rows) == count:
         return values
-    mine = np.argsort(rows, kind="stable").reshape(count, -1)
+    return _in_pairs(low, values, np.argsort(rows, kind="stable").reshape(count, -1).T, together)
+
+
+def _in_pairs(low: Waves, values: Value, rows: Any, together: Formula) -> Value:
+    """Rows of values, each given by their numbers, combined: neighbours first, so that sums do not wait for others."""
     parts = []
-    for k in range(mine.shape[1]):
-        part = low.fragment(kind, count)
-        moving.pick(low, part, values, mine[:, k])
+    for mine in rows:
+        part = low.fragment(values.type.dtype, len(mine))
+        moving.pick(low, part, values, mine)
         parts.append(part)
-    while len(parts) > 1:  # neighbours first, so that sums do not wait for one another
+    while len(parts) > 1:
         for i in range(0, len(parts) - 1, 2):
             low.emit("compute", (parts[i], parts[i], parts[i + 1]), formula=together)
         parts = parts[::2]
@@ -347,31 +353,46 @@ def _over_lanes(low: Waves, gone: Dim, total: Value, count: int, together: Formu
 
 
 def _over_waves(low: Waves, op: Op, gone: Dim, kept: Dims, total: Value, together: Formula) -> None:
-    """Waves that share a row, through shared memory: the first lane of each row stores, all lanes of the rows load."""
+    """Waves that share a row, through shared memory: the first lane of each row stores, all lanes of the rows load; or
+    those of the first wave alone, where it stores the result and nobody else needs it.
+    """
     waves = low.frames.waves_between(op)
     if waves <= 1:
         return
     apart = max(1, gone.stride // low.lanes)
     lanes = min(low.lanes, gone.stride)  # lanes of a wave that have rows of their own
     count = held(kept)
-    shape = (low.group.waves, lanes, count)
-    scratch = general.scratch(low, (op, "waves"), total.type.dtype, shape)
+    scratch = general.scratch(low, (op, "waves"), total.type.dtype, (low.group.waves, lanes, count))
     wave = low.group.wave
-
-    def at(from_wave: Expr, lane: Symbol, v: Symbol) -> Expr:
-        return scratch.at((from_wave, lane % lanes, v)).offset
-
+    if op not in low.frames.followed:
+        low.meet()  # what was told the last time is known to all
     lane, v = low.axes(count)
     attrs: dict[str, Any] = {"when": lane < lanes} if lanes < low.lanes else {}
-    low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at(wave, lane, v),), **attrs)
+    at = scratch.at((wave, lane % lanes, v)).offset
+    low.emit("store", (total, scratch.buffer), over=(lane, v), at=(at,), **attrs)
     low.written(scratch)
     low.meet()
-    begin = wave - wave // apart % waves * apart
-    for n in range(waves):
-        other = low.fragment(total.type.dtype, count)
-        lane, v = low.axes(count)
-        low.emit("load", (other, scratch.buffer), over=(lane, v), at=(at(begin + n * apart, lane, v),))
-        formula = together if n else Formula.operand(2)
-        low.emit("compute", (total, total, other), formula=formula)
-    if op not in low.frames.followed:
-        low.meet()
+    mine = wave // apart % waves
+    told = [wave - mine * apart + n * apart for n in range(waves)]
+    if op in low.frames.stored:
+        with low.when(mine < 1):
+            _from_waves(low, scratch, total, count, lanes, told, together)
+    else:
+        _from_waves(low, scratch, total, count, lanes, told, together)
+
+
+def _from_waves(
+    low: Waves, scratch: Any, total: Value, count: int, lanes: int, waves: Sequence[Expr], together: Formula
+) -> None:
+    """What some waves told is combined: a few of them at once, by loads as wide as their values lie side by side."""
+    at_once = max(1, AT_ONCE // count)
+    for first in range(0, len(waves), at_once):
+        some = waves[first : first + at_once]
+        lane, v = low.axes(len(some) * count)
+        step = some[1] - some[0] if len(some) > 1 else as_expr(0)
+        at = scratch.at((some[0] + v // count * step, lane % lanes, v % count)).offset
+        loaded = low.fragment(total.type.dtype, len(some) * count)
+        low.emit("load", (loaded, scratch.buffer), over=(lane, v), at=(at,))
+        parts = _in_pairs(low, loaded, np.arange(len(some) * count).reshape(len(some), count), together)
+        formula = together if first else Formula.operand(2)
+        low.emit("compute", (total, total, parts), formula=formula)

@@ -30,7 +30,7 @@ MULTIPLY = {
         vector_atom("neon.f32", 4, 1, (f32, f32, f32), ("neon",), picks=4),
         vector_atom("neon.f64", 2, 1, (f64, f64, f64), ("neon",), picks=2),
         vector_atom("neon.i32", 4, 1, (i32, i32, i32), ("neon",), cycles=1.0, picks=4),
-        vector_atom("neon.f16", 8, 1, (f16, f16, f16), ("fullfp16",), picks=8),
+        vector_atom("neon.f16", 8, 1, (f16, f16, f16), ("fullfp16",), picks=8, picks_from=16),
         vector_atom("neon.sdot", 4, 4, (i8, i8, i32), ("dotprod",), picks=4),
         vector_atom("neon.udot", 4, 4, (u8, u8, i32), ("dotprod",), picks=4),
         vector_atom("neon.usdot", 4, 4, (u8, i8, i32), ("i8mm",), picks=4),

@@ -15,6 +15,7 @@ def vector_atom(
     features: tuple[str, ...] = (),
     cycles: float = 0.5,
     picks: int = 1,
+    picks_from: int = 0,
 ) -> MultiplyAtom:
     """A multiply-add over `lanes`, summing `depth` neighbouring products in each; A is the same in all lanes.
 
@@ -31,4 +32,5 @@ def vector_atom(
         features,
         cycles=cycles,
         picks=picks,
+        picks_from=picks_from,
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 
 if TYPE_CHECKING:
     from tilewright.targets.gpu.emit import Emitter
+
+
+Accuracy = Literal["full", "coarse", "absolute"]
+"""How good a function must be: to two units in the last place; to 2^-17 of its value, results below 2^-126 being 0; or
+to some 2^-22, whatever its value."""
 
 
 class Dialect(Protocol):
@@ -110,8 +115,8 @@ class Dialect(Protocol):
     def any(self, e: Emitter, test: str) -> str:
         """Whether a test, an i1, holds in some lane of the wave: the same i1 in all of them."""
 
-    def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
-        """A function of f32 that the machine has an instruction for."""
+    def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
+        """A function of f32 that the machine has instructions for."""
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """Two f32 rounded to a vector of two `kind`, bfloat or half; None: one by one."""

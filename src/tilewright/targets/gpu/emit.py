@@ -78,7 +78,7 @@ class Emitter:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
         self.lanes = machine.lanes
         self.w = LaneWriter()
-        self.w.own = lambda name, values: dialect.function(self, name, values)
+        self.w.own = lambda name, values: dialect.function(self, name, values, "full")
         self.offsets: dict[Value, int] = {}
         self.arrivals: list[tuple[int, int]] = []
         self.registers: dict[Value, list[str]] = {}
@@ -430,7 +430,7 @@ class Emitter:
         if kind is not dtypes.f32:
             return False
         for i in range(0, count, 2):
-            low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32) for n in (0, 1))
+            low, high = (self._formula(op, axes, i + n).write(inner, dtypes.f32, to) for n in (0, 1))
             both = self.dialect.pair(self, low, high, element(to))
             if both is None:
                 return False

@@ -80,6 +80,22 @@ def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
     return (f"<{total // 4} x i32>" if total > 4 else "i32"), values
 
 
+def _halves(e: Emitter, address: str, space: int, count: int) -> list[str]:
+    """Values of bf16 as halves of words, each loaded by itself; the back end joins the loads.
+
+    So what widens a half starts from its word. Of a vector of words, LLVM would make one of halves, and take each
+    half out before it is widened.
+    """
+    found = []
+    for n in range(0, count, 2):
+        place = e.w.value(f"getelementptr i8, ptr addrspace({space}) {address}, i64 {2 * n}") if n else address
+        word = e.w.value(f"load i32, ptr addrspace({space}) {place}, align {4 if n else 2 * count}")
+        for bits in (word, e.w.value(f"lshr i32 {word}, 16")):
+            half = e.w.value(f"trunc i32 {bits} to i16")
+            found.append(e.w.value(f"bitcast i16 {half} to bfloat"))
+    return found
+
+
 def load(e: Emitter, op: Op) -> None:
     """Each value becomes its element, or the `else` number."""
     target, memory = op.operands
@@ -90,6 +106,10 @@ def load(e: Emitter, op: Op) -> None:
         space = 3 if memory.type.space == "shared" else 1
         moved, values = _forms(kind, size, run.count)
         address = pointer(e, memory, run.place, size)
+        if moved != values and kind == "bfloat":
+            for n, part in enumerate(_halves(e, address, space, run.count)):
+                e.put(target, run.first + n, part)
+            return
         text = e.w.value(f"load {moved}, ptr addrspace({space}) {address}, align {size * run.count}")
         if moved != values:
             text = e.w.value(f"bitcast {moved} {text} to {values}")

@@ -11,6 +11,7 @@ from tilewright.algebra.expr import Const
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType, f32, i32
+from tilewright.targets.gpu.dialect import Accuracy
 from tilewright.targets.gpu.emit import ALIGNMENT
 from tilewright.targets.nvidia import cp_async, eights, functions, mma, wgmma
 from tilewright.targets.nvidia.boxes import TensorBox, boxes, parameter
@@ -282,9 +283,9 @@ class Ptx:
         e.w.declare("i1 @llvm.nvvm.vote.any.sync(i32, i1)")
         return e.w.value(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 {test})")
 
-    def function(self, e: Emitter, name: str, values: list[str]) -> str | None:
+    def function(self, e: Emitter, name: str, values: list[str], accuracy: Accuracy) -> str | None:
         """By approximations: see `functions`."""
-        return functions.function(e, name, values)
+        return functions.function(e, name, values, accuracy)
 
     def pair(self, e: Emitter, low: str, high: str, kind: str) -> str | None:
         """cvt.rn.bf16x2.f32 and its like."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.machine import Limits, Machine, spaces_of
+from tilewright.machine import Costs, Limits, Machine, TileCosts, spaces_of
 from tilewright.targets.x86.atoms import COPY, MULTIPLY
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -12,6 +12,8 @@ _AMX = _AVX512 | {"amx-tile", "amx-bf16", "amx-int8"}
 
 LEVELS = {"x86.avx2": _AVX2, "x86.avx512f": _AVX512F, "x86.avx512": _AVX512, "x86.amx": _AMX}
 OPTIONAL = ("avx512vnni", "avx512bf16")
+_TILES = TileCosts(block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16)
+"""Cycles, fitted to the times of many plans."""
 
 
 def row(name: str, features: frozenset[str]) -> Machine:
@@ -43,4 +45,5 @@ def row(name: str, features: frozenset[str]) -> Machine:
         predicated=wide,
         rounds_bf16="avx512bf16" in features,
         scales=wide,
+        costs=Costs(tiles=_TILES) if tiles else Costs(),
     )

@@ -1,0 +1,37 @@
+"""The types in which kernels sum products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType, f16
+
+
+def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
+    """In what type products of such factors are summed, where that is less than usual: f16 of f16, or None.
+
+    >>> from tilewright.ir.dtypes import f32
+    >>> known_accumulate("f16", f16)
+    'f16'
+    >>> known_accumulate("f16", f32)
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ArgumentError: accumulate='f16': factors are f32; only products of f16 are summed in f16
+    """
+    if accumulate is None:
+        return None
+    if not isinstance(accumulate, str) or accumulate != f16.name:
+        raise ArgumentError(f"accumulate={accumulate!r}: 'f16', which sums products of f16 in f16, or None")
+    if of_data is not f16:
+        raise ArgumentError(f"accumulate={accumulate!r}: factors are {of_data}; only products of f16 are summed in f16")
+    return f16.name
+
+
+def sum_type(of_data: DType, accumulate: str | None) -> DType:
+    """The type in which products of such factors are summed: f32, i32, f64 or i64; f16 where that is asked for.
+
+    >>> sum_type(f16, None), sum_type(f16, "f16")
+    (f32, f16)
+    """
+    return of_data.accumulator if known_accumulate(accumulate, of_data) is None else f16

@@ -1,0 +1,139 @@
+"""Functions of f32 by NVIDIA's approximations: how good they are, and how many instructions they take."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from assembler import assembled, ptxas
+
+from tilewright import compile_text, kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.ir import dtypes
+from tilewright.ir.formula import Formula
+from tilewright.targets.gpu.formulas import needed
+from tilewright.targets.nvidia import functions
+
+Array = np.ndarray[Any, Any]
+F32 = np.float32
+
+
+def fused(a: Array, b: Array, c: Any) -> Array:
+    """a*b + c, rounded once: 64 bits hold the product."""
+    found: Array = (a.astype(np.float64) * b.astype(np.float64) + np.asarray(c, np.float64)).astype(F32)
+    return found
+
+
+def polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
+    found = np.full(x.shape, F32(coefficients[-1]))
+    for c in reversed(coefficients[:-1]):
+        found = fused(found, x, F32(c))
+    return found
+
+
+def power_of_two(x: Array, off: int) -> Array:
+    """The machine's exp2, which may be off by two units."""
+    near = np.exp2(x.astype(np.float64)).astype(F32)
+    found: Array = (near + F32(off) * np.spacing(near)).astype(F32)
+    return found
+
+
+def near_one(x: Array, coefficients: tuple[float, ...], off: int) -> Array:
+    exponent = -(x * polynomial(x, coefficients)).astype(F32)
+    found: Array = (F32(1) - power_of_two(exponent, off)).astype(F32)
+    return found
+
+
+def exact_erf(x: Array) -> Array:
+    return np.array([math.erf(float(v)) for v in x])
+
+
+@pytest.mark.parametrize("off", [-2, 0, 2])
+def test_erf_is_within_two_units_in_the_last_place(off: int) -> None:
+    small = np.linspace(1e-7, functions.ERF_SMALL, 40_000, endpoint=False).astype(F32)
+    large = np.linspace(functions.ERF_SMALL, 4.5, 60_000).astype(F32)
+    got = np.concatenate(
+        [
+            fused(small, polynomial((small * small).astype(F32), functions.ERF), small),
+            near_one(np.minimum(large, F32(4)), functions.ERFC, off),
+        ]
+    )
+    wanted = exact_erf(np.concatenate([small, large]))
+    units = np.abs(got - wanted) / np.spacing(wanted.astype(F32))
+    assert units.max() < 2
+
+
+@pytest.mark.parametrize("off", [-2, 0, 2])
+def test_what_is_added_to_one_is_as_good_beside_it(off: int) -> None:
+    x = np.linspace(0, 6, 100_000).astype(F32)
+    assert np.abs(near_one(x, functions.ERFC_ALL, off) - exact_erf(x)).max() < 2.0**-21
+    far = np.exp2(np.linspace(2, 120, 5000)).astype(F32)
+    with np.errstate(over="ignore"):
+        assert (near_one(far, functions.ERFC_ALL, 0) == 1).all()
+
+
+def test_only_what_is_rounded_to_16_bits_in_the_end_is_coarse() -> None:
+    x = Formula.operand(1)
+    e = Formula("exp", (x,))
+    assert needed(Formula.cast(dtypes.bf16, e), e, "full") == "coarse"
+    assert needed(Formula.cast(dtypes.f32, e), e, "full") == "full"
+    for name in ("mul", "div"):
+        assert needed(Formula(name, (e, x)), e, "coarse") == "coarse"
+        assert needed(Formula(name, (e, x)), e, "full") == "full"
+    for name in ("add", "sub", "maximum", "lt"):
+        assert needed(Formula(name, (e, x)), e, "coarse") == "full"
+    chosen = Formula("select", (e, e.parts[0], x))
+    assert [needed(chosen, part, "coarse") for part in chosen.parts] == ["full", "coarse", "coarse"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "number", "wanted"), [(0.5, 0.5, "absolute"), (1, 0.5, "full"), (-1, 2, "absolute")]
+)
+def test_an_addend_no_larger_than_a_number_is_as_good_as_that(factor: float, number: float, wanted: str) -> None:
+    part = Formula("erf", (Formula.operand(1),))
+    whole = Formula("fma", (Formula.number(factor), part, Formula.number(number)))
+    assert needed(whole, part, "coarse") == wanted
+    assert needed(whole, part, "full") == "full"
+
+
+def instructions(text: str) -> list[str]:
+    """The instructions of a PTX text."""
+    return re.findall(r"^\t(?:@!?%p\d+ )?([a-z][\w.:]*)\b.*;$", text, re.M)
+
+
+@pytest.mark.parametrize(("name", "most"), [("gelu", 21), ("silu", 11)])
+@pytest.mark.parametrize("shape", [(8192, 8192), (65536, 256), (1000, 520)])
+def test_functions_of_bf16_are_a_few_instructions_an_element(name: str, most: int, shape: tuple[int, int]) -> None:
+    """gelu took 34 instructions for each element, the sigmoid's gate 48: more than memory takes time for."""
+    sizes = dict(zip("MN", shape, strict=True))
+    text = kernel_for(kernels.activation(name, "bf16"), sizes, target="gpu:hopper").text("ptx")
+    made = instructions(text)
+    packed = sum(word == "cvt.rn.bf16x2.f32" for word in made)
+    assert packed > 0
+    assert not any(re.fullmatch(r"cvt\.(rn\.bf16\.f32|f32\.bf16)|prmt.*", word) for word in made)
+    assert len(made) - 80 < most * 2 * packed
+    words = sum(4 * (word == "ld.global.v4.b32") for word in made)
+    assert words == packed
+
+
+def test_f32_stays_good_to_the_last_place() -> None:
+    text = kernel_for(kernels.activation("gelu", "f32"), {"M": 8192, "N": 8192}, target="gpu:hopper").text("ptx")
+    made = instructions(text)
+    assert made.count("ex2.approx.ftz.f32") * 10 < made.count("fma.rn.f32")  # both forms of erf
+    text = kernel_for(kernels.activation("silu", "f32"), {"M": 8192, "N": 8192}, target="gpu:hopper").text("ptx")
+    assert instructions(text).count("fma.rm.f32") > 0
+
+
+@pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+@pytest.mark.parametrize("shape", [(8192, 8192), (65536, 256)])
+def test_columns_are_added_up_without_spills(kind: str, shape: tuple[int, int]) -> None:
+    """Sums that waves told each other were loaded before a barrier and added after it: 128 to 256 registers at once."""
+    found = kernel_for(kernels.reduction("sum", "rows", kind), dict(zip("MN", shape, strict=True)), target="gpu:hopper")
+    assert found.module is not None
+    for program in found.module.programs.values():
+        said = assembled(compile_text(str(program), "gpu:hopper").text("ptx"), "sm_90a")
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said
