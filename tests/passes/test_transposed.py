@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from test_roles import HOPPER, planned
+from test_roles import BF16, HOPPER, integers, planned
 
-from tilewright import kernels
+import tilewright
+from tilewright import compile_text, kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.plan import parse_plan
@@ -50,6 +52,16 @@ def test_tiles_of_several_atoms_and_groups_leave_in_slabs(tile):
     sizes = sizes_of(100, 328, 72)
     made = planned(PRODUCT, sizes, plan=transposed(PRODUCT, sizes, rows=tile[0], columns=tile[1]))
     assert "by tma.store" in made.text("block")
+
+
+@pytest.mark.parametrize(("out", "tile"), [("bf16", (8, 64)), ("f32", (24, 128)), ("bf16", (112, 128))])
+def test_its_loop_program_computes_the_same(out, tile):
+    kernel, sizes = kernels.gemm("nt", "bf16", out), sizes_of(30, 136, 72)
+    plan = transposed(kernel, sizes, rows=tile[0], columns=tile[1])
+    run = compile_text(kernel_for(kernel, sizes, target="gpu:hopper", plan=plan).text("loop"), "interpreter")
+    a, b = (integers(rows, 72).astype(BF16) for rows in (30, 136))
+    wanted = tilewright.compile(kernel, target="executor")(a, b)
+    np.testing.assert_array_equal(run(a, b).astype(np.float64), wanted.astype(np.float64))
 
 
 @pytest.mark.parametrize(("transposes", "forms"), [("nn", ".ta"), ("tn", ".ta.tb"), ("tt", ".tb")])
