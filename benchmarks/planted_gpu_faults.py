@@ -160,8 +160,8 @@ FAULTS = [
     Fault(
         "registers: more than there are",
         f"{NVIDIA}/dialect.py",
-        "if wanted > REGISTERS:",
-        "if wanted > 2 * REGISTERS:",
+        "if wanted > entry * together:",
+        "if wanted > 2 * entry * together:",
         "",
     ),
     Fault(

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.targets.nvidia.driver import device
 
@@ -26,6 +28,42 @@ TILES = [
     (kernels.conv((3, 3), "bf16", padding=1, stride=2, bias=True), {"N": 3, "H": 8, "W": 6, "C": 128, "F": 64}),
     (kernels.conv((3, 3), "bf16", padding=1, dilation=2), {"N": 1, "H": 7, "W": 5, "C": 3, "F": 40}),
 ]
+
+
+M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave()
+def layers(
+    x: tkl.Memory[M, K, SPACE, tkl.bf16],
+    w1: tkl.Memory[F, K, SPACE, tkl.bf16],
+    w2: tkl.Memory[N, F, SPACE, tkl.bf16],
+    y: tkl.Memory[M, N, SPACE, tkl.bf16],
+) -> None:
+    hidden = tkw.relu(tkw.mma(tkw.read(x), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0)))
+    total = tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(w2), tkl.Register[M, N, tkl.f32](0.0))
+    tkw.write(tkw.cast(total, tkl.bf16), y)
+
+
+@tkw.wave()
+def below_the_largest(
+    a: tkl.Memory[M, K, SPACE, tkl.bf16], b: tkl.Memory[N, K, SPACE, tkl.bf16], y: tkl.Memory[M, N, SPACE, tkl.f32]
+) -> None:
+    c = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+    tkw.write(c - tkw.max(c, dim=N), y)
+
+
+APART = [
+    (layers, {"M": 700, "N": 520, "K": 264, "F": 1032}),
+    (layers, {"M": 333, "N": 301, "K": 131, "F": 515}),  # rows that are no multiple of 16 bytes apart
+    (below_the_largest, {"M": 1031, "N": 2056, "K": 136}),
+]
+
+
+@pytest.mark.parametrize(("kernel", "sizes"), APART)
+def test_programs_that_are_two_are_exact(kernel: Any, sizes: dict[str, int]) -> None:
+    assert tilewright.compile(kernel, target="gpu").of_sizes(sizes).plan.apart == "mma"
+    test_planned_tile_kernels_are_exact(kernel, sizes)
 
 
 @pytest.mark.parametrize(("kernel", "sizes"), TILES)

@@ -156,58 +156,6 @@ def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_noth
     np.testing.assert_allclose(found.astype(np.float64), attended(*inputs, bias, False), atol=2e-2, rtol=2e-2)
 
 
-M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
-
-
-@tkw.wave([tkw.TilingConstraint(F, 64)])
-def two_layers(
-    x: tkl.Memory[M, K, SPACE, tkl.bf16],
-    w1: tkl.Memory[F, K, SPACE, tkl.bf16],
-    w2: tkl.Memory[N, F, SPACE, tkl.bf16],
-    y: tkl.Memory[M, N, SPACE, tkl.f32],
-):
-    @tkw.iterate(F, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
-    def total(acc):
-        hidden = tkw.mma(tkw.read(x), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0))
-        hidden = tkw.maximum(hidden, tkl.Register[M, F, tkl.f32](0.0)) * 0.5
-        return tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(w2), acc)
-
-    tkw.write(total, y)
-
-
-@tkw.wave()
-def scaled_by_its_largest(
-    a: tkl.Memory[M, K, SPACE, tkl.bf16], b: tkl.Memory[N, K, SPACE, tkl.bf16], y: tkl.Memory[M, N, SPACE, tkl.f32]
-):
-    @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
-    def c(acc):
-        return tkw.mma(tkw.read(a), tkw.read(b), acc)
-
-    tkw.write(c - tkw.max(c, dim=N), y)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "sizes", "through"),
-    [
-        (two_layers, {"M": 70, "N": 300, "K": 64, "F": 128}, "bf16"),  # 300 columns are no atom's
-        (scaled_by_its_largest, {"M": 70, "N": 320, "K": 64}, "f32"),
-    ],
-)
-def test_what_does_not_fit_registers_goes_through_memory_to_a_second_program(kernel, sizes, through):
-    made = kernel_for(kernel, sizes, machine=machine("hopper"))
-    assert made.plan.apart == "mma"
-    assert f"%between: in global {through}" in made.text("block")
-    again = kernel_for(kernel, sizes, machine=machine("hopper"), plan=made.plan)
-    assert again.text("plan") == made.text("plan")
-    rng = np.random.default_rng(4)
-    *inputs, result = made.module.host.args
-    arrays = {a.name: rng.integers(-1, 2, [int(n) for n in a.type.shape]).astype(BF16) for a in inputs}
-    wanted = tilewright.compile(kernel, target="executor")(*arrays.values())
-    found = np.full_like(wanted, np.nan)
-    made.bind({**arrays, result.name: found})()
-    np.testing.assert_array_equal(found, wanted)
-
-
 def test_a_program_without_products_has_a_plan_on_machines_with_roles():
     sizes = {"M": 64, "N": 128}
     made = kernel_for(kernels.softmax("f32"), sizes, machine=machine("hopper"))

@@ -6,7 +6,14 @@ says its own. They rank plans, and change nothing that a program computes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FUNCTIONS: Mapping[str, int] = {
+    "div": 12, "exp": 8, "erf": 30, "tanh": 40, "sigmoid": 40, "reciprocal": 40, "sqrt": 25, "rsqrt": 65,
+    "log": 80, "log2": 80, "log10": 80, "sin": 100, "cos": 100, "powf": 115,
+}  # fmt: skip
+"""Instructions of an element of f32, counted in what the code generator writes for a lane."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,13 @@ class TileCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """All of them."""
+    """All of them; `one_wave` is how much longer than by the cache's rate a program takes that has one wave a task.
+
+    `functions` are the operations of the simplest kind that a function of one element is, where it is several.
+    """
 
     vectors: VectorCosts = VectorCosts()
     lanes: LaneCosts = LaneCosts()
     tiles: TileCosts = TileCosts()
+    one_wave: float = 12
+    functions: Mapping[str, int] = field(default_factory=lambda: FUNCTIONS)

@@ -12,8 +12,8 @@ from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.passes.job import Job
+from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
-from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
@@ -26,7 +26,7 @@ from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
-from tilewright.plan.plan import Cut, Plan
+from tilewright.plan.plan import BACKWARD, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
@@ -60,6 +60,9 @@ def choose_plan(job: Job) -> None:
 
 
 def _choose_plan(job: Job) -> None:
+    said = job.given
+    if said is not None and said.schedule == BACKWARD and (said.products or said.atom or job.opened):
+        raise ArgumentError(f"plan: `tasks ... {BACKWARD}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
         fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
         if _planned(job, job.contraction, fixed):
@@ -77,10 +80,15 @@ def _choose_plan(job: Job) -> None:
         if given.open != here:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
         given = given.opened(())
+    job.parts = None
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, given)
+    elif given is not None and given.apart is not None:
+        found = given_apart(job, given, given.apart, choose_plan)
     else:
         found = _in_roles(job, given) or _without_roles(job, given, opened)
+        if given is None and not opened:
+            found = perhaps_apart(job, found, choose_plan)
     if given is not None and found.plan.roles is not None and found.plan.split is None and found.plan.apart is None:
         found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
@@ -109,8 +117,6 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     size = numbers_of(job.sizes)
     if given is not None and given.roles is not None and given.roles.load[0] > 1:
         job.gathered = "the plan says so"
-    if given is not None and given.apart is not None:
-        return _apart(job, given)
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
@@ -122,9 +128,6 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
             job.no_roles = found
             return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
-        two = _apart(job, given) if isinstance(chained, str) else None
-        if two is not None:
-            return two
         if isinstance(chained, str):
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None
@@ -213,28 +216,6 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
 
 
-def _apart(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """The plan of the first of two programs, where what is computed from a product goes through memory to a second one;
-    the job then has both. None: it stays one."""
-    assert job.program is not None
-    if given is not None and given.apart is None:
-        return None
-    parts = apart(job.program, job.sizes)
-    if isinstance(parts, str):
-        if given is not None:
-            raise ArgumentError(f"plan: apart {given.apart}: {parts}")
-        return None
-    free = [op for op in parts.first.walk() if op in job.free]
-    wanted = None if given is None else replace(given, apart=None)
-    size = numbers_of(job.sizes)
-    found = plan_with_roles(parts.first, job.sizes, size, job.machine, free, wanted, job.gathered, alone=True)
-    if isinstance(found, str):
-        return None
-    job.split = parts
-    last = list(names_of(parts.first))[-1]
-    return replace(found, plan=replace(found.plan, apart=last), candidates=(), costs=())
-
-
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
     assert job.program is not None
@@ -253,6 +234,9 @@ def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> Ge
         return _parted(job, parts)
     if job.no_roles and job.machine.lanes is not None:
         found = replace(found, refused=(*found.refused, Refusal("a role that loads", job.no_roles)))
+    if job.backward and given is None and not found.cuts.products and found.plan.tasks:
+        plan, cuts = replace(found.plan, schedule=BACKWARD), replace(found.cuts, schedule=BACKWARD)
+        found = replace(found, plan=plan, cuts=cuts)
     return found
 
 

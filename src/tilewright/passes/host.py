@@ -143,7 +143,14 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:
-        _before(host, each)
+        _launched(host, job, each)
+    _launched(host, job, lowered)
+    return host.module()
+
+
+def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
+    """Launches a program after what it needs packed; arguments that no caller has are memory of the host program's."""
+    block = lowered.program
     packed = []
     for pack in lowered.packs:
         kind = pack.packed.type
@@ -153,6 +160,8 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
             host.launch(pack.program, (source, packed[-1]), _workers(host, pack.program))
     operands = []
     for arg, own in zip(lowered.arguments, block.args, strict=False):
+        if arg.name not in host.args:
+            host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
         with host.once(arg.name in job.constant and arg.name in (*job.widened, *job.padded)):
             operands.append(host.as_taken(arg.name or "", own.type))
     operands += packed
@@ -170,7 +179,6 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
     for place, fault in enumerate(lowered.faults):
         assert faults is not None
         host.b.emit("check", (faults,), {"place": place, "says": fault.what}, loc=fault.op.loc)
-    return host.module()
 
 
 def _only_written(program: Program) -> Iterator[str]:
@@ -181,16 +189,6 @@ def _only_written(program: Program) -> Iterator[str]:
             arg in op.operands for op in ops if op.name != "write"
         ):
             yield arg.name or ""
-
-
-def _before(host: _Host, lowered: Lowered) -> None:
-    """Launches what runs before the main program; what it writes is memory of the host program's own."""
-    operands = []
-    for arg, own in zip(lowered.arguments, lowered.program.args, strict=True):
-        if arg.name not in host.args:
-            host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
-        operands.append(host.as_taken(arg.name or "", own.type))
-    host.launch(lowered.program, operands, _workers(host, lowered.program))
 
 
 def _workers(host: _Host, program: Program) -> Expr:

@@ -56,6 +56,12 @@ class Job:
     form: Form | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
+    single: bool = False
+    """Whether it stays one program: it is the first of two, and its plan has no word for more."""
+    backward: bool = False
+    """Whether tasks begin with the last: what the program before wrote last is still in the cache that cores share."""
+    parts: tuple[Job, Job] | None = None
+    """The jobs of two programs, where a value goes through memory from the first to the second."""
     patched: Patched | None = None
     """The program over boxes of positions, where what they read is brought as halo tiles."""
     no_patches: str = ""

@@ -19,11 +19,11 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
-from tilewright.machine import Machine
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
+from tilewright.passes.parts import in_parts, launched_early, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
@@ -31,7 +31,7 @@ from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
-from tilewright.plan.general import Cuts, GeneralChoice, only_adds
+from tilewright.plan.general import Cuts, GeneralChoice
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -93,7 +93,8 @@ def general(job: Job) -> None:
                 job.gathered = fault.what
             choose_plan(job)
         else:
-            _narrow(job)
+            if job.parts is None:
+                _narrow(job)
 
 
 def _narrow(job: Job) -> None:
@@ -141,6 +142,18 @@ def _contracted(job: Job) -> Lowered:
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
     assert job.program is not None
+    if job.parts is not None:
+        for part in job.parts:
+            general(part)
+        first, second = (part.lowered for part in job.parts)
+        assert first is not None
+        assert second is not None
+        early = choice.plan.early
+        both = replace(second, before=(*first.before, replace(first, before=()), *second.before))
+        job.lowered = launched_early(both) if early else both
+        job.choice = replace(in_parts(job, job.parts, early), refused=choice.refused, notes=choice.notes)
+        job.plan = job.choice.plan
+        return
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
         patched = replace(job, sizes=sizes, free=(), extents={})
@@ -153,31 +166,15 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         halves = job.split
         sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
         split = replace(job, sizes=sizes, shapes=shapes, free=(), extents={})
-        own = replace(split, free=[op for op in halves.first.walk() if op in job.free])
-        before, notes = _lowered(own, halves.first, choice.cuts, sizes)
-        rest = _rest(split, halves.second, [op.attrs["axis"] for op in job.free])
-        lowered = replace(rest, before=(before, *rest.before))
-        for each in (*lowered.before, lowered):
-            _follow_closely(each.program, job.machine)
+        before, notes = _lowered(split, halves.first, choice.cuts, sizes)
+        _, rest = parts_of(job, halves)
+        choose_plan(rest)
+        general(rest)
+        assert rest.lowered is not None
+        lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
+        if LAUNCH in job.machine.launches:
+            lowered = launched_early(lowered)
     job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
-
-
-def _follow_closely(program: Program, machine: Machine) -> None:
-    """Lets launches of one call begin while those before them end, where the machine has such launches."""
-    if "programmatic" in machine.launches and program.record("launch") is None:
-        program.records.append(Op(BLOCK.records["launch"], (), {"how": "programmatic"}))
-
-
-def _rest(job: Job, program: Program, free: list[Expr]) -> Lowered:
-    """The second of two programs, planned by itself; `free` are the axes of loops that give the same for all tiles."""
-    loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free and only_adds(op)]
-    rest = replace(
-        job, program=program, free=loops, given=None, split=None, choice=None, plan=None, no_roles="", gathered=""
-    )
-    choose_plan(rest)
-    general(rest)
-    assert rest.lowered is not None
-    return rest.lowered
 
 
 def _lowered(

@@ -11,21 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import MemoryType, Op, Program, TileType
+from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, element_bytes, l2, microseconds
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
 from tilewright.plan.rows import rows_and_waves
 from tilewright.plan.tiled import Tiled, Walk
@@ -105,6 +106,8 @@ class GeneralChoice:
     """What the model says of this plan on a machine with other rates, where it says more than bytes and operations."""
     costs: tuple[float, ...] = ()
     """The cycles that each of them should take."""
+    parts: tuple[GeneralChoice, ...] = ()
+    """The choices of the programs that it is done as, one after the other, where it is more than one."""
 
     def explain(self) -> str:
         """The choice in words."""
@@ -112,6 +115,17 @@ class GeneralChoice:
         def us(cycles: float) -> str:
             return f"{microseconds(cycles, self.machine):.1f}"
 
+        if self.parts:
+            sums = " + ".join(us(part.cycles) for part in self.parts)
+            return "\n".join(
+                [
+                    f"{self.name} on {self.machine.name} as two programs, apart {self.plan.apart}: predicted "
+                    f"{us(self.cycles)} us, {sums}",
+                    *self.notes,
+                    *(f"refused  {r}" for r in self.refused),
+                    *(part.explain() for part in self.parts),
+                ]
+            )
         way = "by the general path" if self.plan.roles is None else "in roles"
         return "\n".join(
             [
@@ -259,7 +273,7 @@ def plan_general(
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    cycles, bound = _predict(program, sizes, size, machine, widths)
+    cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
     cuts = replace(cuts, packed=bool(opened), waves=waves)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
@@ -415,30 +429,3 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
 def axis_of(word: str, extent: int, cuts: tuple[Cut, ...]) -> Axis:
     """An axis of one digit."""
     return Axis(word, (Digit(word, max(1, extent), max(1, extent)),), cuts)
-
-
-def _predict(
-    program: Program,
-    sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
-    machine: Machine,
-    widths: Mapping[Expr, int],
-) -> tuple[float, float]:
-    """(cycles that the program should take, those that moving its arguments alone takes)."""
-    limits, workers = machine.limits, cores(machine)
-    lanes = (limits.vector_bytes or 16) // 4
-    work = 0.0
-    for op in program.walk():
-        tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
-        known = [d for d in tiles if d.symbols <= set(sizes)]
-        work += prod(max(1, size(d)) for d in known) / lanes if op.name not in ("iterate", "yield") else 0
-    moved = 0
-    for arg in program.args:
-        if isinstance(arg.type, MemoryType):
-            known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
-            moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
-    rate = limits.l2_rate if moved <= workers * l2(limits) else limits.far_rate
-    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
-    share = -(-tasks // workers) / tasks
-    bound = moved / rate / workers
-    return max(work * share, moved / rate * share) + limits.launch_cycles, bound

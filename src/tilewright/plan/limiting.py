@@ -14,8 +14,13 @@ from typing import Any
 from tilewright.machine import Machine
 from tilewright.plan.plan import Plan
 
-RATES = {"shared memory": "shared_rate", "L2": "l2_rate", "HBM": "far_rate"}
-"""What bytes go through, and the limit of a machine that says how fast."""
+RATES = {
+    "shared memory": ("shared_rate",),
+    "L2": ("l2_rate",),
+    "HBM": ("far_rate",),
+    "lanes": ("lane_rate", "function_rate"),
+}
+"""What bytes go through, or values, and the limits of a machine that say how fast."""
 PRODUCTS = "tensor cores"
 COPIED_FROM = "L2"
 """What copies of boxes are counted as, with their rows outside a tensor."""
@@ -25,7 +30,7 @@ Predicted = Callable[[Machine], float]
 
 def only(machine: Machine, what: str | None) -> Machine:
     """The machine, on which one thing takes as long as it does, and all others no time."""
-    rates: dict[str, Any] = {name: inf for thing, name in RATES.items() if thing != what}
+    rates: dict[str, Any] = {name: inf for thing, names in RATES.items() if thing != what for name in names}
     if what != COPIED_FROM:
         rates["outside_row"] = 0
     atoms = machine.multiply

@@ -34,6 +34,7 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op, Program
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES
+from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
@@ -155,13 +156,14 @@ def patches(
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
     asked, counts = given is not None, (size(axes.n), size(axes.k), around)
+    end = after_product(program, op, machine)
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, bits)
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
-        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked)
+        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked, end)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
 
@@ -251,8 +253,12 @@ def _rings(
     sizes: tuple[int, int, int],
     turns: bool,
     asked: bool,
+    end: float,
 ) -> Iterator[Patch]:
-    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory."""
+    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory.
+
+    `end` is what lanes take for an element.
+    """
     (box, walk), (columns, k, around) = task, sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
@@ -275,14 +281,14 @@ def _rings(
                 halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
                 roles = Roles(*regs, stages, stored, halos, turns)
                 filled = chunks * (halo + prod(offsets) * tap)
-                yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled), walk)
+                yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, end), walk)
                 break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
             filled = chunks * halo
-            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every), walk)
+            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every, end), walk)
             break
 
 

@@ -27,6 +27,9 @@ memory and who multiplies them, how many steps lie between the two, and in how m
 each has a ring of its own; `ring 2 together` is one for all of them.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
+The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
+`then early` launches the second one while the first ends; it waits for that before it touches memory. Its `tasks M
+backward` begin with the last, as what was written last is still in the cache that cores share.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 """
@@ -42,8 +45,11 @@ from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
-SCHEDULES = ("strided", "contiguous", "dynamic")
+BACKWARD = "backward"
+SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead")
+THEN = ("then", "then early")
+"""The statements after which the plan of a second program stands: launched when the first has ended, or before."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,10 @@ class Plan:
     """An axis that is summed in so many parts, each in tasks of its own, which are added up by a second program."""
     waves: int = 1
     """How many waves do a task together; those of a program with roles are said there."""
+    then: Plan | None = None
+    """The plan of the second program, where there are two; None: it is chosen."""
+    early: bool = False
+    """Whether the second program is launched while the first ends."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -238,7 +248,7 @@ class Plan:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
             found.append(f"overlap {self.overlap}")
-        return found
+        return found if self.then is None else [*found, THEN[self.early], *self.then.lines()]
 
     def __str__(self) -> str:
         return "; ".join(self.lines())
@@ -297,13 +307,24 @@ def parse_plan(text: str) -> Plan:
     Traceback (most recent call last):
     tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
     """
+    statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
+    place = next((i for i, statement in enumerate(statements) if statement in THEN), None)
+    if place is None:
+        return _parsed(statements)
+    first = _parsed(statements[:place])
+    if first.apart is None:
+        raise ArgumentError(f"plan: `{THEN[0]}` stands between two programs, and no `apart` says that there are two")
+    then = parse_plan("\n".join(statements[place + 1 :]))
+    return replace(first, then=then, early=statements[place] == THEN[True])
+
+
+def _parsed(statements: list[str]) -> Plan:
+    """The plan of one program."""
     axes: list[Axis] = []
     placed: list[Placed] = []
     products: list[Multiplied] = []
     rest: dict[str, tuple[str, ...]] = {}
-    for statement in (s.strip() for s in re.split(r"[;\n]", text)):
-        if not statement:
-            continue
+    for statement in statements:
         if found := _AXIS.fullmatch(statement):
             _once(found[1], [a.name for a in axes])
             axes.append(Axis(found[1], _digits(found[2]), _cuts(found[3])))
@@ -326,8 +347,8 @@ def parse_plan(text: str) -> Plan:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps "
-                    "`transposed`, `NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom` and `overlap`"
+                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, "
+                    "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap` and `then`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")

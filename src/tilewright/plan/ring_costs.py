@@ -34,6 +34,8 @@ class RingWork:
     count: int
     bits: int
     boxed: tuple[bool, ...]
+    computed: float
+    """What a core's lanes take for an element of the result before it is stored."""
 
     def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
         """What is beside a block's own bytes, where a core has so many tasks."""
@@ -95,12 +97,14 @@ def cycles(
     steps: int,
     filled: float,
     first: float = 0.0,
+    computed: float = 0.0,
     surplus: Surplus = NONE,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
-    `first` are bytes that are brought before, once for all. Where halves take tiles in turn, the end of one runs beside
-    the steps of the next.
+    `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
+    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
+    the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -116,7 +120,7 @@ def cycles(
     each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate
-    end = how.rows * how.columns * 4 / limits.shared_rate + leaving + limits.copy_latency
+    end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + leaving + limits.copy_latency
     before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
     if roles.pingpong and rounds > 1:
         return rounds * max(each, (each + end) / 2) + longer + end + before + limits.launch_cycles

@@ -26,6 +26,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.microkernel import (
@@ -301,6 +302,7 @@ def _of_orientation(
         prod(size(d) for d in axes.around),
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
+        after_product(program, op, machine),
     )
     return list(rings(machine, atoms, work, gathered, transposed, asked))
 
@@ -326,7 +328,7 @@ def rings(
                 if turns and not asked and tiles <= cores:
                     continue
                 surplus = work.surplus(machine, how, ceil(tiles / cores))
-                took = cycles(machine, how, roles, tiles, steps, filled, surplus=surplus)
+                took = cycles(machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus)
                 yield RingCandidate(how, roles, took, tiles * filled)
 
 

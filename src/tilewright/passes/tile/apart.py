@@ -4,9 +4,10 @@
     %a = ... of %h, element by element         %h = mma ...              %a = read %between
     %y = mma %a, %w2, ...                      write %a, %between        %y = mma %a, %w2, ...
 
-The value that goes through memory is the last one, and of those the narrowest, that is computed element by element from
-a product, and through which alone the rest of the program knows of it. Within a loop, it must not depend on what the
-loop carries: the first program then computes it for all tiles at once.
+The value that goes through memory is computed element by element from a product, and the rest of the program knows of
+that through it alone. Of such values it is one that needs the fewest products, of those the narrowest, of those the
+last. Within a loop, it must not depend on what the loop carries: the first program then computes it for all tiles at
+once. What follows may be taken apart again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         found = [(op, slice_) for block in _blocks(program) for op, slice_ in _candidates(program, block)]
         if not found:
             return "nothing that is computed from a product is all that the rest needs of it"
-        op, ops = min(reversed(found), key=lambda x: x[0].result.type.dtype.bits)
+        op, ops = min(reversed(found), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
         kind: TileType = op.result.type
         memory = Value(MemoryType(kind.dtype, kind.dims), own_name(program, NAME))
         write = Op(TILE.ops["write"], (op.result, memory), {}, loc=op.loc)

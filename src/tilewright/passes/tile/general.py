@@ -60,6 +60,7 @@ from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.plan import BACKWARD
 from tilewright.plan.rows import MOST_VALUES
 from tilewright.plan.tiled import Walk
 
@@ -302,13 +303,12 @@ class Lowering:
             found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
             ranges.append(found)
             self.shared.append(d)
+            t: Expr = found.symbol if self.cuts.schedule != BACKWARD else full + bool(rest) - 1 - found.symbol
             if rest:  # the last task has less to do
-                place = width * minimum(found.symbol, full - 1), width  # where this holds it is the same, and in bounds
-                cases.append(
-                    [(d, place, found.symbol < full), (d, (as_expr(width * full), rest), found.symbol >= full)]
-                )
+                place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
+                cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
             else:
-                self.parts[d] = width * found.symbol, width
+                self.parts[d] = width * t, width
         body, inner = Block(()), Block(())
         for arg in self.program.args:
             if not isinstance(arg.type, MemoryType):
@@ -324,7 +324,7 @@ class Lowering:
         with self.w.inside(body):
             self.w.loc = None
             body.ops.extend(self._before.ops)
-            schedule = None if self.cuts.schedule == "strided" else self.cuts.schedule
+            schedule = None if self.cuts.schedule in ("strided", BACKWARD) else self.cuts.schedule
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
         used = {v for op in _walk(body) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]

@@ -1,0 +1,225 @@
+"""Programs that are done as two on a Hopper GPU, beside PyTorch's eager calls.
+
+`python benchmarks/gpu_chained.py [--plans 3] [--seconds 80]` prints, for a layer of two products with gelu between and
+for a product with a softmax of its rows, microseconds of PyTorch's calls and of ours in CUDA graphs, the shortest of
+some repeats taken in turn, and the ratio; then the same of each program alone beside its call, and of the whole where
+the second program is launched when the first has ended. With --plans, so many other plans of either program are
+measured too. Results are compared with float64, and once, with small integers, exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hopper import difference, microseconds
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import compile_text
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import TilewrightError
+from tilewright.kernels.elementwise import gelu
+from tilewright.plan.plan import Plan
+
+M, N, K, F, SPACE = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.F, tkl.GLOBAL_ADDRESS_SPACE
+MLP, ROWS = {"M": 8192, "N": 1024, "K": 1024, "F": 4096}, {"M": 4096, "N": 4096, "K": 1024}
+functional = torch.nn.functional
+
+
+def by_tanh(x: Any) -> Any:
+    """The usual approximation of gelu."""
+    return 0.5 * x * (1.0 + tkw.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+def layers(activation: Callable[[Any], Any]) -> Any:
+    """y = activation(x w1) w2, the hidden layer rounded to bf16."""
+
+    @tkw.wave()
+    def mlp(
+        x: tkl.Memory[M, K, SPACE, tkl.bf16],
+        w1: tkl.Memory[F, K, SPACE, tkl.bf16],
+        w2: tkl.Memory[N, F, SPACE, tkl.bf16],
+        y: tkl.Memory[M, N, SPACE, tkl.bf16],
+    ) -> None:
+        hidden = activation(tkw.mma(tkw.read(x), tkw.read(w1), tkl.Register[M, F, tkl.f32](0.0)))
+        total = tkw.mma(tkw.cast(hidden, tkl.bf16), tkw.read(w2), tkl.Register[M, N, tkl.f32](0.0))
+        tkw.write(tkw.cast(total, tkl.bf16), y)
+
+    return mlp
+
+
+def weights(rounded: bool) -> Any:
+    """y = softmax of the rows of a b, whose sums stay f32, or are rounded to bf16 as PyTorch's are."""
+
+    @tkw.wave()
+    def product_and_softmax(
+        a: tkl.Memory[M, K, SPACE, tkl.bf16],
+        b: tkl.Memory[N, K, SPACE, tkl.bf16],
+        y: tkl.Memory[M, N, SPACE, tkl.bf16],
+    ) -> None:
+        c = tkw.mma(tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f32](0.0))
+        c = tkw.cast(tkw.cast(c, tkl.bf16), tkl.f32) if rounded else c
+        e = tkw.exp(c - tkw.max(c, dim=N))
+        tkw.write(tkw.cast(e / tkw.sum(e, dim=N), tkl.bf16), y)
+
+    return product_and_softmax
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, its sizes, and PyTorch's calls: `calls` one by one, each of what the one before gives."""
+
+    name: str
+    kernel: Any
+    sizes: dict[str, int]
+    calls: tuple[Callable[..., Any], ...]
+    largest: float
+    """The relative difference from float64, by norms, that roundings to bf16 explain."""
+
+    def inputs(self) -> list[Any]:
+        """The first factor, and the weights of each product."""
+        s = self.sizes
+        forms = [(s["M"], s["K"]), (s.get("F", s["N"]), s["K"]), *([(s["N"], s["F"])] if "F" in s else [])]
+        return [torch.randn(form, device="cuda", dtype=torch.bfloat16) / s["K"] ** 0.25 for form in forms]
+
+    def eager(self, x: Any, *factors: Any) -> Any:
+        """PyTorch's calls, one after the other."""
+        left = list(factors)
+        for call in self.calls:
+            x = call(x, left.pop(0)) if call is product else call(x)
+        return x
+
+
+def product(x: Any, w: Any) -> Any:
+    """x times w transposed."""
+    return torch.mm(x, w.t())
+
+
+def softmax(x: Any) -> Any:
+    """Of each row."""
+    return torch.softmax(x, -1)
+
+
+def tanh_gelu(x: Any) -> Any:
+    """gelu by tanh."""
+    return functional.gelu(x, approximate="tanh")
+
+
+CASES = (
+    Case("mlp 8192x1024-4096-1024, gelu", layers(gelu), MLP, (product, functional.gelu, product), 1e-2),
+    Case("mlp 8192x1024-4096-1024, gelu by tanh", layers(by_tanh), MLP, (product, tanh_gelu, product), 1e-2),
+    Case("gemm + softmax 4096x4096x1024, f32", weights(rounded=False), ROWS, (product, softmax), 1e-2),
+    Case("gemm + softmax 4096x4096x1024, bf16", weights(rounded=True), ROWS, (product, softmax), 3e-2),
+)
+
+
+def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
+    """Plans that differ in one of the two programs, or in when the second is launched."""
+    yield "then" if plan.early else "then early", replace(plan, early=not plan.early)
+    for place, part in enumerate(parts):
+        own = replace(plan, apart=None, then=None, early=False) if place == 0 else plan.then
+        assert own is not None
+        others = [x for x in part.candidates if x != own]
+        turns = [x for x in others if x.roles and own.roles and x.roles.pingpong != own.roles.pingpong]
+        others = list(dict.fromkeys([*others[:count], *turns[:1]]))
+        if not part.candidates:
+            others = [replace(own, waves=waves) for waves in (4, 16) if waves != own.waves]
+            others.append(replace(own, schedule="strided" if own.schedule == "backward" else "backward"))
+        for other in others:
+            whole = replace(plan, then=other)
+            if place == 0:
+                whole = replace(other, apart=plan.apart, then=plan.then, early=plan.early)
+            yield f"{('first', 'second')[place]}: {other.differs(own)}", whole
+
+
+def bound(executable: Any, tensors: dict[str, Any]) -> Callable[[], None]:
+    """A kernel bound to tensors by the names of its arguments."""
+    found: Callable[[], None] = executable.bind(tensors)
+    return found
+
+
+def measured(case: Case, count: int, until: float) -> None:
+    """The lines of a case."""
+    found = kernel_for(case.kernel, case.sizes, target="gpu")
+    given = case.inputs()
+    names = [a.name for a in found.module.host.args]
+    result = torch.full((case.sizes["M"], case.sizes["N"]), torch.nan, device="cuda", dtype=torch.bfloat16)
+    tensors = dict(zip(names, [*given, result], strict=True))
+    launch = bound(found, tensors)
+    launch()
+    exact = case.eager(*(x.double() for x in given))
+    errors = difference(result, exact), difference(case.eager(*given), exact)
+    theirs, ours = microseconds(lambda: case.eager(*given), launch)
+    wrong = "" if errors[0] <= case.largest else " WRONG"
+    print(
+        f"{case.name:40} theirs {theirs:7.1f} us  ours {ours:7.1f} us  ratio {theirs / ours:5.2f}  "
+        f"error {errors[0]:.1e} (theirs {errors[1]:.1e}){wrong}",
+        flush=True,
+    )
+    print("    predicted " + found.explain().splitlines()[0].partition("predicted ")[2])
+    _alone(case, found, tensors)
+    if found.plan.then is None:
+        return
+    for said, plan in variants(found.plan, found.choice.parts, count):
+        if time.perf_counter() > until:
+            print("    no time for other plans")
+            return
+        try:
+            other = bound(kernel_for(case.kernel, case.sizes, target="gpu", plan=plan), tensors)
+        except TilewrightError as fault:
+            print(f"    {said}: {str(fault).splitlines()[0]}")
+            continue
+        print(f"    {microseconds(other)[0]:7.1f} us  {said}", flush=True)
+
+
+def _alone(case: Case, found: Any, tensors: dict[str, Any]) -> None:
+    """Each program by itself, and each of PyTorch's calls."""
+    ours, (x, *left) = [], list(tensors.values())[: 1 + case.calls.count(product)]
+    tensors = dict(tensors)
+    for program in found.module.programs.values():
+        for arg in program.args:
+            if arg.name not in tensors:
+                kind = {"f32": torch.float32, "bf16": torch.bfloat16}[str(arg.type.dtype)]
+                tensors[arg.name] = torch.zeros([int(n) for n in arg.type.shape], device="cuda", dtype=kind)
+        executable = compile_text(str(program), "gpu")
+        ours.append(microseconds(executable.bind(*(tensors[a.name] for a in program.args)))[0])
+    theirs = []
+    for call in case.calls:
+        more = (left.pop(0),) if call is product else ()
+        theirs.append(microseconds(lambda call=call, x=x, more=more: call(x, *more))[0])
+        x = call(x, *more)
+    print(f"    alone: ours {' + '.join(f'{t:.1f}' for t in ours)}; theirs {' + '.join(f'{t:.1f}' for t in theirs)}")
+
+
+def exact() -> None:
+    """Small integers through a layer with relu: every element is as it must be."""
+    sizes = {"M": 1000, "N": 1032, "K": 520, "F": 2056}
+    found = kernel_for(layers(tkw.relu), sizes, target="gpu")
+    forms = [(sizes[a], sizes[b]) for a, b in (("M", "K"), ("F", "K"), ("N", "F"))]
+    given = [torch.randint(-1, 2, form, device="cuda").to(torch.bfloat16) for form in forms]
+    result = torch.full((sizes["M"], sizes["N"]), torch.nan, device="cuda", dtype=torch.bfloat16)
+    bound(found, dict(zip([a.name for a in found.module.host.args], [*given, result], strict=True)))()
+    x, w1, w2 = (t.double() for t in given)
+    wanted = (torch.relu(x @ w1.t()).to(torch.bfloat16).double() @ w2.t()).to(torch.bfloat16)
+    print(f"small integers, {'two programs' if found.plan.apart else 'one'}: {torch.equal(result, wanted)}")
+
+
+def main() -> None:
+    """All cases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=80)
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    exact()
+    for number, case in enumerate(CASES, 1):
+        measured(case, options.plans, begun + options.seconds * number / len(CASES))
+
+
+if __name__ == "__main__":
+    main()

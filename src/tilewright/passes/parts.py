@@ -1,0 +1,152 @@
+"""A program as two, one after the other, with a value in memory between: where that should take less time than one.
+
+Each is planned as any other program is. What one kernel should take is compared with the sum of both, each with its
+launch; the value between keeps the element type that it has in the tile program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Op, Program
+from tilewright.passes.job import Job
+from tilewright.passes.tile.apart import apart
+from tilewright.passes.tile.general import Lowered
+from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.splitting import Halves
+from tilewright.plan.boxes import numbers_of
+from tilewright.plan.general import GeneralChoice, only_adds
+from tilewright.plan.microkernel import names_of
+from tilewright.plan.model import cores, element_bytes, l2, microseconds
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import Refusal
+
+SURE = 4
+"""How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
+
+EARLY = "programmatic"
+"""The launch of a block program that begins while the one before ends."""
+
+Choose = Callable[[Job], None]
+"""The pass that plans a job."""
+
+
+def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan | None = None) -> tuple[Job, Job]:
+    """The jobs of two programs with memory between them, to be planned as these plans say, or each by itself.
+
+    Loops that give the same for all tiles do so in both; so does what is left of them, where that only adds products.
+    """
+    free = [op.attrs["axis"] for op in job.free]
+    sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}
+
+    def part(program: Program, given: Plan | None, single: bool) -> Job:
+        loops = [op for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in free]
+        loops = [op for op in loops if op in job.free or only_adds(op)]
+        return Job(job.machine, program, sizes, shapes, loops, given=given, lenient=job.lenient, single=single)
+
+    return part(halves.first, first, True), part(halves.second, second, False)
+
+
+def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoice:
+    """The two programs that a plan says, each by its statements; the job then has both."""
+    assert job.program is not None
+    found = apart(job.program, job.sizes)
+    if isinstance(found, str):
+        raise ArgumentError(f"plan: apart {name}: {found}")
+    if (here := _last_product(found.first)) != name:
+        raise ArgumentError(f"plan: `apart {name}` is not done here; it would be `apart {here}`")
+    early = given.early if given.then is not None else can_be_early(job)
+    if early and not can_be_early(job):
+        raise ArgumentError(f"plan: `then early`: {job.machine.name} has no launches that begin while another ends")
+    job.split = job.patched = None
+    job.parts = _last_first(parts_of(job, found, replace(given, apart=None, then=None, early=False), given.then), found)
+    for part in job.parts:
+        choose(part)
+    return in_parts(job, job.parts, early)
+
+
+def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
+    """The plan of one program; or, where these should take less time, those of two: the job then has both."""
+    assert job.program is not None
+    if job.single or job.logs or is_ordered(job.program) or not names_of(job.program):
+        return found
+    halves = apart(job.program, job.sizes)
+    if isinstance(halves, str):
+        return found
+    rough = job.machine.lanes is None
+    if rough and _tasks(job, found) >= cores(job.machine):
+        return found  # two programs compute the same, and here all cores have some of it
+    limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
+    moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
+    least = moved / limits.far_rate / cores(job.machine) + 2 * limits.launch_cycles
+    two, other = _last_first(parts_of(job, halves), halves), None
+    if least < limit:
+        for part in two:
+            choose(part)
+        other = in_parts(job, two, can_be_early(job))
+        if rough and _atoms(other.plan) < _atoms(found.plan):
+            return found
+    if other is None or other.cycles >= limit:
+        took = f"predicted {'at least ' if other is None else ''}{_us(job, least if other is None else other.cycles)}"
+        refused = Refusal(f"two programs, apart {_last_product(halves.first)}", took)
+        return replace(found, refused=(*found.refused, refused))
+    job.parts, job.split, job.patched = two, None, None
+    why = f"; {job.no_roles}" if job.no_roles and not rough else ""
+    return replace(other, refused=(Refusal("one program", f"predicted {_us(job, found.cycles)}{why}"),))
+
+
+def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
+    """The jobs; the second begins with what the first wrote last, where the cache that cores share holds no more."""
+    machine, (first, second) = parts[0].machine, parts
+    moved = prod(halves.shape) * element_bytes(halves.partial.type.dtype)
+    return first, replace(second, backward=machine.lanes is not None and moved > l2(machine.limits))
+
+
+def can_be_early(job: Job) -> bool:
+    """Whether the machine has launches that begin while the one before ends."""
+    return EARLY in job.machine.launches
+
+
+def in_parts(job: Job, parts: tuple[Job, Job], early: bool) -> GeneralChoice:
+    """The choice of a program that is done as two, from theirs; the second may be launched while the first ends."""
+    assert job.program is not None
+    assert parts[0].program is not None
+    one, two = (part.choice for part in parts)
+    assert isinstance(one, GeneralChoice)
+    assert isinstance(two, GeneralChoice)
+    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan, early=early)
+    took, least = one.cycles + two.cycles, one.bound + two.bound
+    return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
+
+
+def _tasks(job: Job, found: GeneralChoice) -> int:
+    """How many tasks one program has."""
+    size = numbers_of(job.sizes)
+    return prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+
+
+def _atoms(plan: Plan | None) -> int:
+    """How many products an atom does, in all programs of a plan."""
+    return 0 if plan is None else sum(x.atom is not None for x in plan.products) + _atoms(plan.then)
+
+
+def _last_product(first: Program) -> str:
+    """The name of the product up to which the first of two programs goes."""
+    return list(names_of(first))[-1]
+
+
+def _us(job: Job, cycles: float) -> str:
+    return f"{microseconds(cycles, job.machine):.1f} us"
+
+
+def launched_early(lowered: Lowered) -> Lowered:
+    """A block program, and those before it, whose launches begin while the one before ends."""
+    program = lowered.program
+    if program.record("launch") is None:
+        record = Op(BLOCK.records["launch"], (), {"how": EARLY})
+        program = replace(program, records=[*program.records, record])
+    return replace(lowered, program=program, before=tuple(map(launched_early, lowered.before)))

@@ -1,0 +1,38 @@
+"""What follows a product, element by element: how long the lanes of a core take for it.
+
+A function of one element is so many operations of the simplest kind where arithmetic does it, or as long as the
+machine's own instruction takes, whichever is longer.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op, Program, TileType, Value, walk_block
+from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.machine import Machine
+
+COMPUTED = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select"}
+"""Operations that compute; others only say which element is meant, or are done with what stores it."""
+
+
+def lane_cycles(op: Op, machine: Machine) -> float:
+    """Cycles of a core for one element of an operation."""
+    if op.name not in COMPUTED:
+        return 0.0
+    limits = machine.limits
+    simple = machine.costs.functions.get(op.name, 1) / limits.lane_rate
+    return max(simple, 1 / limits.function_rate) if op.name in UNARY_FLOAT else simple
+
+
+def after_product(program: Program, product: Op, machine: Machine) -> float:
+    """Cycles of a core for one element of a product's sum, from there to where it is written."""
+    dims = set(product.operands[2].type.dims)
+    loops = [op for op in program.walk() if any(x is product for block in op.blocks for x in walk_block(block))]
+    values: set[Value] = {r for op in (product, *loops) for r in op.results}
+    total = 0.0
+    for op in program.walk():
+        if op in (product, *loops) or values.isdisjoint(op.operands):
+            continue
+        values |= set(op.results)
+        if any(isinstance(r.type, TileType) and dims <= set(r.type.dims) for r in op.results):
+            total += lane_cycles(op, machine)
+    return total

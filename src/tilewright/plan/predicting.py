@@ -1,0 +1,109 @@
+"""What a program on the general path should take: its operations, or its bytes, on the busiest core.
+
+It is rough: it knows neither caches nor what a compiler makes of a loop. What several tasks compute alike counts for
+each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
+from tilewright.ir.tile import REDUCTIONS
+from tilewright.machine import Machine
+from tilewright.plan.epilogue import lane_cycles
+from tilewright.plan.microkernel import Microkernel, axes_of, waves_of
+from tilewright.plan.model import cores, element_bytes, l2
+
+
+def predicted(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    size: Callable[[Expr], int],
+    machine: Machine,
+    widths: Mapping[Expr, int],
+    products: Mapping[Op, Microkernel | None],
+    waves: int,
+    looped: Mapping[Expr, int],
+) -> tuple[float, float]:
+    """(cycles that the program should take, those that moving its arguments alone takes).
+
+    Tasks have these widths, and so many waves each, or as many as products take; loops go in these steps.
+    """
+    limits, workers, waves = machine.limits, cores(machine), max(waves, waves_of(machine, products.values()))
+    lanes = (limits.vector_bytes or 16) // 4
+    work = 0.0
+
+    def width(d: Expr) -> int:
+        return max(1, widths.get(d) or looped.get(d) or size(d))
+
+    for op in program.walk():
+        tiles = {d for v in (*op.operands, *op.results) if isinstance(v.type, TileType) for d in v.type.dims}
+        elements = prod(max(1, size(d)) for d in tiles if d.symbols <= set(sizes))
+        elements *= prod(-(-size(d) // w) for d, w in widths.items() if d not in tiles)  # by tasks that differ there
+        if machine.lanes is not None:
+            work += elements * _by_lanes(op, products.get(op), machine, waves, width)
+        else:
+            work += elements / lanes if op.name not in ("iterate", "yield") else 0
+    moved = 0
+    for arg in program.args:
+        if isinstance(arg.type, MemoryType):
+            known = [d for d in arg.type.sizes if d is not None and d.symbols <= set(sizes)]
+            moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
+    near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
+    rate = limits.l2_rate if near else limits.far_rate
+    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
+    share = -(-tasks // workers) / tasks
+    bound = moved / rate / workers
+    waited = 0.0
+    if products and machine.lanes is not None:  # nothing else runs while factors arrive
+        waited = -(-tasks // workers) * limits.copy_latency * _arrivals(program.body, products, size, width, looped)
+    return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
+
+
+def _arrivals(
+    block: Block,
+    products: Mapping[Op, Microkernel | None],
+    size: Callable[[Expr], int],
+    width: Callable[[Expr], int],
+    looped: Mapping[Expr, int],
+) -> int:
+    """How often a task waits for what it reads: for both factors in every step of every block of sums."""
+    found = 0
+    for op in block.ops:
+        inner = sum(_arrivals(each, products, size, width, looped) for each in op.blocks)
+        if op.name == "iterate" and op.attrs["axis"] in looped:
+            inner *= ceil(size(op.attrs["axis"]) / max(1, looped[op.attrs["axis"]]))
+        if op.name == "mma":
+            inner += 2 * _steps(op, products.get(op), width)
+        found += inner
+    return found
+
+
+def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int:
+    """Steps of a product in a task: blocks of sums, each with slabs of K where those go through shared memory."""
+    a, b, c = (v.type.dims for v in op.operands)
+    axes = axes_of(a, b, c, width)
+    if how is None or isinstance(axes, str):
+        return 1
+    rows = 1 if axes.m is None else width(axes.m)
+    slabs = ceil(width(axes.k) / how.slab) if how.slab else 1
+    return ceil(rows / how.rows) * ceil(width(axes.n) / how.columns) * slabs
+
+
+def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
+    """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
+    each = lane_cycles(op, machine)
+    if op.name == "mma":
+        a, b, c = (v.type.dims for v in op.operands)
+        axes = axes_of(a, b, c, width)
+        each = 1 / machine.limits.lane_rate
+        if how is not None and not isinstance(axes, str):
+            rows, columns = 1 if axes.m is None else width(axes.m), width(axes.n)
+            whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
+            each = how.atom.cycles * whole / how.atom.shape[2]
+    elif op.name in REDUCTIONS:
+        each = 1 / machine.limits.lane_rate
+    return each * (machine.costs.one_wave if waves == 1 else 1)
