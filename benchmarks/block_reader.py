@@ -144,10 +144,11 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
         ):
             numbers = [int(n or 0) for n in m.groups()]
             wrong += _of_roles(line, numbers, found)
-        elif m := re.fullmatch(rf"({NAME}) by (?:(loops)|(\S+), block (\d+)x(\d+))", line):
+        elif m := re.fullmatch(rf"({NAME}) by (?:(loops)|(\S+), block (\d+)x(\d+)( transposed)?)", line):
             if m[2] is None:
-                rows, columns = (every.get(name) for name in axes[m[1]])
-                wrong += _of_block(line, m[3], (int(m[4]), int(m[5])), (rows, columns), found)
+                turn = -1 if m[6] else 1  # the atom's rows are columns of C
+                rows, columns = (every.get(name) for name in axes[m[1]][::turn])
+                wrong += _of_block(line, m[3], (int(m[4]), int(m[5]))[::turn], (rows, columns), found)
         elif m := re.fullmatch(r"atom (\S+)", line):
             shape = tuple(every[name].size("loop") for name in ("rows", "columns") if name in every)
             if "lanes" not in every and (found.atoms != {m[1]} or (m[1], shape) not in found.sums):

@@ -113,7 +113,7 @@ def edited(number: int, rng: random.Random) -> tuple[str, list[str]]:
 def _tile(lines: list[str], axes: tuple[str, str], row: Any, rng: random.Random) -> list[str]:
     """Another tile of C for each task, and the atom and the waves that go with it."""
     at = next(n for n, line in enumerate(lines) if line.startswith("mma by "))
-    m = re.fullmatch(r"mma by (\S+), block (\d+)x(\d+)", lines[at])
+    m = re.fullmatch(r"mma by (\S+), block (\d+)x(\d+)( transposed)?", lines[at])
     if m is None:
         return lines
     own = row.multiply[m[1]]
@@ -121,7 +121,9 @@ def _tile(lines: list[str], axes: tuple[str, str], row: Any, rng: random.Random)
     wide = rng.choice([x for x in row.multiply.values() if re.sub(r"n\d+k", "n#k", x.name) == form])
     groups = rng.choice((1, 1, 2, 3))
     rows = wide.shape[0] * groups * rng.choice((1, 1, 2))
-    sizes = dict(zip(axes, (rows, wide.shape[1]), strict=True))
+    turned = m[4] or ""
+    tile = (wide.shape[1], rows) if turned else (rows, wide.shape[1])
+    sizes = dict(zip(axes, tile, strict=True))
     found = []
     for line in lines:
         name = line.split()[1]
@@ -133,7 +135,7 @@ def _tile(lines: list[str], axes: tuple[str, str], row: Any, rng: random.Random)
             )
             line = re.sub(r"ring \d+", f"ring {rng.choice((2, 3, 4))}", line)
         found.append(line)
-    found[at] = f"mma by {wide.name}, block {rows}x{wide.shape[1]}"
+    found[at] = f"mma by {wide.name}, block {tile[0]}x{tile[1]}{turned}"
     return found
 
 
@@ -205,7 +207,7 @@ def _number(line: str, rng: random.Random, steps: dict[str, tuple[int, ...]]) ->
 
 def _product(line: str, row: Any, rng: random.Random) -> str:
     """Another atom of the same types, another block, or no atom."""
-    m = re.fullmatch(r"(?:(\w+) by |atom )(\S+?)(?:, block (\d+)x(\d+))?", line)
+    m = re.fullmatch(r"(?:(\w+) by |atom )(\S+?)(?:, block (\d+)x(\d+)( transposed)?)?", line)
     if m is None or m[2] not in row.multiply:
         return line
     own = row.multiply[m[2]]
@@ -218,15 +220,17 @@ def _product(line: str, row: Any, rng: random.Random) -> str:
         return f"atom {rng.choice(same).name}" if same else line
     rows, columns = int(m[3]), int(m[4])
     how = rng.choice(("atom", "rows", "columns", "loops"))
+    turned = m[5] or ""
     if how == "loops":
         return f"{m[1]} by loops"
     if how == "atom" and same:
         atom = rng.choice(same)
-        return f"{m[1]} by {atom.name}, block {atom.shape[0]}x{atom.shape[1]}"
-    tall, wide, _ = own.shape
+        tall, wide = atom.shape[:2][:: -1 if turned else 1]
+        return f"{m[1]} by {atom.name}, block {tall}x{wide}{turned}"
+    tall, wide = own.shape[:2][:: -1 if turned else 1]
     rows = max(tall, rng.choice((rows - tall, rows + tall, 2 * rows, tall))) if how == "rows" else rows
     columns = max(wide, rng.choice((columns - wide, columns + wide, wide))) if how != "rows" else columns
-    return f"{m[1]} by {own.name}, block {rows}x{columns}"
+    return f"{m[1]} by {own.name}, block {rows}x{columns}{turned}"
 
 
 def _place(line: str, rng: random.Random) -> str:

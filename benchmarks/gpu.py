@@ -1,15 +1,17 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N]` prints one line a problem: microseconds of theirs and
-ours in CUDA graphs, the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak,
-bytes/bandwidth), what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With
---plans, so many candidates of each problem are measured, and the line says how far the chosen one is from the best.
+`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N] [--only TEXT]` prints one line a problem, of those whose
+names match where that is asked for: microseconds of theirs and ours in CUDA graphs, the shortest of some repeats taken
+in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth), what was predicted, and the plan's
+tile; at the end the worst first, and how predictions fared. With --plans, so many candidates of each problem are
+measured, and the line says how far the chosen one is from the best.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -211,14 +213,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=list(WORKS))
     parser.add_argument("--plans", type=int, default=1)
+    parser.add_argument("--only", default="", help="a regular expression that a problem's name matches")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    wanted = [(kind, n, options.plans) for kind in options.kinds for n in range(len(WORKS[kind]))]
+    wanted = [
+        (kind, n, options.plans)
+        for kind in options.kinds
+        for n, work in enumerate(WORKS[kind])
+        if re.search(options.only, work.name)
+    ]
     with get_context("spawn").Pool() as pool:
         found = dict(zip(wanted, pool.starmap(plans, wanted), strict=True))
     for kind in options.kinds:
         rows = [measured(WORKS[k][n], found[k, n, c], options.plans > 1) for k, n, c in wanted if k == kind]
-        summed_up(kind, rows)
+        if rows:
+            summed_up(kind, rows)
 
 
 if __name__ == "__main__":

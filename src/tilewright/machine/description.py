@@ -52,13 +52,16 @@ class Limits:
     core reads in a cycle from the second cache and from what lies behind it, `copy_rate` those it copies; `latency` is
     how many cycles a product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
-    takes. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share,
-    `copy_latency` the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that
-    run beside other work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how
-    much longer products take that one group of waves starts alone, with few of them under way. `lane_rate` is how many
-    elements a core's lanes compute in a cycle, of the simplest kind, `function_rate` of a function such as e^x;
-    `round_latency` are the cycles of a round of products and what lies between them that nothing hides where one group
-    of waves does it, by its square fewer where there are more.
+    takes, `following_cycles` one that is launched right after another and needs what that wrote. `warm` is how many
+    times as fast all cores together read what the second cache still holds, since a launch before, as what lies behind
+    it. `shared_rate` are the bytes that a core reads in a cycle from the memory that its threads share, `copy_latency`
+    the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that run beside other
+    work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how much longer
+    products take that one group of waves starts alone, with few of them under way. `outside_row` are the cycles that a
+    copy of a box takes for each of its rows that lies outside the tensor. `lane_rate` is how many elements a core's
+    lanes compute in a cycle, of the simplest kind, `function_rate` of a function such as e^x; `round_latency` are the
+    cycles of a round of products and what lies between them that nothing hides where one group of waves does it, by its
+    square fewer where there are more.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
@@ -73,12 +76,14 @@ class Limits:
     clock_ghz: float = 2.0
     l2_rate: float = 32.0
     far_rate: float = 8.0
+    warm: float = 1.0
     copy_rate: float = 16.0
     shared_rate: float = 128.0
     copy_latency: int = 0
     copy_shown: float = 0.0
     shallow_ring: float = 1.0
     lone_group: float = 1.0
+    outside_row: float = 0.0
     lane_rate: int = 128
     function_rate: int = 16
     round_latency: int = 0
@@ -89,6 +94,7 @@ class Limits:
     load_cycles: float = 0.6
     line_bytes: int = 64
     launch_cycles: int = 2000
+    following_cycles: int = 2000
     instructions: int = 3000
 
 

@@ -8,6 +8,7 @@ wrong there gives wrong products.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,12 @@ class RegisterOperand:
     dtype: DType
     layout: Layout
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """How many lanes share the operand."""
         return self.layout[0].size()
 
-    @property
+    @cached_property
     def values(self) -> int:
         """How many values each lane holds."""
         return self.layout[1].size()
@@ -90,6 +91,12 @@ class MemoryOperand:
     layout: Layout | ComposedLayout
     alignment: int
     encoding: str
+
+    @cached_property
+    def steps(self) -> tuple[int, int]:
+        """How far the second row, and the second column, lie from the first, before a swizzle."""
+        layout = self.layout.layout if isinstance(self.layout, ComposedLayout) else self.layout
+        return int(layout(1, 0)), int(layout(0, 1))
 
     def store(self, matrix: Array) -> Array:
         """Memory that holds a matrix; other elements are zero."""

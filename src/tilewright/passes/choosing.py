@@ -16,7 +16,7 @@ from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
-from tilewright.passes.tile.splitting import halves
+from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, joined, padded_depth, size
@@ -28,6 +28,7 @@ from tilewright.plan.model import converting, copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import BACKWARD, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
+from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
@@ -201,17 +202,18 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
         if given is not None:
             raise ArgumentError(f"plan: split: {parts}")
         return None
-    sizes, limits = {**job.sizes, **parts.sizes}, job.machine.limits
+    sizes = {**job.sizes, **parts.sizes}
     wanted = None if given is None else replace(given, split=None)
-    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered)
+    found = plan_with_roles(parts.first, sizes, numbers_of(sizes), job.machine, (), wanted, job.gathered, alone=True)
     if isinstance(found, str):
         return None
     job.split = parts
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
-    more = job.machine.costs.one_wave * moved / limits.l2_rate / (limits.cores or 1) + limits.launch_cycles
+    launches = 1 if parts.parts <= WRITTEN_OUT else 2  # many parts are added up in parts themselves
+    more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
     (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
-    return replace(found, plan=plan, cycles=found.cycles + more, candidates=())
+    return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

@@ -41,15 +41,8 @@ from tilewright.plan.model import l2
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
-from tilewright.plan.rings import (
-    GROUPS,
-    MOST,
-    SHOWN,
-    bound_by_memory,
-    is_along,
-    registers_of,
-    row_bytes,
-)
+from tilewright.plan.ring_costs import row_bytes
+from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
 
 WORKING = 32
 """Registers of a lane beside sums and factors: addresses, counters, what rows have."""

@@ -8,10 +8,10 @@ least is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
-from tilewright.algebra import ComposedLayout
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
@@ -39,13 +39,16 @@ class Microkernel:
     """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
     at_once: bool = False
     """Of an atom that reads shared memory: whether all of K lies there at once, not one row's width of it at a time."""
+    transposed: bool = False
+    """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
+    is the atom's A."""
 
     @property
     def held_a(self) -> bool:
         """Whether the atom has A in registers and reads B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
-    @property
+    @cached_property
     def slab(self) -> int | None:
         """Of an atom that reads factors, or B alone, from shared memory: how many lie in a row there; None: it reads
         none.
@@ -77,8 +80,18 @@ class Microkernel:
         m, _, k = self.atom.shape
         return k // m if isinstance(self.atom.c, OpaqueOperand) else k
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and columns of C that a block has."""
+        return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
+
+    def oriented(self, axes: Axes) -> Axes:
+        """A product's dimensions as the atom has them: M along its rows."""
+        return axes.transposed if self.transposed else axes
+
     def __str__(self) -> str:
-        return f"{self.atom.name}, block {self.rows}x{self.columns}"
+        m, n = self.tile
+        return f"{self.atom.name}, block {m}x{n}{' transposed' if self.transposed else ''}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,12 @@ class Axes:
     around: Dims
     deep: Dims
     swapped: bool
+
+    @property
+    def transposed(self) -> Axes:
+        """The same product with M and N, and with them its factors, exchanged; there must be an M."""
+        assert self.m is not None
+        return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
 def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | str:
@@ -174,7 +193,7 @@ def products_of(
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[Multiplied, ...]:
     """The products as a plan says them."""
     return tuple(
-        Multiplied(name, None) if how is None else Multiplied(name, how.atom.name, how.rows, how.columns)
+        Multiplied(name, None) if how is None else Multiplied(name, how.atom.name, *how.tile, how.transposed)
         for name, how in ((name, products[op]) for name, op in names_of(program).items())
     )
 
@@ -207,6 +226,8 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
         kinds = " by ".join(map(str, types_of(op, axes.swapped, machine)[:2]))
         there = ", ".join(x.name for x in fitting) or "none"
         raise ArgumentError(f"plan: {each}: its factors are {kinds}, and {machine.name}'s atoms for them {there}")
+    if each.transposed:
+        raise ArgumentError(f"plan: {each}: only products in roles are transposed")
     found = Microkernel(atom, each.rows, each.columns)
     if found not in list(_blocks(machine, atom)):
         m, n, _ = atom.shape
@@ -307,17 +328,9 @@ def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tup
     """(whether a row goes along K, how many it has) of an operand in memory, whose dimensions these are."""
     if not isinstance(operand, MemoryOperand):
         return None
-    layout = operand.layout.layout if isinstance(operand.layout, ComposedLayout) else operand.layout
-    one = [0, 0]
-
-    def step(d: int) -> int:
-        place = list(one)
-        place[d] = 1
-        return int(layout(*place))
-
-    if step(deep) == 1:
-        return True, step(rows)
-    return (False, step(deep)) if step(rows) == 1 else None
+    if operand.steps[deep] == 1:
+        return True, operand.steps[rows]
+    return (False, operand.steps[deep]) if operand.steps[rows] == 1 else None
 
 
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:

@@ -38,18 +38,17 @@ from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
+from tilewright.plan.ring_costs import ENOUGH, cycles, row_bytes
 from tilewright.plan.rings import (
     ATOMS,
-    ENOUGH,
     GROUPS,
     LONGEST,
     MOST,
     NARROWEST,
     STORED,
+    atoms_of,
     bound_by_memory,
-    cycles,
     product_of,
-    row_bytes,
     waves_of_roles,
 )
 from tilewright.plan.tiled import Walk
@@ -138,10 +137,13 @@ def patches(
     Where a plan is `given`, there are also those that are only done where one asks for them: rows that run on from line
     to line, and stages of B with more or fewer offsets.
     """
-    product_found = product_of(program, machine, size, ())
+    product_found = product_of(program, size, ())
     if isinstance(product_found, str):
         return product_found
-    op, axes, atoms = product_found
+    op, axes = product_found
+    atoms = atoms_of(program, machine, op, axes)
+    if isinstance(atoms, str):
+        return atoms
     reads = factors(op, axes, program)
     if reads is None:
         return "a factor is computed"

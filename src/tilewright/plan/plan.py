@@ -18,7 +18,8 @@ The last cut leaves what one atom takes. Digits without a cut are taken whole. T
 and planned as if it were 56.
 
 A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
-the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom.
+the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom. A
+`block 16x64 transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave; with
 `x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
@@ -130,11 +131,14 @@ class Multiplied:
     atom: str | None
     rows: int = 1
     columns: int = 1
+    transposed: bool = False
+    """Whether the atom's rows go along the columns of C."""
 
     def __str__(self) -> str:
         if self.atom is None:
             return f"{self.name} by loops"
-        return f"{self.name} by {self.atom}, block {self.rows}x{self.columns}"
+        turned = " transposed" if self.transposed else ""
+        return f"{self.name} by {self.atom}, block {self.rows}x{self.columns}{turned}"
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,7 @@ _ROLES = re.compile(
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
-_PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+))")
+_PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _APART = re.compile(rf"apart ({_NAME})")
@@ -331,8 +335,8 @@ def _parsed(statements: list[str]) -> Plan:
             placed.append(Placed(found[1], found[3] or found[4], found[5] or "", found[6]))
         elif found := _PRODUCT.fullmatch(statement):
             _once(found[1], [p.name for p in products])
-            block = [_size(digits or "1", statement) for digits in found.group(4, 5)]
-            products.append(Multiplied(found[1], found[3], *block))
+            rows, columns = (_size(digits or "1", statement) for digits in found.group(4, 5))
+            products.append(Multiplied(found[1], found[3], rows, columns, found[6] is not None))
         else:
             for name, form in STATEMENTS.items():
                 if found := form.fullmatch(statement):
@@ -343,8 +347,8 @@ def _parsed(statements: list[str]) -> Plan:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, `NAME by loops`, "
-                    "`roles`, `apart`, `split`, `waves`, `atom`, `overlap` and `then`"
+                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, "
+                    "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap` and `then`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")

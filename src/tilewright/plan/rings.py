@@ -1,9 +1,9 @@
 """Rings and roles: plans for machines that copy tiles to shared memory by themselves and multiply them from there.
 
 One wave brings steps of A and B to a ring of stages; groups of waves multiply what has arrived, each with rows of its
-own; the result leaves through shared memory. Candidates differ in the tile of C that a task has. Each step of K costs
-what is slowest of the products, the reads of shared memory that feed them, and the copies that fill it; tasks are dealt
-out in rounds to all cores, and the last round counts as a whole one.
+own; the result leaves through shared memory. Candidates differ in the tile of C that a task has, and in whether the
+atom's rows go along the rows of C or along its columns: few rows of C are better the columns of an atom, which may be
+as few. `ring_costs` has what they should take.
 
     axis M = (M 4096): task 128
     axis N = (N 4096): task 256
@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 
-from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
@@ -42,15 +43,15 @@ from tilewright.plan.model import element_bytes
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
+from tilewright.plan.ring_costs import ENOUGH, RingWork, cycles, is_boxed, moving, row_bytes
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
 STORED = (2, 1)
 """Stages in which results wait to leave: one is written while another leaves, unless the ring needs the room."""
-UNDER_WAY = 3
-"""Atoms of one group that keep the units busy which multiply."""
-FEWEST, ENOUGH, MOST = 3, 4, 8
-"""Stages of a ring: at least, those beyond which more help little, and at most."""
+FEWEST, MOST = 3, 8
+"""Stages of a ring: at least, and at most, unless what these hold together is less than what is under way while as much
+arrives."""
 UNIT = 8
 """Registers of a lane are given to roles in such units; a lane that loads has two units fewer for each group."""
 LONGEST = 256
@@ -65,11 +66,13 @@ SHOWN = 4
 
 @dataclass(frozen=True)
 class RingCandidate:
-    """A candidate: the microkernel whose block is a task's tile of C, the roles, and the cycles it should take."""
+    """A candidate: the microkernel whose block is a task's tile of C, the roles, the cycles it should take, and the
+    bytes that all of its tasks bring."""
 
     how: Microkernel
     roles: Roles
     cycles: float
+    brought: float
 
 
 def plan_with_roles(
@@ -80,33 +83,38 @@ def plan_with_roles(
     free: Collection[Op],
     given: Plan | None = None,
     gathered: str = "",
+    alone: bool = False,
 ) -> GeneralChoice | str:
     """The plan of a program with one product, in two roles; or why it has none.
 
-    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
+    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that. Plans are made of
+    all candidates, or of the best `alone`.
     """
-    found = product_of(program, machine, size, free)
+    found = product_of(program, size, free)
     if isinstance(found, str):
         return found
-    op, axes, atoms = found
+    op, axes = found
     dims = _tasks(program, op, size)
-    rows = 1 if axes.m is None else size(axes.m)
-    if axes.m not in dims or axes.n not in dims:
+    if axes.m is None or axes.m not in dims or axes.n not in dims:
         return "tasks cannot cut both dimensions of its sum"
-    steps = prod(size(d) for d in axes.deep)
-    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    count = prod(size(d) for d in axes.around)
-    asked, computed = given is not None, after_product(program, op, machine)
-    extents = rows, size(axes.n), size(axes.k)
-    every = rings(machine, atoms, extents, steps, count, bits, gathered != "", computed, asked=asked)
-    least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
-    ordered = sorted(every, key=lambda x: _good(x, least, rows, size(axes.n)))
+    asked = given is not None
+    oriented = [
+        _of_orientation(program, machine, size, op, axes, turned, gathered != "", asked) for turned in (False, True)
+    ]
+    every = [x for own in oriented if not isinstance(own, str) for x in own]
+    if isinstance(oriented[0], str) and not every:
+        return oriented[0]
+    for d, place in ((axes.m, 0), (axes.n, 1)):
+        if not _ends(program, d, sizes, size):  # all that a tile has must be there
+            every = [x for x in every if size(d) % x.how.tile[place] == 0]
+    bound = bound_by_memory(program, size, machine)
+    least = bound + machine.limits.launch_cycles
+    extents = size(axes.m), size(axes.n)
+    ordered = sorted(every, key=lambda x: _good(x, least, *extents))
     candidates = [replace(x, cycles=max(x.cycles, least)) for x in ordered]
     workgroups, _ = tiles_of(program, sizes)
     fixed = [workgroups.get(str(d)) for d in (axes.m, axes.n)]
-    fitting = [
-        x for x in candidates if all(n in (None, m) for n, m in zip(fixed, (x.how.rows, x.how.columns), strict=True))
-    ]
+    fitting = [x for x in candidates if all(n in (None, m) for n, m in zip(fixed, x.how.tile, strict=True))]
     if given is not None:
         fitting = [x for x in fitting if _is(given, x, op, program)]
         fitting = [replace(x, roles=pinned(given, x.how, machine)) for x in fitting]
@@ -116,7 +124,7 @@ def plan_with_roles(
             )
     if not fitting:
         return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, op, axes, program, sizes, size, machine) for x in fitting]
+    made = [_choice(x, op, axes, dims, program, sizes, size, machine, bound) for x in fitting[: 1 if alone else None]]
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
@@ -125,19 +133,33 @@ def plan_with_roles(
     return replace(best, refused=tuple(others), candidates=plans, costs=costs)
 
 
+def _ends(program: Program, d: Expr, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> bool:
+    """Whether what lies past the end of a dimension lies outside whatever is written."""
+    for op in (op for op in program.walk() if op.name in WRITES and "at" in op.attrs):
+        own = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True)).get(d)
+        if own is not None:
+            past = Substitution({**sizes, own: symbol("past", size(d))})
+            places = zip(map(past, op.attrs["at"]), op.operands[1].type.dims, strict=True)
+            if not any((e >= size(n)) is ONE for e, n in places):
+                return False
+    return True
+
+
 def _choice(
     ring: RingCandidate,
     op: Op,
     axes: Axes,
+    dims: tuple[Expr, ...],
     program: Program,
     sizes: Mapping[Symbol, int],
     size: Callable[[Expr], int],
     machine: Machine,
+    bound: float,
 ) -> GeneralChoice:
-    """The plan of a candidate."""
-    how, dims = ring.how, _tasks(program, op, size)
+    """The plan of a candidate, whose tasks cut these dimensions."""
+    how = ring.how
     group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
-    widths = {d: {axes.m: how.rows, axes.n: how.columns}.get(d, 1) for d in dims}
+    widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
     cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
@@ -150,7 +172,6 @@ def _choice(
         group=group,
     )
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    bound = bound_by_memory(program, size, machine)
     cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
     return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
 
@@ -166,12 +187,24 @@ def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr,
 
 def _good(ring: RingCandidate, least: float, m: int, n: int) -> tuple[float, ...]:
     """Of those that take the same time one in which nobody takes turns, deep rings, the largest tile of what there is,
-    which reads least, and fewest waves. Where memory limits, what else is to be done counts after that."""
+    which reads least, and fewest waves.
+
+    Where memory limits, what else is to be done counts after that: how long it takes, times the bytes that are brought
+    meanwhile, since cores that read the same share what brings it.
+    """
     how, roles = ring.how, ring.roles
     deep = -min(roles.stages, ENOUGH), -roles.stored
-    tile = min(how.rows, m) * min(how.columns, n)
-    took = round(max(ring.cycles, least)), roles.pingpong, round(ring.cycles)
-    return *took, *deep, -tile, how.rows * how.columns, how.groups
+    rows, columns = how.tile
+    took = round(max(ring.cycles, least)), roles.pingpong
+    return (
+        *took,
+        *deep,
+        round(ring.cycles * ring.brought),
+        -min(rows, m) * min(columns, n),
+        rows * columns,
+        how.transposed,
+        how.groups,
+    )
 
 
 def is_along(factor: Value, k: Expr, program: Program) -> bool:
@@ -194,17 +227,18 @@ def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Mach
         tiles += [op.operands[0].type for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         touched = sum(prod(map(size, kind.dims)) for kind in tiles)
         moved += min(prod(map(size, arg.type.dims)), touched) * element_bytes(arg.type.dtype)
-    return moved / machine.limits.far_rate / (machine.limits.cores or 1)
+    return moving(machine, moved)
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
     """How many tasks along M to walk together: those that run at a time then read least of A and B."""
-    tall, wide = ceil(m / how.rows), ceil(n / how.columns)
+    rows, each = how.tile
+    tall, wide = ceil(m / rows), ceil(n / each)
     running = min(machine.limits.cores or 1, tall * wide)
 
     def read(group: int) -> int:
         columns = min(wide, ceil(running / min(group, tall)))
-        return ceil(running / columns) * how.rows + columns * how.columns
+        return ceil(running / columns) * rows + columns * each
 
     return min((g for g in TOGETHER if g <= tall), key=read)
 
@@ -217,10 +251,8 @@ def _is(given: Plan, ring: RingCandidate, op: Op, program: Program) -> bool:
     return waves and turns and given.products == as_plan({op: ring.how}, program)
 
 
-def product_of(
-    program: Program, machine: Machine, size: Callable[[Expr], int], free: Collection[Op]
-) -> tuple[Op, Axes, list[MultiplyAtom]] | str:
-    """The one product of a program, and the atoms that multiply it from shared memory; or why there is none."""
+def product_of(program: Program, size: Callable[[Expr], int], free: Collection[Op]) -> tuple[Op, Axes] | str:
+    """The one product of a program, and its dimensions; or why there is none that roles do."""
     products = names_of(program)
     if len(products) != 1:
         return f"it has {len(products)} products"
@@ -231,55 +263,73 @@ def product_of(
     if any(x.name == "iterate" and x not in free for x in program.walk()):
         return "a loop of it does more than add products"
     axes = axes_of(a, b, c, size)
-    if isinstance(axes, str):
-        return axes
+    return axes if isinstance(axes, str) else (op, axes)
+
+
+def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
+    """The factors of a product, the one with M first."""
+    return op.operands[:2][::-1] if axes.swapped else op.operands[:2]
+
+
+def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> list[MultiplyAtom] | str:
+    """The atoms that multiply a product from shared memory, where its factors lie as they do; or why there are none."""
     types = types_of(op, axes.swapped, machine)
-    factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
-    atoms = shared_atoms(machine, types, along_k, precision_of(op))
-    if not atoms:
-        return f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
-    return op, axes, atoms
+    first, second = (is_along(factor, axes.k, program) for factor in _factors(op, axes))
+    found = shared_atoms(machine, types, (first, second), precision_of(op))
+    return found or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
+
+
+def _of_orientation(
+    program: Program,
+    machine: Machine,
+    size: Callable[[Expr], int],
+    op: Op,
+    axes: Axes,
+    transposed: bool,
+    gathered: bool,
+    asked: bool,
+) -> list[RingCandidate] | str:
+    """The candidates with the atom's rows along M, or along N; or that no atom multiplies what lies so."""
+    axes = axes.transposed if transposed else axes
+    atoms = atoms_of(program, machine, op, axes)
+    if isinstance(atoms, str):
+        return atoms
+    assert axes.m is not None
+    along = zip(_factors(op, axes), (axes.m, axes.n), strict=True)
+    work = RingWork(
+        (size(axes.m), size(axes.n), size(axes.k)),
+        prod(size(d) for d in axes.deep),
+        prod(size(d) for d in axes.around),
+        max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
+        tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
+        after_product(program, op, machine),
+    )
+    return list(rings(machine, atoms, work, gathered, transposed, asked))
 
 
 def rings(
-    machine: Machine,
-    atoms: list[MultiplyAtom],
-    sizes: tuple[int, int, int],
-    rounds: int,
-    count: int,
-    bits: int,
-    gathered: bool,
-    computed: float = 0.0,
-    *,
-    asked: bool = False,
+    machine: Machine, atoms: list[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool, asked: bool
 ) -> Iterator[RingCandidate]:
-    """The candidates for `count` products of M x N x K, each added up `rounds` times; results have so many bits.
-
-    `computed` is what a core's lanes take for an element of the result before it is stored. Unless it is `asked` for,
-    nobody takes turns where no core has a second task.
-    """
-    shared = machine.spaces["shared"].bytes
+    """The candidates for some work. Unless it is `asked` for, nobody takes turns where no core has a second task."""
+    shared, cores = machine.spaces["shared"].bytes, machine.limits.cores or 1
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
-            how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
+            how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups, transposed=transposed)
             if how.slab is None or how.rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
             roles = _roles(machine, how, shared, gathered, turns)
-            if roles is not None and (atom.shape[1] * bits // 8) % NARROWEST == 0:
-                (m, n, k), row = sizes, row_bytes(how)
-                tiles, steps = count * ceil(m / how.rows) * ceil(n / how.columns), rounds * ceil(k / how.slab)
+            if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
+                (m, n, k), row = work.sizes, row_bytes(how)
+                tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
+                steps = work.rounds * ceil(k / how.slab)
                 filled = steps * (how.rows + how.columns) * row
-                if turns and not asked and tiles <= (machine.limits.cores or 1):
+                if turns and not asked and tiles <= cores:
                     continue
-                yield RingCandidate(how, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, computed))
-
-
-def row_bytes(how: Microkernel) -> int:
-    """Bytes of a row of a tile in shared memory."""
-    return (how.slab or 1) * how.atom.a.dtype.bits // 8
+                surplus = work.surplus(machine, how, ceil(tiles / cores))
+                took = cycles(machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus)
+                yield RingCandidate(how, roles, took, tiles * filled)
 
 
 def registers_of(machine: Machine, how: Microkernel, gathered: bool, groups: int | None = None) -> tuple[int, int]:
@@ -318,37 +368,6 @@ def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turn
     left = shared - halves * machine.spaces["shared"].alignment
     room = {n: (left - halves * n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
-    stages = min(MOST, room[stored])
+    under_way = 2 * machine.limits.copy_latency * machine.limits.l2_rate / ((how.rows + how.columns) * row)
+    stages = ceil(min(max(MOST, under_way), room[stored]))
     return None if stages < FEWEST else Roles(*found, stages, stored, pingpong=turns)
-
-
-def cycles(
-    machine: Machine,
-    how: Microkernel,
-    roles: Roles,
-    tiles: int,
-    steps: int,
-    filled: float,
-    first: float = 0.0,
-    computed: float = 0.0,
-) -> float:
-    """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
-
-    `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
-    the next.
-    """
-    limits, atom = machine.limits, how.atom
-    deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
-    lone = how.groups == 1 and atoms < UNDER_WAY
-    multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
-    read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
-    brought = filled / limits.l2_rate
-    shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
-    each = (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
-    end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + limits.copy_latency
-    before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
-    rounds = ceil(tiles / (limits.cores or 1))
-    if roles.pingpong and rounds > 1:
-        return rounds * max(each, (each + end) / 2) + end + before + limits.launch_cycles
-    return rounds * (each + end) + before + limits.launch_cycles

@@ -58,7 +58,7 @@ def _chosen(program: Program, widths: Mapping[Expr, int], size: Size, machine: M
     smallest = _smallest(program)
     lane = (machine.lanes or 1) * min(VALUES, max(1, BYTES // smallest))  # what a wave has
     if row == 1:
-        return _boxes(program, widths, size, smallest, lane, most)
+        return _boxes(program, widths, size, smallest, lane, machine)
     found = beside_rows(program, widths, size, machine)
     if found:
         return found, min(MOST if tasks_of(found, size) <= FEW * cores(machine) else MANY, most)
@@ -103,9 +103,11 @@ def _smallest(program: Program) -> int:
 
 
 def _boxes(
-    program: Program, widths: Mapping[Expr, int], size: Size, smallest: int, lane: int, most: int
+    program: Program, widths: Mapping[Expr, int], size: Size, smallest: int, lane: int, machine: Machine
 ) -> tuple[dict[Expr, int], int]:
-    """Tasks of functions of elements: as many elements as lanes have at once; tiles, where what is read is turned."""
+    """Tasks of functions of elements: as many elements as lanes have at once, fewer where not all cores had a task
+    then; tiles, where what is read is turned."""
+    most, lanes = min(machine.waves, MOST), machine.lanes or 1
     accesses = [op for op in program.walk() if op.name == "read" or op.name in WRITES]
     sides = dict.fromkeys(d for op in accesses for d in side_by_side(op) if d in widths and len(_dims(op)) > 1)
     if len(sides) > 1:
@@ -115,10 +117,12 @@ def _boxes(
             waves *= 2
         return found, waves
     found = dict(widths)
+    few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
+    limit = min(WAVES * lane, few)
     for d in found:
         elements = prod(found.values())
-        if elements > WAVES * lane:
-            found[d] = _cut(size(d), max(1, found[d] * WAVES * lane // elements))
+        if elements > limit:
+            found[d] = _cut(size(d), max(1, found[d] * limit // elements))
     return found, min(WAVES, most)
 
 

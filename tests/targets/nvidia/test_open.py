@@ -234,6 +234,12 @@ def doubled(
     ("kernel", "dynamic", "typical", "shapes"),
     [
         (kernels.gemm("nt", "bf16", "bf16"), ["M"], {"M": 300, "N": 72, "K": 72}, [((70, 72), (72, 72))]),
+        (
+            kernels.gemm("nt", "bf16", "bf16"),
+            ["M"],
+            {"M": 3, "N": 136, "K": 72},
+            [((n, 72), (136, 72)) for n in (1, 40)],
+        ),
         (kernels.gemm("nt", "bf16", "bf16"), ["M", "N"], {"M": 4096, "N": 4096, "K": 64}, [((136, 64), (264, 64))]),
         (
             kernels.conv((3, 3), "bf16", padding=1),

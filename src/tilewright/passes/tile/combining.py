@@ -378,7 +378,7 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | N
         return None
     types = types_of(op, axes.swapped, low.machine)
     how = low.microkernel(op, types, _sizes(axes, low.width))
-    return None if how is None else (how, axes, types[2])
+    return None if how is None else (how, how.oriented(axes), types[2])
 
 
 def _sizes(axes: Axes, width: Callable[[Expr], int]) -> tuple[int, int, int]:
@@ -394,13 +394,13 @@ def _by_atom(
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
-    if axes.swapped:
-        a, b = b, a
-    how = low.microkernel(op, (a.dtype, b.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
+    left, right = (b, a) if axes.swapped else (a, b)
+    how = low.microkernel(op, (left.dtype, right.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None
-    return how, axes, a, b
+    axes = how.oriented(axes)
+    return how, axes, *((b, a) if axes.swapped else (a, b))
 
 
 def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:

@@ -82,9 +82,10 @@ def home_of(
     how = found[0][1]
     c = how.atom.c
     axes = []
-    for op, _ in found:
+    for op, each in found:
         a, b, to = (v.type.dims for v in op.operands)
-        axes.append(axes_of(a, b, to, width))
+        own = axes_of(a, b, to, width)
+        axes.append(own if isinstance(own, str) else each.oriented(own))
     row = {None if isinstance(x, str) else x.m for x in axes}
     if len(row) > 1 or None in row or any((x.rows, x.groups) != (how.rows, how.groups) for _, x in found):
         return None

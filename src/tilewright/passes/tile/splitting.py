@@ -23,8 +23,8 @@ from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
 
 NAME = "partial_sums"
-MOST = 16
-"""Parts whose sum is written out."""
+WRITTEN_OUT = 16
+"""Parts whose sum is written out, at most."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def second_half(
 
     A sum of a few parts is written out: then all of it is a function of elements, which needs no memory between.
     """
-    combined = _written_out(loop, memory, parts) if how == "sum" and 1 < parts <= MOST else None
+    combined = _written_out(loop, memory, parts) if how == "sum" and 1 < parts <= WRITTEN_OUT else None
     if combined is None:
         read = Op(TILE.ops["read"], (memory,), {}, (Value(total),), loc=loop.loc)
         combined = [read, Op(TILE.ops[how], (read.result,), {"dim": outer}, (Value(loop.result.type),), loc=loop.loc)]

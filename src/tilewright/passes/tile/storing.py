@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom
-from tilewright.passes.tile.values import Load, Tile, load, loads
+from tilewright.passes.tile.values import Load, Tile, load, loads, most
 from tilewright.passes.tile.writer import extent, split
 from tilewright.plan.model import element_bytes
 from tilewright.plan.patches import rows_of
@@ -48,52 +49,102 @@ def through_shared(low: Lowering, to: Write) -> bool:
     if len(low.sums[held]) != 2:
         return False
     m, n = low.sums[held]
-    rows, columns = to.parts[m][1], to.parts[n][1]
     atom = _leaving(low)
-    size = element_bytes(to.dtype)
-    row = next((n for n in atom.rows if columns * size % n == 0), None) if atom is not None else None
-    if (
-        atom is None
-        or row is None
-        or (set(to.dims) - {m, n} and any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}))
-    ):
+    if atom is None or any(to.parts[d][1] > 1 for d in set(to.dims) - {m, n}):
+        return False
+    last = to.access.at[-1].symbols if to.access.at else frozenset()
+    if low.coordinate(m) in last and low.coordinate(n) not in last:
+        return _turned(low, to, atom, held)
+    return _in_rows(low, to, atom, held)
+
+
+def _row(atom: CopyAtom, bytes_along: int) -> int | None:
+    """Bytes of a row of a tile in shared memory, of which so many bytes are whole rows."""
+    return next((n for n in atom.rows if bytes_along % n == 0), None)
+
+
+def _swizzle(atom: CopyAtom, row: int, size: int) -> Swizzle:
+    return Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
+
+
+def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
+    """Writes sums whose rows are rows of the argument: tiles have all rows, and some columns of each."""
+    m, n = low.sums[held]
+    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
+    row = _row(atom, columns * size)
+    if row is None:
         return False
     wide = row // size
-    swizzle = Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
-    tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle)
+    tile = low.w.alloc(to.dtype, (rows, wide), "result", _swizzle(atom, row, size))
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
-        places = {low.coordinate(d): part[0] for d, part in to.parts.items()}
-        places |= {low.coordinate(m): to.parts[m][0] + i, low.coordinate(n): to.parts[n][0] + wide * j + c}
-        images = Substitution(places)
-        part = low.w.emit("view", (held,), over=(i, c), at=((i, False), (wide * j + c, False))).result
-        part.name = low.w.fresh("columns")
-        low.w.map(tile, (i, c), _looking_at(to.formula, held, load(part, i, c)), images)
-        coordinates = [images(e) for e in to.access.at]
-        _leave(low, to, tile, (i, c), coordinates)
+        images = _images(low, to, {m: i, n: wide * j + c})
+        low.w.map(tile, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), wide * j)), images)
+        _leave(low, to, (i, c), images, tile, [i, c])
     return True
 
 
-def _leave(low: Lowering, to: Write, tile: Value, over: tuple[Symbol, Symbol], coordinates: list[Expr]) -> None:
-    """Copies a tile of results to where its rows and columns belong: rows that are a box of positions as one, those
-    that run on from line to line image by image, without what lies behind the last line."""
+def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
+    """Writes sums whose columns are rows of the argument: tiles have some of these, and all that the sums have along
+    them, in slabs as wide as a row of shared memory may be."""
+    m, n = low.sums[held]
+    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]), element_bytes(to.dtype)
+    row = _row(atom, rows * size)
+    if row is None:
+        return False
+    wide = row // size
+    unit = 1 << ROWS_SWIZZLED
+    count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
+    if count is None:
+        return False
+    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", _swizzle(atom, row, size))
+    with low.w.loop("j", columns // count, unroll=True) as j:
+        i, c = low.w.axes((rows, count))
+        goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
+        images = _images(low, to, {m: i, n: count * j + c})
+        low.w.map(goal, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), count * j)), images)
+        with low.w.loop("s", rows // wide, unroll=True) as s:
+            c, i = low.w.axes((count, wide))
+            _leave(low, to, (c, i), _images(low, to, {m: wide * s + i, n: count * j + c}), tile, [s, c, i])
+    return True
+
+
+def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitution:
+    """Where a write's dimensions are: so far from the start of its parts."""
+    return Substitution({low.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in to.parts.items()})
+
+
+def _part(low: Lowering, held: Value, over: tuple[Symbol, Symbol], first: Expr) -> Formula:
+    """Some columns of sums in registers, from a column on."""
     i, c = over
+    part = low.w.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
+    part.name = low.w.fresh("columns")
+    return load(part, i, c)
+
+
+def _leave(
+    low: Lowering, to: Write, over: tuple[Symbol, Symbol], images: Substitution, tile: Value, at: Sequence[Expr]
+) -> None:
+    """Copies a box of a tile to where it belongs, but for what lies outside: rows that are a box of positions as one,
+    those that run on from line to line image by image, without what lies behind the last line."""
+    coordinates = [images(e) for e in to.access.at]
     walk, w = low.cuts.walk, low.w
     (how,) = low.cuts.products.values() if walk is not None else (None,)
     with ExitStack() as loops:
         axes: tuple[Symbol, ...] = over
-        images = Substitution({})
+        moved = Substitution({})
         if walk is not None and how is not None:
+            i, c = over
             each = rows_of(walk, how)
             image = loops.enter_context(w.loop("g", how.rows // each, unroll=True))
             line, place, column = w.axes((walk.lines, walk.pitch, extent(c)))
             axes = line, place, column
-            images = Substitution({i: each * image + walk.pitch * line + place, c: column})
-        places = [images(e) for e in coordinates]
+            moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
+        places = [moved(e) for e in coordinates]
         marks = [not ((e >= 0) is ONE and (e < n) is ONE) for e, n in zip(places, to.access.shape, strict=True)]
         axes, digits = split(axes, places)
         goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(places, marks, strict=True)])
-        source = w.view(tile, axes, [(digits(images(x)), False) for x in over])
+        source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
         low.taken.append(w.emit("copy", (source, goal)))
 
 

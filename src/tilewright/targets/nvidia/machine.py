@@ -33,11 +33,13 @@ _HOPPER_LIMITS = Limits(
     clock_ghz=1.755,
     l2_rate=75.0,
     far_rate=18.0,
+    warm=1.45,
     shared_rate=128.0,
     copy_latency=800,
     copy_shown=0.28,
     shallow_ring=1.08,
     lone_group=1.045,
+    outside_row=2.0,
     lane_rate=128,
     function_rate=16,
     round_latency=2700,
@@ -45,6 +47,7 @@ _HOPPER_LIMITS = Limits(
     loading_registers=72,
     gathering_registers=96,
     launch_cycles=4200,
+    following_cycles=2600,
 )
 """Of an H200: rates and times are fitted to what kernels of `benchmarks/gpu.py --plans 14` took there."""
 

@@ -143,9 +143,12 @@ does 128 products in a cycle."""
 
 MMA_SYNC = [*(_mma_sync(dtype) for dtype in (f16, bf16)), *_mma_words()]
 
+COLUMNS = (*range(8, 65, 8), 96, 112, 128, 144, 160, 168, 192, 200, 224, 240, 256)
+"""Of wgmma for 16 bits: every multiple of 8 is one; those above 64 are cut evenly into pieces that leave together."""
+
 WGMMA = [
     _wgmma(columns, dtype, *forms)
-    for columns in (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+    for columns in COLUMNS
     for dtype in (f16, bf16)
     for forms in ((), ("ra",), ("ta",), ("tb",), ("ra", "tb"), ("ta", "tb"))
     # with n fastest, rows of 128 bytes hold 64 of n

@@ -1,0 +1,127 @@
+"""What plans with rings should take: steps of K that copies fill and products empty, in rounds of tasks.
+
+Each step of K costs what is slowest of the products, the reads of shared memory that feed them, and the copies that
+fill it; tasks are dealt out in rounds to all cores, and the last round counts as a whole one. Tasks at the edges bring
+boxes that lie in part outside their tensor, which takes longer than what lies inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Program, Value
+from tilewright.machine import Machine
+from tilewright.plan.microkernel import Microkernel
+from tilewright.plan.plan import Roles
+
+UNDER_WAY = 3
+"""Atoms of one group that keep the units busy which multiply."""
+ENOUGH = 4
+"""Stages of a ring beyond which more help little."""
+
+
+@dataclass(frozen=True)
+class RingWork:
+    """What is to be done: `count` products of M x N x K, as the atom has them, each added up `rounds` times.
+
+    Results have so many bits; `boxed` says of A and of B whether a copy brings rows that lie outside them.
+    """
+
+    sizes: tuple[int, int, int]
+    rounds: int
+    count: int
+    bits: int
+    boxed: tuple[bool, ...]
+    computed: float
+    """What a core's lanes take for an element of the result before it is stored."""
+
+    def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
+        """What is beside a block's own bytes, where a core has so many tasks."""
+        rows, edges = 0, 0
+        for extent, tile, boxed in zip(self.sizes[:2], (how.rows, how.columns), self.boxed, strict=True):
+            if boxed and extent % tile:
+                rows += -extent % tile
+                edges = max(edges, ceil(tasks / ceil(extent / tile)))
+        widths = next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
+        along = how.tile[1] * self.bits // 8
+        width = next((n for n in widths if along % n == 0), None)
+        leaving = 0.0 if width is None else how.tile[0] * (along / width - along / widths[0])
+        return Surplus(rows, edges, leaving)
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What copies of a tile take time for beside its bytes.
+
+    A step of a task at both edges brings so many rows that lie `outside` A and B, and a core has so many tasks at
+    `edges`. Results leave in so many rows more than if those were as wide as a copy can have them.
+    """
+
+    outside: float = 0.0
+    edges: int = 0
+    leaving: float = 0.0
+
+
+NONE = Surplus()
+
+
+def is_boxed(factor: Value, dim: Expr, program: Program) -> bool:
+    """Whether a copy brings neighbours along a dimension as rows of a box, some of which may lie outside their tensor;
+    otherwise they are digits of a number that a copy counts by itself."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    if op is None or op.name != "read" or "at" not in op.attrs:
+        return True
+    own = dict(zip(op.results[0].type.dims, op.attrs["over"], strict=True)).get(dim)
+    return any(e is own for e in op.attrs["at"])
+
+
+def moving(machine: Machine, count: float) -> float:
+    """Cycles in which all cores together move so many bytes, which the second cache has kept where it holds them."""
+    limits = machine.limits
+    kept = limits.l2_bytes is not None and count <= limits.l2_bytes
+    return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
+
+
+def row_bytes(how: Microkernel) -> int:
+    """Bytes of a row of a tile in shared memory."""
+    return (how.slab or 1) * how.atom.a.dtype.bits // 8
+
+
+def cycles(
+    machine: Machine,
+    how: Microkernel,
+    roles: Roles,
+    tiles: int,
+    steps: int,
+    filled: float,
+    first: float = 0.0,
+    computed: float = 0.0,
+    surplus: Surplus = NONE,
+) -> float:
+    """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
+
+    `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
+    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
+    the next.
+    """
+    limits, atom = machine.limits, how.atom
+    deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
+    lone = how.groups == 1 and atoms < UNDER_WAY
+    multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
+    read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
+    shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
+
+    def stepped(brought: float) -> float:
+        return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
+
+    brought = filled / limits.l2_rate
+    each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
+    longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
+    leaving = surplus.leaving * row_bytes(how) / limits.l2_rate
+    end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + leaving + limits.copy_latency
+    before = limits.copy_latency + (brought / steps) + first / limits.l2_rate  # until anything has arrived
+    if roles.pingpong and rounds > 1:
+        return rounds * max(each, (each + end) / 2) + longer + end + before + limits.launch_cycles
+    return rounds * (each + end) + longer + before + limits.launch_cycles
