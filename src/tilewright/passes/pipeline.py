@@ -168,8 +168,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         general(rest)
         assert rest.lowered is not None
         lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
-        if LAUNCH in job.machine.launches:
-            lowered = launched_early(lowered)
+        lowered = launched(lowered, EARLY in job.machine.launches)
     job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
 
 
