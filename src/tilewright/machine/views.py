@@ -90,11 +90,21 @@ class MemoryView:
         ... )
         >>> pixels.coordinates[1:], pixels.joined((x,)).coordinates
         ((<(3*t + x//16)%16>, <x%16>), (<48*t + x>,))
+
+        What is added to the first is so many times all that the others count:
+
+        >>> pixels = replace(pixels, coordinates=((row + 9) // 256 + 3, (row + 9) // 16 % 16, (row + 9) % 16))
+        >>> pixels.joined((x,)).coordinates
+        (<48*t + x + 777>,)
         """
         first = self.coordinates[d]
-        if not isinstance(first, FloorDiv):
+        divided = [
+            part for part in ((first,) if isinstance(first, FloorDiv) else first.parts) if isinstance(part, FloorDiv)
+        ]
+        if len(divided) != 1:
             return None
-        number, by = first.parts
+        number, by = divided[0].parts
+        more = first - divided[0]
         whole: Expr = as_expr(1)
         for end in range(d + 1, len(self.coordinates)):
             packed = self.strides[end - 1] == self.strides[end] * self.shape[end]
@@ -114,7 +124,7 @@ class MemoryView:
 
             return replace(
                 self,
-                coordinates=at(self.coordinates, number),
+                coordinates=at(self.coordinates, number + whole * more),
                 shape=at(self.shape, self.shape[d] * whole),
                 strides=at(self.strides, self.strides[end]),
                 loose=at(self.loose, any(self.loose[d : end + 1])),
