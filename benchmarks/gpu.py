@@ -1,10 +1,10 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [conv] [attention] [--plans N] [--only TEXT]` prints one line a problem, of those whose
-names match where that is asked for: microseconds of theirs and ours in CUDA graphs, the shortest of some repeats taken
-in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth), what was predicted, and the plan's
-tile; at the end the worst first, and how predictions fared. With --plans, so many candidates of each problem are
-measured, and the line says how far the chosen one is from the best.
+`python benchmarks/gpu.py [gemm] [types] [conv] [others] [attention] [--plans N] [--only TEXT]` prints one line a
+problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs, the
+shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth), what
+was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With --plans, so many
+candidates of each problem are measured, and the line says how far the chosen one is from the best.
 """
 
 from __future__ import annotations
@@ -53,6 +53,27 @@ CONVS = [
 ]
 
 
+OTHERS = [
+    "mb32ic3ih224oc64kh7sh2ph3",
+    "mb256ic3ih224oc64kh7sh2ph3",
+    "mb1ic16ih1080iw1920oc16kh3kw3ph1pw1",
+    "mb1ic32ih1080iw1920oc32kh3kw3ph1pw1",
+    "mb1ic3ih1080iw1920oc32kh3kw3sh2sw2ph1pw1",
+    "mb256ic64ih56oc64kh3ph1",
+    "mb256ic128ih28oc128kh3ph1",
+    "mb256ic512ih7oc512kh3ph1",
+    "mb256ic256ih14oc1024kh1ph0",
+    "mb256ic2048ih7oc512kh1ph0",
+    "mb4ic4ih64oc320kh3ph1",
+    "mb4ic960ih64oc320kh3ph1",
+    "mb4ic1280ih16oc1280kh3ph1",
+    "mb4ic1280ih8oc1280kh3ph1",
+    "mb4ic320ih64oc4kh3ph1",
+    "mb1ic64ih568oc64kh3ph1",
+    "mb1ic1024ih28oc512kh3ph1",
+]
+"""First layers, images of 1080 lines with few channels, batches of 256, networks of the shape of a U."""
+TYPES = {"e4m3": ("f8e4m3fn", "bf16"), "s8": ("i8", "i32"), "tf32": ("f32", "f32")}
 ATTENTIONS = [
     *((16, 16, 512, 128), (8, 16, 1024, 128), (4, 16, 2048, 128), (2, 16, 4096, 128), (1, 16, 16384, 128)),
     *((16, 32, 512, 64), (8, 32, 1024, 64), (4, 32, 2048, 64), (2, 32, 4096, 64), (1, 32, 16384, 64)),
@@ -81,6 +102,32 @@ def gemm(m: int, n: int, k: int) -> Work:
 
     sizes = {"M": m, "N": n, "K": k}
     return Work(f"gemm {m}x{n}x{k}", kernels.gemm("nt", "bf16", "bf16"), sizes, 2 * m * n * k, tensors)
+
+
+def typed(name: str, n: int) -> Work:
+    """A product of square matrices of another type than bf16."""
+    data, result = TYPES[name]
+
+    def tensors() -> Any:
+        if name == "tf32":
+            torch.backends.cuda.matmul.allow_tf32 = True
+            a, b = (torch.randn(n, n, device="cuda") for _ in range(2))
+            c, wanted = torch.full_like(a, math.nan), torch.empty_like(a)
+            return [a, b, c], lambda: torch.mm(a, b.t(), out=wanted), lambda: wanted
+        if name == "s8":
+            a, b = (torch.randint(-9, 10, (n, n), device="cuda", dtype=torch.int8) for _ in range(2))
+            c = torch.zeros(n, n, device="cuda", dtype=torch.int32)
+            return [a, b, c], lambda: torch._int_mm(a, b.t()), lambda: torch._int_mm(a, b.t())
+        a, b = (torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+        c, one = torch.full((n, n), math.nan, device="cuda", dtype=torch.bfloat16), torch.ones((), device="cuda")
+
+        def library() -> Any:
+            return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+        return [a, b, c], library, library
+
+    kernel = kernels.gemm("nt", data, result, precision="tf32" if name == "tf32" else None)
+    return Work(f"{name} {n}x{n}x{n}", kernel, {"M": n, "N": n, "K": n}, 2 * n**3, tensors)
 
 
 def conv(line: str) -> Work:
@@ -125,7 +172,9 @@ def attention(batch: int, heads: int, length: int, head: int, causal: bool) -> W
 
 WORKS = {
     "gemm": [gemm(*s) for s in GEMMS],
+    "types": [typed(name, 8192) for name in TYPES],
     "conv": [conv(line) for line in CONVS],
+    "others": [conv(line) for line in OTHERS],
     "attention": [attention(*s, causal) for s in ATTENTIONS for causal in (False, True)],
 }
 
@@ -170,7 +219,7 @@ def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool
     library()
     ours = []
     for said, plan, _ in candidates:
-        tensors[-1].fill_(math.nan)
+        tensors[-1].fill_(math.nan if tensors[-1].is_floating_point() else 99)
         made = kernel_for(work.kernel, work.sizes, target="gpu", plan=plan)
         names = [a.name for a in made.module.host.args]
         launch = made.bind(dict(zip(names, tensors, strict=True)))

@@ -309,7 +309,7 @@ class NativeEmitter:
         assert width is not None
         (lane,) = op.attrs["over"]
         places = [int(Substitution({lane: i})(op.attrs["at"][0])) for i in range(lanes)]
-        bits = width * source.type.dtype.bits
+        bits = 8 * width * source.type.dtype.numpy.itemsize
         if bits == products.WORD and places == [
             i % width for i in range(lanes)
         ]:  # all of it, over and over: a word in all lanes

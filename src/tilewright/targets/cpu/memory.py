@@ -58,7 +58,7 @@ def _loaded(e: NativeEmitter, op: Op, target: Value, buffer: Value, offset: Expr
         return tails.load(e, buffer, offset, lane, lanes, step, when, other, target)
     if step == 1:
         pointer = guarded(e, e.where(buffer, at_start(offset, lane)), when)
-        if when is None and lanes * target.type.dtype.bits == WORD:  # as one number, which may go to all lanes
+        if when is None and 8 * lanes * align == WORD:  # as one number, which may go to all lanes
             e.words[target] = e.w.value(f"load i{WORD}, ptr {pointer}, align {align}")
             return e.w.value(f"bitcast i{WORD} {e.words[target]} to {form}")
         return _chosen(e, e.w.value(f"load {form}, ptr {pointer}, align {align}"), when, other, form)
