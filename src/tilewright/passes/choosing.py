@@ -325,8 +325,10 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
             groups.add(atom.shape[2])
     for group in sorted(groups):
         padded = padded_depth(c, group)
+        if padded is c:
+            continue
         other = choose(padded, job.machine, fixed)
-        if padded is c or other.best is None:
+        if other.best is None:
             continue
         cycles = other.best.cost.cycles + copying(c.a, padded.a, job.machine)
         if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
@@ -334,7 +336,7 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
         job.widened = {}
         for factor, whole in ((c.a, padded.a), (c.b, padded.b)):
             (place,) = (d for d, (n, m) in enumerate(zip(factor.shape, whole.shape, strict=True)) if n != m)
-            job.padded[factor.name] = place - len(factor.shape), whole.shape[place]
+            job.padded[factor.name] = place - len(factor.shape)
         last, wide = c.depth[-1], padded.depth[-1]
         note = (
             f"{c.a.name} and {c.b.name} are copied with zeros after {last.name}: {size(wide)} instead of {size(last)}"

@@ -87,7 +87,7 @@ class _Host:
 
     def _padded(self, name: str, given: Value, kind: TensorType) -> Value:
         """A factor with zeros after one of its dimensions."""
-        place, _ = self.padded[name]
+        place = self.padded[name]
         made = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
         outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
         rows, columns = self._as_rows(outer)

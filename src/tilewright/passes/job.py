@@ -78,8 +78,8 @@ class Job:
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
     widened: dict[str, DType] = field(default_factory=dict)
     """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
-    padded: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Factors that are brought with zeros after one of their dimensions: which one, and how long it then is."""
+    padded: dict[str, int] = field(default_factory=dict)
+    """Factors that are copied with zeros after one of their dimensions: which one, counted from the last."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""
