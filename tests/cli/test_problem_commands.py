@@ -479,3 +479,9 @@ def test_seconds_are_the_problems_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gate, "take", take)
     tilewright("bench", "mb1ic8ih5oc8kh3", "--seconds", "0.25", "--rounds", "3")
     assert given == [(3, 0.25)]
+
+
+def test_padding_that_a_stride_leaves_unused_may_differ() -> None:
+    peer.check_padding(read_problem("mb1ic3ih224oc64oh112kh7sh2ph3"))  # 3 before, 2 after; of 3 one would be passed by
+    with pytest.raises(ArgumentError, match="pads both sides alike"):
+        peer.check_padding(read_problem("mb1ic16ih3oc16oh3kh7ph0"))

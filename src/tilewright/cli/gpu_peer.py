@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cli.gpu_timing import floor_of
-from tilewright.cli.peer import FLOATS
+from tilewright.cli.peer import FLOATS, check_padding
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.problems import ConvProblem, MatmulProblem, dtype
 from tilewright.targets.registry import CUDA, gpu_machine
@@ -108,8 +108,7 @@ class GpuLibraries:
         torch, kind = self.torch, work.types[0]
         if kind not in FLOATS or len(set(work.types)) != 1:
             raise ArgumentError(f"{work.dt}: one of {', '.join(FLOATS)} is measured beside cuDNN")
-        if p.p != p.p_right or min(p.p) < 0:
-            raise ArgumentError("PyTorch pads both sides alike; this problem does not")
+        check_padding(p)
         self._allow(work)
         x, w = (self._random(work.shapes[name], kind) for name in ("x", "w"))
         images, filters = x.movedim(-1, 1), w.movedim(-1, 1)

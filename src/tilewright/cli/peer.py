@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ArgumentError
-from tilewright.problems import MatmulProblem, dtype
+from tilewright.problems import ConvProblem, MatmulProblem, dtype
 
 if TYPE_CHECKING:
     from tilewright.cli.workload import Arrays, Workload
@@ -21,6 +21,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Forms = dict[str, Callable[[], Any]]
 KINDS = {"convolution", "matmul", "inner_product"}
 FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+
+
+def check_padding(p: ConvProblem) -> None:
+    """Raises where PyTorch's convolution, which pads both sides alike, would not have the problem's results."""
+    alike = tuple(
+        (i + 2 * pad - (k - 1) * far - 1) // s + 1
+        for i, pad, k, far, s in zip(p.i, p.p, p.k, p.dilation, p.s, strict=True)
+    )
+    if alike != p.o or min(p.p) < 0:
+        raise ArgumentError("PyTorch pads both sides alike; this problem does not")
 
 
 class Library:
@@ -47,12 +57,7 @@ class Library:
             return self._products(p, arrays, getattr(self.torch, FLOATS[work.types[0]]))
         if p.rank != 2:
             raise ArgumentError("only convolutions over two axes are measured, and matrix products")
-        alike = tuple(
-            (i + 2 * pad - (k - 1) * far - 1) // s + 1
-            for i, pad, k, far, s in zip(p.i, p.p, p.k, p.dilation, p.s, strict=True)
-        )
-        if alike != p.o or min(p.p) < 0:
-            raise ArgumentError("PyTorch pads both sides alike; this problem does not")
+        check_padding(p)
         form = getattr(self.torch, FLOATS[work.types[0]])
         image, filters = (self._tensor(arrays[name], form).permute(0, 3, 1, 2) for name in ("x", "w"))
         shape = [list(p.p), list(p.s), list(p.dilation), p.groups]
