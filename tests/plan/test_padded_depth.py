@@ -8,8 +8,10 @@ from contraction_checks import Problem
 
 import tilewright
 from tilewright.cli.workload import read_problem, read_types
+from tilewright.compiler.native import kernel_for
 from tilewright.plan.contraction import padded_depth, size
 from tilewright.targets.cpu import host
+from tilewright.targets.registry import machine
 
 GROUPS = {a.shape[2] for a in host.host_machine().multiply.values() if str(a.a.dtype) == "i8" and a.shape[0] == 1}
 dots = pytest.mark.skipif(not GROUPS, reason="no atom of this CPU adds neighbours of i8")
@@ -69,3 +71,16 @@ def test_only_dimensions_that_are_the_depth_are_padded() -> None:
     assert size(wide.depth[-1]) == 4
     assert padded_depth(wide, 4) is wide
     assert wide.a.shape[-1] == wide.b.shape[-1] == 4
+
+
+@pytest.mark.parametrize("name", ["aarch64.neon.dotprod", "x86.avx512", "x86.avx2"])
+@pytest.mark.parametrize("dt", ["s8", "bf16"])
+def test_neighbours_that_lie_apart_stay_within_their_tensor(name: str, dt: str) -> None:
+    """One channel: what an atom adds at once are taps in four lines, and rows go past the end of a line."""
+    work = Problem(read_problem("mb1ic1ih9iw10oc3oh6ow14kh4kw1ph0pw0"), read_types(dt))
+    kernel, sizes = work._kernel()
+    made = kernel_for(kernel, sizes, machine=machine(name), constant=("w",))
+    arrays = work.arrays(np.random.default_rng(5), exact=True)
+    *_, out = arrays.values()
+    made.bind(arrays)()
+    assert np.array_equal(out, work.reference(arrays).astype(out.dtype))

@@ -8,6 +8,7 @@ boxes that lie in part outside their tensor, which takes longer than what lies i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from tilewright.algebra.expr import Expr
@@ -44,11 +45,17 @@ class RingWork:
             if boxed and extent % tile:
                 rows += -extent % tile
                 edges = max(edges, ceil(tasks / ceil(extent / tile)))
-        widths = next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
+        widths = _widths(machine)
         along = how.tile[1] * self.bits // 8
         width = next((n for n in widths if along % n == 0), None)
         leaving = 0.0 if width is None else how.tile[0] * (along / width - along / widths[0])
         return Surplus(rows, edges, leaving)
+
+
+@lru_cache
+def _widths(machine: Machine) -> tuple[int, ...]:
+    """Bytes of the rows that results may leave in, the widest first."""
+    return next((a.rows for a in machine.copies_between("shared", "global") if a.asynchronous and a.rows), ())
 
 
 @dataclass(frozen=True)

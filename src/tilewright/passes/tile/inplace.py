@@ -13,7 +13,7 @@ from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
-from tilewright.passes.places import Size
+from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.values import Parts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
@@ -46,7 +46,7 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
         return False
     how, axes = found
     whole = low.part(axes.k)[1] % how.atom.shape[2] in (0, ZERO)  # otherwise a panel ends in zeros
-    return how.group == 1 or (whole and not _may_leave(low, read, axes.k))
+    return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low, read, axes.k))
 
 
 def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
@@ -103,6 +103,13 @@ def are_alike(low: Lowering, dim: Expr) -> bool:
             if dim in met and not met - {dim} <= written:
                 return False
     return not low.cuts.lanes
+
+
+def _lies_along(read: Op, dim: Expr) -> bool:
+    """Whether neighbours along a dimension lie side by side in what is read; otherwise they are copied to a panel."""
+    *before, last = read.attrs.get("at") or read.operands[0].type.dims
+    own = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
+    return not any(own in e.symbols for e in before) and linear_step(last, own) == 1
 
 
 def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
