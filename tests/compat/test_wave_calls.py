@@ -232,6 +232,10 @@ def test_an_assumption_that_does_not_hold_is_named_and_changes_nothing(target):
 def test_torch_is_not_loaded_by_the_compatibility_layer():
     assert "torch" not in sys.modules or compat._torch("this") is not None
     assert compat.ceildiv(7, 2) == 4
+    with pytest.raises(ArgumentError, match=r"ceildiv: a=array\(\['x'\].* is not an integer"):
+        compat.ceildiv(np.array(["x"]), 2)
+    with pytest.raises(ArgumentError, match="ceildiv: b=0 is not an integer other than 0"):
+        compat.ceildiv(7, 0)
     assert compat.clamp(9, 1, 4) == 4
 
 

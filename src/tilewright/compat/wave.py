@@ -13,6 +13,8 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 import tilewright.wave
 from tilewright.algebra.expr import Expr
 from tilewright.compiler import Executable, compile
@@ -169,7 +171,10 @@ def clamp(x: int, min_val: int, max_val: int) -> int:
     return max(min_val, min(max_val, x))
 
 
-_NUMBERS = {"int": (lambda x: isinstance(x, int | Expr) or hasattr(x, "__index__"), "an integer")}
+_NUMBERS = {
+    "int": (lambda x: isinstance(x, int | np.integer | Expr), "an integer"),
+    "ceildiv.b": (lambda x: isinstance(x, int | np.integer | Expr) and x != 0, "an integer other than 0"),
+}
 ceildiv, clamp = checked(ceildiv, _NUMBERS), checked(clamp, _NUMBERS)
 
 

@@ -169,7 +169,7 @@ def _read_shape(text: str, at: int) -> tuple[tuple[int, ...], int]:
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "nothing"
+    return "x".join(map(str, shape)) or "()"
 
 
 def _joined(left: int, right: int) -> int:
