@@ -396,3 +396,10 @@ def test_programs_of_all_levels_print_and_read_back(text: str) -> None:
 def test_element_types_of_the_arguments_are_checked() -> None:
     with pytest.raises(errors.ArgumentError, match="x is bfloat16"):
         compile_text(COPY, target="interpreter")(np.zeros(37, BF16))
+
+
+def test_what_is_launched_takes_its_arguments_in_global_memory() -> None:
+    text = "host f(%y: out global f32 (4)) { launch zero(%y) workers 1 }\n"
+    text += "block zero(%y: out register f32 (4)) { fill %y 0 }\n"
+    with pytest.raises(errors.ProgramError, match=r"%y of zero is register f32 \(4\); arguments lie in global memory"):
+        compile_text(text, "interpreter")

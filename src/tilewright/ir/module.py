@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Program
+from tilewright.ir.tensors import TensorType
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Module:
                 raise ProgramError(
                     f"launch: {launched.name} takes {len(launched.args)} arguments, not {len(op.operands)}", op.loc
                 )
+            for arg in launched.args:
+                if not isinstance(arg.type, TensorType) or arg.type.space != "global":
+                    raise ProgramError(
+                        f"launch: %{arg.name} of {launched.name} is {arg.type}; arguments lie in global memory", op.loc
+                    )
         return cls(host, found)
 
     def __str__(self) -> str:

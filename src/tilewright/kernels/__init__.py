@@ -1,18 +1,19 @@
 """Kernels to read, to use and to start from: each subject a short file, sizes taken from the arguments.
 
-| file        | kernels                                                                    |
-|-------------|----------------------------------------------------------------------------|
-| gemm        | matrix products: transposes, batches, bias and activation                  |
-| conv        | convolutions over one to three axes: padding, groups, bias and activation  |
-| im2col      | the matrix of a convolution                                                |
-| attention   | softmax(q k) v over tiles of keys: causal, with a bias                     |
-| softmax     | of whole rows, and online over tiles                                       |
-| norm        | layer norm, RMS norm                                                       |
-| elementwise | gelu, silu, relu; a gated silu                                             |
-| reduce      | sum, prod, max, min over rows or columns                                   |
-| scan        | running sums of whole rows, and tile by tile                               |
-| transpose   | dimensions in another order                                                |
-| gather      | rows gathered and scattered by an index, a histogram                       |
+| file        | kernels                                                                   |
+|-------------|---------------------------------------------------------------------------|
+| gemm        | matrix products: transposes, batches, bias and activation                 |
+| conv        | convolutions over one to three axes: padding, groups, bias and activation |
+| im2col      | the matrix of a convolution                                               |
+| attention   | softmax(q k) v over tiles of keys: causal, with a bias                    |
+| softmax     | of whole rows, and online over tiles                                      |
+| norm        | layer norm, RMS norm                                                      |
+| elementwise | gelu, silu, relu; a gated silu                                            |
+| reduce      | sum, prod, max, min over rows or columns                                  |
+| scan        | running sums of whole rows, and tile by tile                              |
+| transpose   | dimensions in another order                                               |
+| gather      | rows gathered and scattered by an index, a histogram                      |
+| sums        | the types in which kernels sum products                                   |
 
 Each function gives a kernel, for `tilewright.compile(kernel)`; symbols that follow from its options are bound in it.
 Element types are given by name, as `tkl` has them, or as numpy's dtypes.

@@ -1,21 +1,29 @@
 """From level to level, a plain list of passes: one pass, one file. No pass names a machine.
 
-| file        | subject                                                                              |
-|-------------|--------------------------------------------------------------------------------------|
-| pipeline    | tile to block: the list of passes, run over one job                                   |
-| job         | what the passes know so far of a program                                             |
-| choosing    | the pass that chooses the plan                                                       |
-| contraction/| contractions to block programs: by tiles, vectors or lanes                           |
-| tile/       | tile to block, the general way: any program, operation by operation                  |
-| lower       | block to loop: the walk over a program, and what each operation becomes              |
-| places      | views as flat places: an offset and conditions, as expressions of coordinates        |
-| storage     | what a register tensor becomes: vectors, tiles or memory                             |
-| elementwise | copy, fill, map, broadcast: loops over elements, vectors along one axis              |
-| products    | mma: atoms on registers, or loops with the same meaning                              |
-| along       | reduce and scan                                                                      |
-| indirect    | gather, scatter, atomic                                                              |
-| control     | for, tasks, if, while; unrolling, peeling, channels of one role                      |
-| clone       | a body once more, with numbers put in                                                |
-| defer       | the end of a round, woven into the beginning of the next                             |
-| tabulate    | places that need division, decoded into tables                                       |
+| file        | subject                                                                       |
+|-------------|-------------------------------------------------------------------------------|
+| pipeline    | tile to block: the list of passes, run over one job                           |
+| job         | what the passes know so far of a program                                      |
+| choosing    | the pass that chooses the plan                                                |
+| tile/       | tile to block, the general way: any program, operation by operation           |
+| lower       | block to loop: the walk over a program, and what each operation becomes       |
+| places      | views as flat places: an offset and conditions, as expressions of coordinates |
+| storage     | what a register tensor becomes: vectors, tiles or memory                      |
+| elementwise | copy, fill, map, broadcast: loops over elements, vectors along one axis       |
+| products    | mma: atoms on registers, or loops with the same meaning                       |
+| along       | reduce and scan                                                               |
+| indirect    | gather, scatter, atomic                                                       |
+| control     | for, tasks, if, while; unrolling, peeling, channels of one role               |
+| clone       | a body once more, with numbers put in                                         |
+| defer       | the end of a round, woven into the beginning of the next                      |
+| tabulate    | places that need division, decoded into tables                                |
+| parts       | a program as two, with a value in memory between                              |
+| patching    | the plan of a program whose A is brought as halo tiles                        |
+| host        | the pass that writes the host program                                         |
+| roles       | copies ahead of the products that use them, in waves of their own             |
+| ahead       | the first product of a round, started in the round before                     |
+| waves/      | block to loop for workgroups of many threads                                  |
+| joined      | maps and reductions over the same elements as one loop                        |
+| transposing | copies across: small matrices turned in registers                             |
+| dealing     | tasks that a table deals out to workers                                       |
 """

@@ -1,19 +1,34 @@
 """How a program is done: what a contraction is, plans, and the choice between them.
 
-| file        | subject                                                                        |
-|-------------|--------------------------------------------------------------------------------|
-| contraction | a product and sum recognised in a tile program by its accesses, in digits       |
-| sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side      |
-| plan        | the plan: axes, cuts, order, operands, atom; its text                          |
-| forms       | what the passes read off a plan: by tiles, vectors or lanes                     |
-| opening     | contractions whose batches are known only when they run                         |
-| fixed       | what an author's constraints fix                                               |
-| tiles       | forms by tiles, and what they cost                                             |
-| vectors     | forms by vectors, and what they cost                                           |
-| lanes       | forms by lanes, and what they cost                                             |
-| boxes       | which dimensions of any program tasks may cut, and how finely                   |
-| general     | plans of programs that are no single contraction                                |
-| model       | the cost model: caches, copies, the roofline                                   |
-| validate    | why a plan is impossible                                                       |
-| planner     | all plans that fit, ranked; what was refused, and why                          |
+| file        | subject                                                                     |
+|-------------|-----------------------------------------------------------------------------|
+| contraction | a product and sum recognised in a tile program by its accesses, in digits   |
+| sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
+| plan        | the plan: axes, cuts, order, operands, atom; its text                       |
+| forms       | what the passes read off a plan: by tiles, vectors or lanes                 |
+| opening     | contractions whose batches are known only when they run                     |
+| fixed       | what an author's constraints fix                                            |
+| tiles       | forms by tiles, and what they cost                                          |
+| vectors     | forms by vectors, and what they cost                                        |
+| lanes       | forms by lanes, and what they cost                                          |
+| boxes       | which dimensions of any program tasks may cut, and how finely               |
+| general     | plans of programs that are no single contraction                            |
+| model       | the cost model: caches, copies, the roofline                                |
+| validate    | why a plan is impossible                                                    |
+| planner     | all plans that fit, ranked; what was refused, and why                       |
+| chains      | plans of several products whose values between stay in registers            |
+| cutting     | what a contraction's plan says, as cuts of its program over digits          |
+| epilogue    | what lanes take for an element after its product                            |
+| hiding      | rounds of a loop that a selection hides                                     |
+| limiting    | what limits a plan: one thing at a time takes time                          |
+| microkernel | which atom multiplies a product, and its block of sums                      |
+| patches     | plans whose A is brought as halo tiles                                      |
+| pinned      | plans that are given, and the line that a refusal means                     |
+| predicting  | what a program on the general path should take                              |
+| ranked      | tasks and blocks of a program with one product by vectors                   |
+| ring_costs  | what plans with rings should take                                           |
+| rings       | plans with roles: one loads shared memory, one multiplies                   |
+| rows        | tasks of programs without products on machines of many lanes                |
+| sums        | the type in which a machine sums a product                                  |
+| tiled       | how a task goes over its blocks in tile registers                           |
 """

@@ -1,20 +1,35 @@
 """Tile to block, the general way: any tile program, for sizes that are numbers or that only a call tells.
 
-| file     | subject                                                                                    |
-|----------|--------------------------------------------------------------------------------------------|
-| general  | the walk over a program, and what each operation becomes                                   |
-| normal   | a contraction as a program over its digits                                                 |
-| values   | tiles that are not computed yet: a formula over named coordinates                          |
-| writer   | the block program as it grows: memory, views, maps                                         |
-| accesses | which elements a read or a write means: inside memory or not, by data or not               |
-| memory   | reads, writes, atomics, logs                                                               |
-| forming  | element by element; other dimensions, other types, choices                                 |
-| combining| products, reductions, running sums, the largest few                                        |
-| lanes    | products by vectors along a dimension that both factors keep                               |
-| tiled    | one product in tile registers by a plan: blocks of sums, results stored a round later      |
-| staging  | its rows of A, copied once for a task: halo tiles and im2col panels                        |
-| loops    | `iterate`, while loops and `conditional`                                                   |
-| moving   | dimensions that end where data say, loops that start there                                 |
-| grid     | workgroups one after another, memory of their own                                          |
-| opened   | sizes that only a call tells                                                               |
+| file         | subject                                                                               |
+|--------------|---------------------------------------------------------------------------------------|
+| general      | the walk over a program, and what each operation becomes                              |
+| normal       | a contraction as a program over its digits                                            |
+| values       | tiles that are not computed yet: a formula over named coordinates                     |
+| writer       | the block program as it grows: memory, views, maps                                    |
+| accesses     | which elements a read or a write means: inside memory or not, by data or not          |
+| memory       | reads, writes, atomics, logs                                                          |
+| forming      | element by element; other dimensions, other types, choices                            |
+| combining    | products, reductions, running sums, the largest few                                   |
+| lanes        | products by vectors along a dimension that both factors keep                          |
+| tiled        | one product in tile registers by a plan: blocks of sums, results stored a round later |
+| staging      | its rows of A, copied once for a task: halo tiles and im2col panels                   |
+| loops        | `iterate`, while loops and `conditional`                                              |
+| moving       | dimensions that end where data say, loops that start there                            |
+| grid         | workgroups one after another, memory of their own                                     |
+| opened       | sizes that only a call tells                                                          |
+| digits       | flat dimensions as the digits that accesses divide them into                          |
+| apart        | a program as two, where a value between products goes through memory                  |
+| splitting    | split-K: a program with one product as two                                            |
+| parting      | a long reduction as two programs                                                      |
+| patches      | a dimension in boxes of digits instead of runs                                        |
+| products     | products by atoms: blocks of sums and their factors                                   |
+| tile_product | the products of a block of sums in tile registers                                     |
+| inplace      | factors read where they lie, taps out of bounds left out                              |
+| packing      | B in the order in which blocks of sums read it                                        |
+| halo         | the part of a tensor that a padded read looks at, copied once                         |
+| windows      | products around a halo tile                                                           |
+| homes        | values between products in registers, dealt out to lanes                              |
+| masks        | conditions on coordinates: where they hold everywhere, or nowhere                     |
+| fusing       | operations along the same rows, a few rows at a time                                  |
+| storing      | results that leave through shared memory                                              |
 """
