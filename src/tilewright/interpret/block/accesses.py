@@ -101,7 +101,9 @@ class Sharing:
                 bad = (by != _NOBODY) & ((by != task) | (by == EVERYONE))
                 if bad.any():
                     return int(places[bad][0]), other
-        mine = self.tasks.setdefault(kind, np.full(self.size, _NOBODY, np.int32))
+        if kind not in self.tasks:
+            self.tasks[kind] = np.full(self.size, _NOBODY, np.int32)
+        mine = self.tasks[kind]
         by = mine[places]
         mine[places] = np.where((by == _NOBODY) | (by == task), task, EVERYONE)
         return None

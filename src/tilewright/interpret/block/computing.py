@@ -25,8 +25,8 @@ def mma(agent: Agent, op: Op) -> Steps:
     c, a, b = (agent.handles[v] for v in op.operands)
     chosen = c.mine
     rows, columns = c.coordinates(chosen)
-    some_rows, row_of = np.unique(rows, return_inverse=True)
-    some_columns, column_of = np.unique(columns, return_inverse=True)
+    some_rows, row_of = _distinct(rows, c.shape[0])
+    some_columns, column_of = _distinct(columns, c.shape[1])
     depth = a.shape[1]
     otherwise = 0 if op.attrs.get("skip") else None
     k = np.arange(depth)
@@ -44,6 +44,13 @@ def mma(agent: Agent, op: Op) -> Steps:
             product = _leaving_out(left.astype(wide), right.astype(wide), *there)
         total = c.read(chosen, op).astype(wide) + product[row_of, column_of]
         c.write(chosen, total.astype(c.data.dtype))
+
+
+def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
+    """The numbers below an extent that occur, in order, and for each of those given its place among them."""
+    occurs = np.zeros(extent, bool)
+    occurs[numbers] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
 
 
 def _inside(factor: Any, rows: Array, columns: Array, op: Op) -> Array:
