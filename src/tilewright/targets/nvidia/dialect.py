@@ -155,7 +155,11 @@ class Ptx:
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
     def after_the_launch_before(self, e: Emitter) -> None:
-        """griddepcontrol: every thread waits before it touches memory, and the next grid may come up to here."""
+        """griddepcontrol: every thread waits before it touches memory, and the next grid may come up to here.
+
+        In this order: when the next grid is let in, all before this one have ended, and it waits for this one alone. A
+        workgroup lets it in with the first thread that says so.
+        """
         e.w.assembly("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;")
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
