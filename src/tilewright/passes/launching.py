@@ -1,13 +1,15 @@
 """When a program's launch begins: once the one before it on its stream has ended, or, `early`, while that ends.
 
-An early launch is the default wherever the machine has it, with products and without. What it hides is the way from the
-end of one grid to the first instruction of the next: reading the launch, making barriers, dealing out registers. It
-never reads or writes what it should not: every role waits, before it touches memory, until the launch before has ended
-and what that wrote is there; that one waited for its own predecessor likewise. The next launch is let in as soon as
-this one has waited, not at its end: the machine admits it only when all workgroups of this one have begun, so it takes
-what they left over and nothing that they still need. A workgroup with roles has all registers of its core, and mostly
-its shared memory too: the next one comes to a core when this one's leaves it, and only then is there something to hide.
-Signalling later would be no gain for the one that runs, and the next would be read too late where it is short.
+Early is the default wherever the machine has such launches. It hides the way from the end of one grid to the first copy
+of the next: the launch itself, making barriers, dealing out registers. What was decided about it:
+
+- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. What
+  comes before the wait is the workgroup's own: barriers, registers, descriptions of tensors that the launch passes.
+- The next launch is let in right after that wait, so all launches before this one have ended by then, and waiting for
+  one predecessor is enough. It is let in no later because it does no harm: the machine admits it when all workgroups of
+  this launch have begun, and gives it what these leave over. A workgroup with roles has all registers of its core, so
+  that the next one's comes there when it leaves; later, the launch of a short kernel would not be hidden whole.
+- All programs of one plan follow its word: those that add up parts of a sum as the one that multiplies.
 """
 
 from __future__ import annotations
