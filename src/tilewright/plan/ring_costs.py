@@ -37,6 +37,18 @@ class RingWork:
     boxed: tuple[bool, ...]
     computed: float
     """What a core's lanes take for an element of the result before it is stored."""
+    words: tuple[int, ...] = ()
+    """Where waves copy factors themselves: the bytes of A and of B that a lane loads at a time."""
+
+    def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
+        """Cycles in which waves copy what so many steps of K take, a word at a time; past the end of K are zeros."""
+        if not self.words:
+            return 0.0
+        limits, k = machine.limits, self.sizes[2]
+        words = sum(n * row_bytes(how) / word for n, word in zip((how.rows, how.columns), self.words, strict=True))
+        inside = k / (ceil(k / (how.slab or 1)) * (how.slab or 1))
+        each = limits.gather_cycles + inside * limits.gather_latency
+        return steps * words / (roles.load[0] * (machine.lanes or 1)) * each
 
     def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
         """What is beside a block's own bytes, where a core has so many tasks."""
@@ -106,12 +118,13 @@ def cycles(
     first: float = 0.0,
     computed: float = 0.0,
     surplus: Surplus = NONE,
+    gathered: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
-    the next.
+    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves. Where halves
+    take tiles in turn, the end of one runs beside the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -123,7 +136,7 @@ def cycles(
     def stepped(brought: float) -> float:
         return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
 
-    brought = filled / limits.l2_rate
+    brought = max(filled / limits.l2_rate, gathered)
     each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate

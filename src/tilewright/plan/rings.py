@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -60,6 +60,8 @@ NARROWEST = 32
 """Bytes of a row of a result that leaves through shared memory, at least."""
 TOGETHER = (1, 2, 4, 8, 16)
 """Tasks along M that may be walked together."""
+WIDEST = 16
+"""Bytes that a lane loads at a time, at most."""
 SHOWN = 4
 """Candidates that `explain` names beside the best."""
 
@@ -219,6 +221,15 @@ def is_along(factor: Value, k: Expr, program: Program) -> bool:
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
+def word_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> int:
+    """The bytes of a factor that a lane loads at a time: as many as all rows of its tensor are multiples of."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    each = element_bytes(factor.type.dtype)
+    if op is None or op.name != "read":
+        return each
+    return gcd(WIDEST, each * max(1, size(op.operands[0].type.dims[-1])))
+
+
 def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
     moved = 0
@@ -226,8 +237,15 @@ def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Mach
         tiles = [op.results[0].type for op in program.walk() if op.name == "read" and op.operands[0] is arg]
         tiles += [op.operands[0].type for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         touched = sum(prod(map(size, kind.dims)) for kind in tiles)
-        moved += min(prod(map(size, arg.type.dims)), touched) * element_bytes(arg.type.dtype)
+        moved += min(_elements(arg.type, size), touched) * element_bytes(arg.type.dtype)
     return moving(machine, moved)
+
+
+def _elements(memory: MemoryType, size: Callable[[Expr], int]) -> int:
+    """The elements of an argument, those once that several of its places are."""
+    if memory.strides is None:
+        return prod(map(size, memory.dims))
+    return 1 + sum((size(d) - 1) * step for d, step in zip(memory.dims, memory.strides, strict=True))
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
@@ -303,6 +321,7 @@ def _of_orientation(
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
         after_product(program, op, machine),
+        tuple(word_of(factor, program, size) for factor in _factors(op, axes)) if gathered else (),
     )
     return list(rings(machine, atoms, work, gathered, transposed, asked))
 
@@ -328,7 +347,10 @@ def rings(
                 if turns and not asked and tiles <= cores:
                     continue
                 surplus = work.surplus(machine, how, ceil(tiles / cores))
-                took = cycles(machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus)
+                alone = work.gathered(machine, how, roles, steps)
+                took = cycles(
+                    machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus, gathered=alone
+                )
                 yield RingCandidate(how, roles, took, tiles * filled)
 
 
