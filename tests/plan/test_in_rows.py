@@ -118,6 +118,19 @@ def test_windows_that_lie_side_by_side_are_read_where_they_are() -> None:
     require_exact(found, arrays, wanted)
 
 
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("mb2ic3ih48iw32oc24kh16kw16ph0pw0sh16sw16", "%x global bf16 (2, 3, 16, 2, 48):(4608, 1536, 96, 48, 1)"),
+        ("mb3ic3ih29iw31oc16kh9kw5ph1pw1sh10sw6", "%x_rows global bf16 (3, 3, 9, 5, 20):(3480, 1200, 120, 24, 1)"),
+    ],
+)
+def test_windows_far_apart_have_an_axis_of_their_own(line: str, seen: str) -> None:
+    found, arrays, wanted = made(line)
+    assert f"restride {seen}" in found.text("host")
+    require_exact(found, arrays, wanted)
+
+
 @pytest.mark.parametrize("transposes", ["nt", "nn", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(33, 41, 77), (70, 129, 136), (65, 64, 131)])
 def test_products_of_ragged_rows_are_exact(transposes: str, sizes: tuple[int, int, int]) -> None:

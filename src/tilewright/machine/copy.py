@@ -80,7 +80,7 @@ class CopyAtom:
     treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
     instruction returns. `rows` are the bytes that a row of a box may have in shared memory where the copy swizzles it,
     widest first, and `chunk` those that the swizzle moves together. Rows of global memory lie a multiple of `pitch`
-    bytes apart.
+    bytes apart; rows of a box that are positions of windows, at most `furthest` elements of their dimension.
     """
 
     name: str
@@ -98,6 +98,7 @@ class CopyAtom:
     rows: tuple[int, ...] = ()
     chunk: int = 0
     pitch: int = 1
+    furthest: int = 1
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):

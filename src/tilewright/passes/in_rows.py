@@ -46,7 +46,8 @@ def _in_rows(job: Job, given: Plan | None) -> InRows | str:
     if not loads or job.opened or job.single or job.lenient:
         return "its factors are not copied first: sizes are open, or it is a part of another program"
     shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
-    made = aligned(job.program, job.sizes, shapes, job.free, max(a.pitch for a in loads))
+    pitch, furthest = max(a.pitch for a in loads), max(a.furthest for a in loads)
+    made = aligned(job.program, job.sizes, shapes, job.free, pitch, furthest)
     if isinstance(made, str):
         return made
     copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)

@@ -181,14 +181,19 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 
 
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
-    """The block programs that copy factors, and the one that works on copies; each begins while the one before ends."""
+    """The block programs that copy factors, and the one that works on copies; each begins while the one before ends.
+
+    Where factors are only seen in other rows, it is that program alone.
+    """
     for each in (*found.copies, found.main):
         general(each)
     last, main = found.main.lowered, found.main.choice
     assert last is not None
     assert isinstance(main, GeneralChoice)
     copies = tuple(each.lowered for each in found.copies if each.lowered is not None)
-    job.lowered = launched(replace(last, before=(*copies, *last.before)), EARLY in job.machine.launches)
+    job.lowered = last
+    if copies:
+        job.lowered = launched(replace(last, before=(*copies, *last.before)), EARLY in job.machine.launches)
     job.choice = replace(choice, notes=(*choice.notes, *(n for n in main.notes if n not in choice.notes)))
 
 

@@ -83,23 +83,36 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A read whose last two coordinates are taps and channels: `step * position + tap + first`, and the channel."""
+class _Walk:
+    """A coordinate of a read, `step * position + tap + first`: positions of windows, and taps within one."""
 
-    read: _Read
     position: Expr
     step: int
+    tap: Expr
     first: int
 
     @property
     def positions(self) -> int:
         return int(self.position.hi) + 1
 
+    @property
+    def reach(self) -> int:
+        """From the first tap of the first window to the last one of the last."""
+        return (self.positions - 1) * self.step + int(self.tap.hi) + 1
+
 
 def aligned(
-    program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], pitch: int
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    shapes: Mapping[Value, Shape],
+    free: Collection[Op],
+    pitch: int,
+    furthest: int,
 ) -> Aligned | str:
-    """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none."""
+    """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
+
+    Windows that are more than `furthest` lines apart have an axis of their own.
+    """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
         return f"it has {len(products)} products"
@@ -114,7 +127,7 @@ def aligned(
             not sources.isdisjoint(op.operands) for op in program.walk() if op not in {r.op for r in found}
         ):
             return "a factor is used twice"
-        new = _joined(program, product, found, sizes, pitch) or _apart(program, found, pitch)
+        new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
         if isinstance(new, str):
             return new
         return _aligned(program, sizes, shapes, free, new)
@@ -125,10 +138,12 @@ def _read(program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: 
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read" or op.operands[0] not in shapes:
         return "a factor is computed, or is no argument"
+    kind: TileType = op.result.type
     if set(op.attrs) & {"lookups", "bounds"} or op.attrs.get("otherwise", 0) != 0:
         return "a factor is read where data say, or is not zero outside"
-    kind: TileType = op.result.type
-    images, numbers = {}, Substitution(dict(sizes))
+    if kind.dtype.bits % 8:
+        return f"elements of {kind.dtype} are no whole bytes"
+    numbers = Substitution(dict(sizes))
     before = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
     over = {d: symbol(s.name, 0, int(numbers(d)) - 1) for d, s in zip(kind.dims, before, strict=True)}
     images = {s: over[d] for d, s in zip(kind.dims, before, strict=True)}
@@ -144,8 +159,8 @@ class _New:
 
     read: _Read
     packed: Shape
-    first: int
-    """Where along the last dimension but one the copy begins in the tensor: below 0 in zeros."""
+    first: Shape
+    """Where the copy begins in the tensor along each dimension: below 0 in zeros."""
     shape: Shape
     strides: Shape
     over: dict[Expr, Symbol]
@@ -156,10 +171,10 @@ class _New:
     @property
     def is_view(self) -> bool:
         """Whether the tensor itself can be seen so."""
-        return self.packed == self.read.shape and self.first == 0
+        return self.packed == self.read.shape and not any(self.first)
 
 
-def _apart(program: Program, reads: Sequence[_Read], pitch: int) -> list[_New] | str:
+def _apart(reads: Sequence[_Read], pitch: int) -> list[_New] | str:
     """Copies of those tensors whose rows lie askew, with rows far enough apart; coordinates stay."""
     found = []
     for read in reads:
@@ -167,42 +182,55 @@ def _apart(program: Program, reads: Sequence[_Read], pitch: int) -> list[_New] |
         if all(step * read.bytes % pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1):
             continue
         wide = (*read.shape[:-1], _up(read.shape[-1], pitch, read.bytes))
-        found.append(_New(read, wide, 0, read.shape, _packed(wide), read.over, read.at))
+        found.append(_New(read, wide, (0,) * len(wide), read.shape, _packed(wide), read.over, read.at))
     return found or "rows lie far enough apart"
 
 
-def _joined(
-    program: Program, product: Op, reads: Sequence[_Read], sizes: Mapping[Symbol, int], pitch: int
-) -> list[_New] | None:
+def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, furthest: int) -> list[_New] | None:
     """Copies in which taps and channels are one run; None where some factor's are none."""
     one, two = (v.type.dims for v in product.operands[:2])
     summed = [d for d in one if d in two and d not in product.result.type.dims]
-    if not all(len(r.shape) > 1 for r in reads):
-        return None
     for tap in summed:
         for channel in (*(d for d in summed if d is not tap), None):
-            runs = [_run(read, tap, channel) for read in reads]
-            if None not in runs and _only_there(program, product, reads, tap, channel):
-                return _as_runs([r for r in runs if r is not None], tap, channel, sizes, pitch)
+            lines = [_line(read, tap, channel) for read in reads]
+            if None in lines or not _only_there(program, product, reads, tap, channel):
+                continue
+            found = [walk for walk in lines if walk is not None]
+            size, channels = reads[0].bytes, reads[0].shape[-1]
+            while any(w.positions > 1 and w.step * channels * size % pitch for w in found):
+                channels += 1
+            run = tap if channel is None else channel
+            return [
+                _in_runs(read, walk, (tap, run), channels, pitch, furthest)
+                for read, walk in zip(reads, found, strict=True)
+            ]
     return None
 
 
-def _run(read: _Read, tap: Expr, channel: Expr | None) -> _Run | None:
-    """A read in which these dimensions are one run of memory; None: they are none."""
+def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
+    """The last coordinate but one of a read in which a tap's channels are a run of memory; None: they are none."""
+    if len(read.at) < 2:
+        return None
     *outer, line, last = read.at
-    t = read.over[tap]
     whole = ZERO if channel is None else read.over[channel]
     extent = 1 if channel is None else int(read.over[channel].hi) + 1
-    if last is not whole or read.shape[-1] != extent or any(t in e.symbols or whole in e.symbols for e in outer):
+    if last is not whole or read.shape[-1] != extent or any(whole in e.symbols for e in (*outer, line)):
         return None
-    first, terms = linear(line)
+    return _walk(read, len(outer), read.over[tap])
+
+
+def _walk(read: _Read, place: int, tap: Symbol | None = None) -> _Walk | None:
+    """A coordinate of a read as windows and the taps in them, where no other has these taps; None: it is none."""
+    first, terms = linear(read.at[place])
     weights = dict(terms)
-    if weights.pop(t, None) != 1 or len(weights) > 1 or any({t, whole} & e.symbols for e in weights):
+    taps = [s for s in ((tap,) if tap is not None else read.over.values()) if weights.get(s) == 1 and s.hi != 0]
+    if len(taps) != 1 or sum(taps[0] in e.symbols for e in read.at) != 1:
         return None
+    del weights[taps[0]]
     position, step = next(iter(weights.items()), (ZERO, 1))
-    if step < 1 or position.lo != 0 or not isinstance(position.hi, int):
+    if len(weights) > 1 or step < 1 or position.lo != 0 or not isinstance(position.hi, int):
         return None
-    return _Run(read, position, step, first)
+    return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
 
 
 def _only_there(program: Program, product: Op, reads: Sequence[_Read], *dims: Expr | None) -> bool:
@@ -213,34 +241,44 @@ def _only_there(program: Program, product: Op, reads: Sequence[_Read], *dims: Ex
     return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in found) for d in dims if d is not None)
 
 
-def _as_runs(
-    runs: Sequence[_Run], tap: Expr, channel: Expr | None, sizes: Mapping[Symbol, int], pitch: int
-) -> list[_New]:
-    """The copies of tensors in which taps and channels are runs: of as few channels as let positions lie so far apart
-    as copies can read them."""
-    taps, size = int(runs[0].read.over[tap].hi) + 1, runs[0].read.bytes
-    channels = runs[0].read.shape[-1]
-    while any(r.positions > 1 and r.step * channels * size % pitch for r in runs):
-        channels += 1
-    found = []
-    for run in runs:
-        read = run.read
-        pixels = (run.positions - 1) * run.step + taps
-        while pixels * channels * size % pitch:
-            pixels += 1
-        packed = (*read.shape[:-2], pixels, channels)
-        length = taps * channels
-        both = [d for d in (tap, channel) if d is not None]
-        j = symbol(read.over[both[-1]].name, 0, length - 1)
-        over = {d: j if d is both[-1] else s for d, s in read.over.items() if d is both[-1] or d not in both}
-        steps = _packed(packed)
-        if isinstance(run.position, Const):
-            shape, strides, at = (*read.shape[:-2], length), (*steps[:-2], 1), (*read.at[:-2], j)
+def _in_runs(read: _Read, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
+    """A read in which taps and so many channels are one dimension, that of the channels; the last line but one of the
+    tensor is as long as all windows need it."""
+    tap, run = both
+    last = len(read.at) - 2
+    walks: dict[int, _Walk] = {last: line}
+    for place in range(last):
+        found = _walk(read, place)
+        if found is not None and found.step > furthest:
+            walks[place] = found
+    packed, first = list(read.shape), [0] * len(read.at)
+    packed[-1] = channels
+    for place, walk in walks.items():
+        if walk.first or walk.reach > packed[place] or (place == last and _askew(packed, pitch, read.bytes)):
+            packed[place], first[place] = walk.reach, walk.first
+    while _askew(packed, pitch, read.bytes):
+        packed[last] += 1
+    length = (int(read.over[tap].hi) + 1) * channels
+    j = symbol(read.over[run].name, 0, length - 1)
+    over = {d: j if d is run else s for d, s in read.over.items() if d is run or d is not tap}
+    shape, strides, at = list[int](), list[int](), list[Expr]()
+    for place, step in enumerate(_packed(tuple(packed))[:-1]):
+        if place not in walks:
+            seen = [(packed[place], step, read.at[place])]
         else:
-            shape = (*read.shape[:-2], run.positions, length)
-            strides, at = (*steps[:-2], run.step * channels, 1), (*read.at[:-2], run.position, j)
-        found.append(_New(read, packed, run.first, shape, strides, over, at, both[-1]))
-    return found
+            of = walks[place]
+            seen = [(of.positions, of.step * step, of.position)] if not isinstance(of.position, Const) else []
+            seen += [(int(of.tap.hi) + 1, step, of.tap)] if place != last else []
+        for extent, apart, coordinate in seen:
+            shape.append(extent)
+            strides.append(apart)
+            at.append(coordinate)
+    return _New(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
+
+
+def _askew(packed: Sequence[int], pitch: int, size: int) -> bool:
+    """Whether lines of an image lie no multiple of a pitch apart."""
+    return packed[-2] * packed[-1] * size % pitch != 0
 
 
 def _aligned(
@@ -298,7 +336,7 @@ def _copy(program: Program, new: _New, name: str) -> RowCopy:
     """The program that copies a factor, with zeros where it has no elements."""
     source, dtype = new.read.source, new.read.op.result.type.dtype
     over = tuple(symbol(f"at_{n}", 0, extent - 1) for n, extent in enumerate(new.packed))
-    at = [as_expr(s) + (new.first if n == len(over) - 2 else 0) for n, s in enumerate(over)]
+    at = [as_expr(s) + first for s, first in zip(over, new.first, strict=True)]
     own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(over)))
     dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(over)))
     given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, dims), name)

@@ -292,4 +292,5 @@ IM2COL = CopyAtom(
     ("sm_90",),
     completes="mbarrier",
     pitch=PITCH,
+    furthest=MOST_STEP,
 )
