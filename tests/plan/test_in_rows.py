@@ -186,3 +186,17 @@ def test_the_host_program_of_rows_runs_as_text() -> None:
     arrays["y"][...] = 99
     tilewright.compile_text(found.text("host"), "interpreter")(*(arrays[n] for n in "xwy"))
     assert np.array_equal(arrays["y"], wanted)
+
+
+def test_long_sums_of_ragged_rows_are_taken_apart() -> None:
+    kernel, sizes = kernels.gemm("nt", "bf16", "f32"), {"M": 40, "N": 48, "K": 2050}
+    found = kernel_for(kernel, sizes, machine=PATIENT)
+    assert found.plan.split is not None
+    assert [p.name for p in found.plan.placed] == ["a", "b"]
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-1, 2, (n, 2050)).astype(np.float32) for n in (40, 48))
+    bf16 = found.module.host.args[0].type.dtype.numpy
+    for made_of in (found, kernel_for(kernel, sizes, machine=PATIENT, plan=str(found.plan))):
+        c = np.full((40, 48), np.nan, np.float32)
+        made_of.bind({"a": a.astype(bf16), "b": b.astype(bf16), "c": c})()
+        assert np.array_equal(c, a @ b.T)

@@ -117,11 +117,11 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         return None
     if given is not None and given.roles is not None and given.roles.load[0] > 1:
         job.gathered = "the plan says so"
-    if given is not None and given.split is not None:
-        return _split(job, given.split[1], given)
     job.aligned = None
     if given is not None and any(p.at == LAUNCH for p in given.placed):
         return given_in_rows(job, given, choose_plan)
+    if given is not None and given.split is not None:
+        return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
     if given is None and job.gathered:
@@ -142,8 +142,8 @@ def _gathered(job: Job) -> GeneralChoice | None:
     if found is not None and found.cycles <= copied.cycles:
         other = Refusal("factors copied to other rows", f"{copied.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
-    job.aligned, job.split, job.patched = rows, None, None
     took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
+    job.aligned, job.split, job.patched, job.no_roles = rows, None, None, ""
     refused = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
     return replace(copied, refused=(*copied.refused, refused))
 

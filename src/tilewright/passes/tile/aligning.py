@@ -293,13 +293,13 @@ def _aligned(
         if not each.is_view:
             name = own_name(program, f"{source.name}_rows")
             copies.append(_copy(program, each, name))
-        dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
-        seen = given[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
-        every |= zip(dims, each.shape, strict=True)
-        extents[seen] = each.shape
+        dims, attrs = source.type.dims, each.read.op.attrs
         if each.run is not None:
-            every |= dict.fromkeys(each.run.symbols, each.shape[-1])
-        attrs = {**each.read.op.attrs, "over": tuple(each.over.values()), "at": each.at}
+            dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
+            every |= {**dict(zip(dims, each.shape, strict=True)), **dict.fromkeys(each.run.symbols, each.shape[-1])}
+            attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
+        seen = given[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
+        extents[seen] = each.shape
         result = Value(TileType(kind.dtype, tuple(each.over)), each.read.op.result.name)
         swapped[each.read.op] = Op(each.read.op.spec, (seen,), attrs, (result,), loc=each.read.op.loc)
     values = {op.result: now.result for op, now in swapped.items()}
