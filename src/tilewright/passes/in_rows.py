@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tilewright.errors import ArgumentError
 from tilewright.passes.job import InRows, Job
+from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.tile.aligning import aligned
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.model import microseconds
@@ -61,16 +62,18 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
         choose(each)
     main = found.main.choice
     assert isinstance(main, GeneralChoice)
-    cycles, notes = main.cycles, []
+    machine = job.machine
+    plain = launching(machine, early=False) - launching(machine, can_be_early(machine))
+    cycles, notes = main.cycles + plain, []  # as if launched plainly: how it is, is chosen with the whole
     for each, words in zip(found.copies, found.notes, strict=True):
         assert isinstance(each.choice, GeneralChoice)
-        took = each.choice.cycles - job.machine.limits.launch_cycles + job.machine.limits.following_cycles
+        took = each.choice.cycles
         constant = (each.program.args[0].name or "") in job.constant if each.program is not None else False
         cycles += 0 if constant else took
-        notes.append(f"{words}: {'when it is bound' if constant else f'{microseconds(took, job.machine):.1f} us'}")
+        notes.append(f"{words}: {'when it is bound' if constant else f'{microseconds(took, machine):.1f} us'}")
     job.aligned = found
     placed = tuple(Placed(name, LAUNCH, "rows") for name in found.sources)
-    plans = [replace(plan, placed=(*placed, *plan.placed)) for plan in (main.plan, *main.candidates)]
+    plans = [replace(plan, placed=(*placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(
         main, plan=plans[0], cycles=cycles, candidates=tuple(plans[1:]), costs=costs, notes=(*notes, *main.notes)

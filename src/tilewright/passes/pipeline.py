@@ -24,7 +24,8 @@ from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.in_rows import ONCE
 from tilewright.passes.job import InRows, Job
-from tilewright.passes.parts import EARLY, in_parts, launched, parts_of
+from tilewright.passes.launching import launched
+from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
@@ -118,7 +119,7 @@ def _narrow(job: Job) -> None:
             (job.program, job.free), job.lowered = job.undivided, None
             choose_plan(job)
             return
-        job.nearer = nearer(before, job.free)
+        job.nearer = nearer(replace(before, early=None), job.free)
     if job.nearer is None:
         job.narrowed += 1
     choose_plan(job)
@@ -149,10 +150,8 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         first, second = (part.lowered for part in job.parts)
         assert first is not None
         assert second is not None
-        early = choice.plan.early
-        both = replace(second, before=(*first.before, replace(first, before=()), *second.before))
-        job.lowered = launched(both, early)
-        job.choice = replace(in_parts(job, job.parts, early), refused=choice.refused, notes=choice.notes)
+        job.lowered = replace(second, before=(*first.before, replace(first, before=()), *second.before))
+        job.choice = replace(in_parts(job, job.parts), refused=choice.refused, notes=choice.notes)
         job.plan = job.choice.plan
         return
     if job.aligned is not None:
@@ -176,24 +175,19 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         general(rest)
         assert rest.lowered is not None
         lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
-        lowered = launched(lowered, EARLY in job.machine.launches)
-    job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+    job.lowered, job.choice = launched(lowered, choice.plan.early), replace(choice, notes=(*choice.notes, *notes))
 
 
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
-    """The block programs that copy factors, and the one that works on copies; each begins while the one before ends.
-
-    Where factors are only seen in other rows, it is that program alone.
-    """
+    """The block programs that copy factors, and the one that works on copies; that alone, where factors are only seen
+    in other rows."""
     for each in (*found.copies, found.main):
         general(each)
     last, main = found.main.lowered, found.main.choice
     assert last is not None
     assert isinstance(main, GeneralChoice)
     copies = tuple(each.lowered for each in found.copies if each.lowered is not None)
-    job.lowered = last
-    if copies:
-        job.lowered = launched(replace(last, before=(*copies, *last.before)), EARLY in job.machine.launches)
+    job.lowered = launched(replace(last, before=(*copies, *last.before)), choice.plan.early)
     job.choice = replace(choice, notes=(*choice.notes, *(n for n in main.notes if n not in choice.notes)))
 
 
@@ -215,8 +209,6 @@ def _lowered(
         written=written,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    if not cuts.products and EARLY in job.machine.launches:  # it is short: what a launch takes by itself counts
-        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
