@@ -55,6 +55,8 @@ class _Host:
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
         self.padded = job.padded
+        self.bound = False
+        """Whether what is written now is done when arguments are bound."""
         if job.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
@@ -75,6 +77,9 @@ class _Host:
     def as_taken(self, name: str, kind: TensorType) -> Value:
         """An argument as a program takes it: in another shape, or converted to another type, or with zeros, first."""
         given = self.args[name]
+        if kind.strides is not None:
+            attrs = {"type": replace(kind, role=None)}
+            return self.b.emit("restride", (given,), attrs, names=(f"{name}_seen_",)).result
         if name in self.padded:
             return self._padded(name, given, kind)
         if given.type.dtype is kind.dtype:
@@ -125,9 +130,11 @@ class _Host:
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
         """Within it, all is done when arguments are bound, if what it depends on is constant."""
-        if constant:
+        if constant and not self.bound:
+            self.bound = True
             with self.b.inside("bind"):
                 yield
+            self.bound = False
         else:
             yield
 
@@ -143,7 +150,8 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:
-        _launched(host, job, each)
+        with host.once(all(a.name in job.constant for a in each.arguments if a.name in host.args)):
+            _launched(host, job, each)
     _launched(host, job, lowered)
     return host.module()
 
