@@ -29,6 +29,7 @@ from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
+from tilewright.passes.tile.ordering import in_order
 from tilewright.plan.contraction import Contraction, recognise
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
@@ -193,6 +194,8 @@ def _lowered(
     if not cuts.products and EARLY in job.machine.launches:  # it is short: what a launch takes by itself counts
         lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
     if cuts.roles is None:
+        if job.machine.lanes is not None:
+            in_order(lowered.program)
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap == "ahead":
