@@ -204,8 +204,7 @@ def _allowed(exact: Array, relative: float, given: Array) -> Array:
 
 def _of_tests(number: int, seed: int) -> Case:
     """A program as the tests make them: loops that carry anything, conditions; half of them in workgroups."""
-    tests = Path(__file__).parents[1] / "tests"
-    sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "passes")) if path not in sys.path]
+    _find_tests()
     from grid_fuzz import GridFuzz
     from wide_fuzz import WideFuzz
 
@@ -229,6 +228,12 @@ def _of_tests(number: int, seed: int) -> Case:
             continue
         words = f"{kind.__name__}({drawn}), sizes {sizes}"
         return Case(words, Traced(made), sizes, [Run(arrays, {"out": wanted["out"]})], begin=("out",))
+
+
+def _find_tests() -> None:
+    """Makes what the tests are made with known to Python."""
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "passes")) if path not in sys.path]
 
 
 def kernel(number: int, seed: int) -> Case:
@@ -391,7 +396,10 @@ def _ran(kernel: Any, case: Case, run: Run, how: str) -> str:
     given = {n: array.array for n, array in arrays.items()}
     launch = kernel.bind(given)
     if how == "loops":
-        launch = _of_loops(kernel).bind([given[a.name] for a in kernel.module.host.args])
+        _find_tests()
+        from loop_level import on_the_loop_level
+
+        launch = on_the_loop_level(kernel).bind([given[a.name] for a in kernel.module.host.args])
     wrong = ""
     for _ in range(2 if how == "run" else 1):
         for array in arrays.values():
@@ -399,27 +407,6 @@ def _ran(kernel: Any, case: Case, run: Run, how: str) -> str:
         launch()
         wrong = wrong or _wrong(run, arrays)
     return wrong
-
-
-def _of_loops(kernel: Any) -> Any:
-    """The executor of a kernel whose block programs are interpreted as the loop programs that they become."""
-    from tilewright.compiler.device import InterpretedProgram, InterpretingDevice, machine_of, ready
-    from tilewright.passes.waves.lower import lower_waves
-    from tilewright.runtime.host import HostExecutor
-
-    class Loops(InterpretedProgram):
-        def launch(self, arrays: list[Any], workers: int | None, params: Any) -> Callable[[], None]:
-            ranks = [len(a.type.shape) for a in self.program.args]
-            flat = [a if a.ndim == rank else a.reshape(-1) for a, rank in zip(arrays, ranks, strict=True)]
-            return super().launch(flat, workers, params)
-
-    class Device(InterpretingDevice):
-        def prepare(self, program: Any, params: Any) -> Any:
-            block, conditions = ready(program, params)
-            machine = machine_of(program)
-            return Loops(self, block if machine is None else lower_waves(block, machine), conditions)
-
-    return HostExecutor(kernel.module, Device())
 
 
 class Clock:

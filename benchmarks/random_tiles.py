@@ -95,7 +95,8 @@ def made(number: int, seed: int = 0) -> Tiles:
         kernel = kernel.bound({tkl.sym.BLOCK: draft.tile})
     data = np.random.default_rng((seed, number, 5))
     arrays = draft.filled(sizes, data)
-    dynamic = tuple(d.name for d in dims if rng.random() < 0.5) if rng.random() < 0.25 else ()
+    may = [d.name for d in dims if d is not draft.axis or "largest" not in draft.steps]  # it has as many as it needs
+    dynamic = tuple(name for name in may if rng.random() < 0.5) if rng.random() < 0.25 else ()
     others = []
     if dynamic:
         smaller = {s: rng.choice([n for n in SIZES if n <= 2 * size]) if s in dynamic else size

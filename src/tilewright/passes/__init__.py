@@ -19,6 +19,7 @@
 | tabulate    | places that need division, decoded into tables                                |
 | parts       | a program as two, with a value in memory between                              |
 | patching    | the plan of a program whose A is brought as halo tiles                        |
+| outside     | what shared memory does not hold, in workspaces                               |
 | host        | the pass that writes the host program                                         |
 | roles       | copies ahead of the products that use them, in waves of their own             |
 | ahead       | the first product of a round, started in the round before                     |

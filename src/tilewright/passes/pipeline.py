@@ -23,6 +23,7 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
+from tilewright.passes.outside import outside
 from tilewright.passes.parts import EARLY, in_parts, launched, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
@@ -92,6 +93,8 @@ def general(job: Job) -> None:
         else:
             if job.parts is None:
                 _narrow(job)
+    if job.machine.lanes is not None and job.parts is None and job.choice.cuts.roles is None:
+        job.lowered = outside(job.lowered, job.machine)
 
 
 def _narrow(job: Job) -> None:
@@ -105,6 +108,8 @@ def _narrow(job: Job) -> None:
     if over is None or job.plan is None:
         return
     if job.given is not None:
+        if _is_chosen(job):
+            return
         plan = job.plan
         lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
         raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
@@ -119,6 +124,14 @@ def _narrow(job: Job) -> None:
         job.narrowed += 1
     choose_plan(job)
     job.lowered = lowered if job.plan == before else None
+
+
+def _is_chosen(job: Job) -> bool:
+    """Whether a given plan is the one that is chosen: no other has tasks that shared memory holds more of."""
+    own = replace(job, given=None, lowered=None, nearer=None, narrowed=0)
+    choose_plan(own)
+    general(own)
+    return own.plan == job.given
 
 
 def _contracted(job: Job) -> Lowered:

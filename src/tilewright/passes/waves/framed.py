@@ -167,6 +167,9 @@ def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> Non
             formula: Formula = op.attrs["formula"].mapped(low.expr)
         low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
     if not isinstance(handle, Spread):
+        root = low.frames.root(target)
+        if any(low.frames.root(v) is root for v in sources) and first(low, part.whole, lane):
+            low.meet()  # lanes that have the same elements have all read them
         stored(low, result, low.handles[target], axes, part)
 
 

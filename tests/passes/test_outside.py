@@ -1,0 +1,121 @@
+"""What shared memory does not hold, or only a call tells the size of, lies in workspaces: exact on both levels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from loop_level import on_the_loop_level
+
+import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.ir.block import parse_block
+from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
+from tilewright.targets.registry import machine
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+HOPPER = machine("hopper")
+
+
+def mem(*dims, dtype=tkl.f32):
+    return tkl.Memory[(*dims, GLOBAL_ADDRESS_SPACE, dtype)]
+
+
+def integers(*shape, dtype=np.float32):
+    return np.random.default_rng(shape).integers(-4, 5, shape).astype(dtype)
+
+
+def with_shared(count):
+    """Hopper with less shared memory."""
+    return replace(HOPPER, spaces={**HOPPER.spaces, "shared": replace(HOPPER.spaces["shared"], bytes=count)})
+
+
+def same_on_both_levels(kernel, made, *arrays):
+    """A compiled kernel gives what the executor does, as block programs and as loop programs."""
+    wanted = [a.copy() for a in arrays]
+    tilewright.compile(kernel, target="executor")(*wanted)
+    for executor in (made.executor, on_the_loop_level(made)):
+        found = [a.copy() for a in arrays]
+        executor.bind(found)()
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(mine.astype(np.float64), theirs.astype(np.float64))
+
+
+def chained():
+    """Rows by an index, running sums down, and what is left of each row: no dimension can be a task's alone."""
+    i, j = (tkw.IndexMapping.iterator(n) for n in range(2))
+    rows = tkw.IndexMapping(
+        2, inputs={K: tkw.IndexMapping.dynamic_val(0), N: j}, outputs={M: i, N: j}, dynamic_val_mappings={M: i}
+    )
+
+    @tkw.wave()
+    def kernel(table: mem(K, N), index: mem(M, dtype=tkl.i32), y: mem(M, N), z: mem(M)):
+        tile = tkw.read(table, mapping=rows, mapping_dynamic_vals=(tkw.read(index),), otherwise=5)
+        down = tkw.minimum(tkw.cumsum(tile, dim=M), 7.0)
+        across = tkw.cumsum(down, dim=N)
+        tkw.write(across, y)
+        tkw.write(tkw.max(across, dim=N) - tkw.min(tkw.min(down, dim=N), dim=M), z)
+
+    return kernel
+
+
+def arguments(m, n, k):
+    index = np.random.default_rng(m).integers(-1, k + 1, m).astype(np.int32)
+    return integers(k, n), index, np.zeros((m, n), np.float32), np.zeros(m, np.float32)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 7, 3), (33, 20, 4), (17, 129, 9)])
+def test_values_that_do_not_fit(m, n, k):
+    made = kernel_for(chained(), {"M": m, "N": n, "K": k}, machine=HOPPER)
+    assert "scratch" not in str(made.module)
+    same_on_both_levels(chained(), made, *arguments(m, n, k))
+
+
+@pytest.mark.parametrize("count", [4096, 8192])
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 70, 4), (17, 129, 9)])
+def test_values_that_do_not_fit_a_machine_with_less(m, n, k, count, monkeypatch):
+    small = with_shared(count)
+    monkeypatch.setattr("tilewright.compiler.device.machine_named", lambda name: small)
+    made = kernel_for(chained(), {"M": m, "N": n, "K": k}, machine=small)
+    assert ": scratch global f32" in str(made.module)
+    assert str(parse_block(made.text())) == made.text()
+    same_on_both_levels(chained(), made, *arguments(m, n, k))
+    text = made.text("plan")
+    again = kernel_for(chained(), {"M": m, "N": n, "K": k}, machine=small, plan=text)
+    assert str(again.module) == str(made.module)
+
+
+@pytest.mark.parametrize("dynamic", [["M"], ["N"], ["M", "N"]])
+def test_open_sizes(dynamic):
+    kernel = chained()
+    made = kernel_for(kernel, {"M": 9, "N": 20, "K": 4}, machine=HOPPER, dynamic=dynamic)
+    for m, n in ((9, 20), (1, 1), (40, 3), (2, 65)):
+        m, n = m if "M" in dynamic else 9, n if "N" in dynamic else 20
+        same_on_both_levels(kernel, made, *arguments(m, n, 4))
+
+
+@pytest.mark.parametrize("over", ["columns", "rows"])
+@pytest.mark.parametrize("combine", ["sum", "max"])
+def test_reductions_over_open_sizes(combine, over):
+    kernel = kernels.reduction(combine, over)
+    made = kernel_for(kernel, {"M": 9, "N": 20}, machine=HOPPER, dynamic=["M", "N"])
+    for m, n in ((9, 20), (1, 1), (70, 3), (2, 300)):
+        same_on_both_levels(kernel, made, integers(m, n), np.zeros(m if over == "columns" else n, np.float32))
+
+
+def test_a_tile_that_several_lanes_read_and_one_writes():
+    """A sum that is carried in memory was stored by one lane before others had read it."""
+
+    @tkw.wave([tkw.TilingConstraint(N, 32)])
+    def kernel(x: mem(M, N, dtype=tkl.i64), y: mem(M, N, dtype=tkl.i64)):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.i64](0)])
+        def total(acc):
+            return tkw.minimum(tkw.min(tkw.read(x), dim=N) + acc, 7)
+
+        tkw.write(tkw.broadcast(total, [M, N]), y)
+
+    made = kernel_for(kernel, {"M": 7, "N": 63}, machine=HOPPER, dynamic=["N"])
+    for n in (63, 1, 64, 200):
+        same_on_both_levels(kernel, made, integers(7, n, dtype=np.int64), np.zeros((7, n), np.int64))
