@@ -11,6 +11,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
+from tilewright.ir import dtypes
 from tilewright.ir.block import parse_block
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
 from tilewright.targets.registry import machine
@@ -119,3 +120,33 @@ def test_a_tile_that_several_lanes_read_and_one_writes():
     made = kernel_for(kernel, {"M": 7, "N": 63}, machine=HOPPER, dynamic=["N"])
     for n in (63, 1, 64, 200):
         same_on_both_levels(kernel, made, integers(7, n, dtype=np.int64), np.zeros((7, n), np.int64))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i8"])
+@pytest.mark.parametrize("transposes", ["nn", "nt"])
+def test_products_that_sum_over_open_sizes(transposes, dtype):
+    """They were refused where the machine's products read whole steps of K from shared memory."""
+    wide = "i32" if dtype == "i8" else "f32"
+    kernel = kernels.gemm(transposes, dtype, wide)
+    made = kernel_for(kernel, {"M": 20, "N": 19, "K": 33}, machine=HOPPER, dynamic=["M", "K"])
+    for m, k in ((20, 33), (1, 1), (5, 16), (33, 70)):
+        a, b = (integers(*shape, dtype=dtypes.dtype(dtype).numpy) for shape in ((m, k), (k, 19)))
+        b = b if transposes[1] == "n" else np.ascontiguousarray(b.T)
+        same_on_both_levels(kernel, made, a, b, np.zeros((m, 19), dtypes.dtype(wide).numpy))
+
+
+def test_barriers_lie_behind_tensors():
+    """Barriers between tensors took 1024 bytes each: rings of two products were 16 bytes too long."""
+
+    @tkw.wave()
+    def kernel(
+        a: mem(M, K, dtype=tkl.f16),
+        b: mem(K, N, dtype=tkl.f16),
+        c: mem(M, N, dtype=tkl.f16),
+        d: mem(M, N, dtype=tkl.f16),
+    ):
+        x, y, zero = tkw.read(a), tkw.read(b), tkl.Register[M, N, tkl.f16](0)
+        tkw.write(tkw.mma(x, y, zero, accumulate="f16"), c)
+        tkw.write(tkw.mma(x, y, zero), d)
+
+    assert ".entry kernel" in kernel_for(kernel, {"M": 3, "N": 24, "K": 64}, target="gpu:hopper").text("asm")
