@@ -417,7 +417,8 @@ class Emitter:
 
     def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
         target = op.operands[0]
-        pairs = formula.name == "cast" and formula.value is to and to.bits == 16 and count % 2 == 0
+        rounds = formula.name == "cast" and formula.value is to and to.is_float and to.bits == 16
+        pairs = rounds and count % 2 == 0
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return
         found = [self._formula(op, axes, i).write(formula, to) for i in range(count)]
