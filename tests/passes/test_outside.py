@@ -14,6 +14,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.ir import dtypes
 from tilewright.ir.block import parse_block
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
+from tilewright.passes.waves.lower import lower_waves, past_shared
 from tilewright.targets.registry import machine
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -135,6 +136,26 @@ def test_products_that_sum_over_open_sizes(transposes, dtype):
         same_on_both_levels(kernel, made, a, b, np.zeros((m, 19), dtypes.dtype(wide).numpy))
 
 
+def test_sums_in_memory_that_all_waves_read_and_one_writes():
+    """A reduction that goes on from memory was stored by one wave before others had read it."""
+    text = """block most(%x: in global f32 (3, 5, 300), %y: inout global f32 (300))
+  machine hopper
+  waves 4
+{
+  tasks t in 0..1 {
+    for k in 0..3 {
+      %part = view %x (i 5, j 300) -> [k, i, j]
+      reduce %part -> %y along 0 with max accumulate
+      barrier
+    }
+  }
+}"""
+    x, y = integers(3, 5, 300), np.full(300, -9, np.float32)
+    loop = tilewright.compile_text(text, "gpu:hopper").text("loop")
+    tilewright.compile_text(loop, "interpreter")(x, y)
+    assert np.array_equal(y, x.max((0, 1)))
+
+
 def test_barriers_lie_behind_tensors():
     """Barriers between tensors took 1024 bytes each: rings of two products were 16 bytes too long."""
 
@@ -150,3 +171,23 @@ def test_barriers_lie_behind_tensors():
         tkw.write(tkw.mma(x, y, zero), d)
 
     assert ".entry kernel" in kernel_for(kernel, {"M": 3, "N": 24, "K": 64}, target="gpu:hopper").text("asm")
+
+
+@pytest.mark.parametrize("count", [8192, 20480])
+def test_scratch_of_operations_that_is_shared(count, monkeypatch):
+    """Reductions over waves told one another in memory of their own, which was more than there is."""
+
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, N), z: mem(N)):
+        tile = tkw.read(x)
+        high, low = tkw.max(tile, dim=M), tkw.min(tile, dim=M)
+        total = tkw.sum(tkw.minimum(tile, high + low), dim=M)
+        tkw.write(tile + tkw.max(tkw.max(tile, dim=N), dim=M) * total, y)
+        tkw.write(total + high - low, z)
+
+    small = with_shared(count)
+    monkeypatch.setattr("tilewright.compiler.device.machine_named", lambda name: small)
+    made = kernel_for(kernel, {"M": 37, "N": 300}, machine=small)
+    lowered = lower_waves(made.main, small)
+    assert past_shared(lowered, small) <= 0
+    same_on_both_levels(kernel, made, integers(37, 300), *(np.zeros(s, np.float32) for s in ((37, 300), (300,))))

@@ -21,7 +21,7 @@ from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 from tilewright.passes.tile.general import Lowered
-from tilewright.passes.waves.lower import lower_waves
+from tilewright.passes.waves.lower import lower_waves, past_shared
 
 
 def outside(lowered: Lowered, machine: Machine) -> Lowered:
@@ -42,7 +42,7 @@ def outside(lowered: Lowered, machine: Machine) -> Lowered:
     while True:
         made += _moved(program, tasks, chosen)
         program.args = (*own, *made, *others)
-        over = _over(program, machine)
+        over = past_shared(lower_waves(program, machine), machine)
         if over <= 0 or not left:
             break
         chosen = list(_largest(left, over))
@@ -91,18 +91,6 @@ def _is_near(program: Program, machine: Machine) -> bool:
     assert most is not None
     every = [op for op in program.walk() if op.name == "alloc" and isinstance(op.attrs["type"], TensorType)]
     return 2 * sum(map(_bytes, every)) > most
-
-
-def _over(program: Program, machine: Machine) -> int:
-    """How many bytes of shared memory a program takes that there are not."""
-    space = machine.spaces["shared"]
-    assert space.bytes is not None
-    total = 0
-    for op in lower_waves(program, machine).body.ops:
-        kind = op.attrs.get("type")
-        if op.name == "alloc" and isinstance(kind, TensorType):
-            total += -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
-    return total - space.bytes
 
 
 def _largest(left: list[Op], over: int) -> Iterator[Op]:

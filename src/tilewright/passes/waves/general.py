@@ -35,7 +35,7 @@ def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> Place
     """Shared memory of the group for an operation."""
     room = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(room * low.group.halves),))
-    buffer = low.hoist((*key, low.role, low.group.halves), kind, "scratch")
+    buffer = low.room_for((*key, low.role, low.group.halves), kind)
     strides = tuple(int(e) for e in packed(tuple(map(as_expr, shape))))
     return PlacedMemory(buffer, dtype, shape, strides, None, low.group.side * room)
 
