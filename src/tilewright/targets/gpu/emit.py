@@ -187,7 +187,7 @@ class Emitter:
                 (count,) = numbers((op.attrs["registers"],), "registers")
                 self.dialect.registers(self, count, self.threads)
             if self.programmatic:  # all that comes before touches no memory but the workgroup's own
-                self.dialect.after_the_launch_before(self)
+                self.dialect.after_the_launch_before(self, self.waits_for_memory)
             if room == size:
                 self._role(op, mine)
                 return
