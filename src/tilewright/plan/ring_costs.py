@@ -50,6 +50,15 @@ class RingWork:
         sides = zip((how.rows, how.columns), self.pitches, strict=True)
         return steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
 
+    def pace(self, machine: Machine, how: Microkernel, tiles: int) -> float:
+        """Cycles in which a core is brought a byte where all work on so many tiles: fewer of what others read before
+        it, if few read at a time."""
+        limits, cores, (m, n, _) = machine.limits, machine.limits.cores or 1, self.sizes
+        alone = max(limits.l2_rate, min(limits.alone_rate or 0.0, limits.l2_rate * cores / min(tiles, cores)))
+        rows, columns = how.rows, how.columns
+        first = (rows / (self.rounds * ceil(n / columns)) + columns / ceil(m / rows)) / (rows + columns)
+        return first / limits.l2_rate + (1 - first) / alone
+
     def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
         if not self.alone:
@@ -130,12 +139,13 @@ def cycles(
     computed: float = 0.0,
     surplus: Surplus = NONE,
     gathered: float = 0.0,
+    pace: float | None = None,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves. Where halves
-    take tiles in turn, the end of one runs beside the steps of the next.
+    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `pace` what the
+    machine takes for each. Where halves take tiles in turn, the end of one runs beside the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -147,10 +157,8 @@ def cycles(
     def stepped(brought: float) -> float:
         return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
 
-    cores = limits.cores or 1
-    rate = max(limits.l2_rate, min(limits.alone_rate or 0.0, limits.l2_rate * cores / min(tiles, cores)))
-    brought = max(filled / rate, gathered)
-    each, rounds = stepped(brought), ceil(tiles / cores)
+    brought = max(filled * (1 / limits.l2_rate if pace is None else pace), gathered)
+    each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate
     end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + leaving + limits.copy_latency

@@ -346,10 +346,17 @@ def rings(
                 filled = work.filled(machine, how, steps)
                 if turns and not asked and tiles <= cores:
                     continue
-                surplus = work.surplus(machine, how, ceil(tiles / cores))
-                alone = work.gathered(machine, how, roles, steps)
                 took = cycles(
-                    machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus, gathered=alone
+                    machine,
+                    how,
+                    roles,
+                    tiles,
+                    steps,
+                    filled,
+                    computed=work.computed,
+                    surplus=work.surplus(machine, how, ceil(tiles / cores)),
+                    gathered=work.gathered(machine, how, roles, steps),
+                    pace=work.pace(machine, how, tiles),
                 )
                 yield RingCandidate(how, roles, took, tiles * filled)
 
