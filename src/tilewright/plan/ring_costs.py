@@ -144,8 +144,8 @@ def cycles(
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `pace` what the
-    machine takes for each. Where halves take tiles in turn, the end of one runs beside the steps of the next.
+    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `pace` what
+    the machine takes for each. Where halves take tiles in turn, the end of one runs beside the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
