@@ -69,9 +69,10 @@ def flash_hopper(
         part = Layout(((4, 8, 4, WG), 2), ((rows, 1, 16, 64), 8))
         sums, four = tb.registers("f32", (rows, 4), part), tb.registers("f32", (rows, 4), part)
         parts = scores.view((rows, 4, BK // 4), lambda i, l, c: (i, 8 * (c // 2) + 2 * l + c % 2))
+        early = scores.view((rows, BK // 2), lambda i, j: (i, j))
         wide, scaled = from_memory.c(rows, BK), to_output.c(rows, D)
         stage_o = tb.shared("bf16", (1, slabs, rows, 64), swizzle=SWIZZLE)
-        out = tb.ring(stage_o, producer="consumer", consumer="consumer")
+        out = tb.ring(stage_o, producer="consumer", consumer="consumer", apart=True)
 
         def steepness(sign):
             """log2(e) by the root of the head's length: exp2 of so much is exp."""
@@ -117,7 +118,7 @@ def flash_hopper(
             tb.reduce(parts, sums, 2, "sum")
             weights[...] = scores.to("bf16")
             tb.clear(acc)
-            for s in tb.steps((1, blocks)):
+            for s in tb.steps((1, blocks), overlap="turns"):
                 product(left, keys.wait())
                 weigh(values.wait())
                 keys.release()
@@ -131,7 +132,7 @@ def flash_hopper(
                 sums[...] = sums * four
                 tb.reduce(parts, sums, 2, "sum", accumulate=True)
                 with tb.if_(held > 0):
-                    tb.edge()  # the second product goes on until here; of three warpgroups another multiplies meanwhile
+                    tb.edge(early)  # the second product goes on until here; of three groups another one multiplies
                 values.release()
                 tb.broadcast(last, scaled, 1)
                 acc[...] = acc * scaled

@@ -152,12 +152,13 @@ def barrier() -> None:
     trace("barrier").emit("barrier")
 
 
-def edge() -> None:
-    """Arithmetic that stands before it is not done after it, nor the other way round: one `edge`. No result changes.
+def edge(*computed: Tensor) -> None:
+    """What these registers hold is computed before it, and a wait that stands after it is not done before: one `edge`.
+    No result changes.
 
     Assemblers like to move a wait for a product before arithmetic that could go on meanwhile; an edge keeps it behind.
     """
-    trace("edge").emit("edge")
+    trace("edge").emit("edge", tuple(tensor_of(x, "edge") for x in computed))
 
 
 def let(value: Any) -> Symbol:
@@ -233,11 +234,14 @@ class Ring:
         return found[0] if len(found) == 1 else found
 
 
-def ring(*tensors: Tensor, producer: str, consumer: str, stages: Any = None) -> Ring:
-    """A channel from one role to another over shared memory, whose first dimension is the stages: one `channel`."""
+def ring(*tensors: Tensor, producer: str, consumer: str, stages: Any = None, apart: bool = False) -> Ring:
+    """A channel from one role to another over shared memory, whose first dimension is the stages: one `channel`.
+
+    With `apart`, groups of a role's waves hand over to themselves what each wrote, and do not wait for one another.
+    """
     values = tuple(tensor_of(t, "ring") for t in tensors)
     if not values:
         raise ProgramError("ring needs shared memory for its stages", author_location())
     count = tensors[0].type.shape[0] if stages is None else number(stages, "ring: stages")
-    attrs = {"stages": count, "producer": producer, "consumer": consumer}
+    attrs = {"stages": count, "producer": producer, "consumer": consumer} | ({"apart": True} if apart else {})
     return Ring(Tensor(trace("ring").emit("channel", values, attrs, fallback="ring").result))

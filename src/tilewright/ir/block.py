@@ -28,7 +28,7 @@ Its arguments are tensors in global memory. Operations are a closed list:
 | `role NAME waves N` | who does what |
 | `channel`, `acquire`, `commit`, `wait`, `release` | stages of memory handed from role to role |
 | `barrier` | all waves of the role meet |
-| `edge` | changes nothing; arithmetic that stands before it is not done after it, nor the other way round |
+| `edge` | changes nothing; what is named, `edge of %early`, is computed before it, and waits after it stay there |
 | `debug_log "label" %t` | shows a tensor |
 """
 
@@ -49,7 +49,7 @@ Tensor = TensorType | RegisterType
 
 COMBINE = ("sum", "max", "min", "prod")
 SCHEDULES = ("strided", "contiguous", "dynamic", "table")
-OVERLAPS = ("none", "defer", "pingpong")
+OVERLAPS = ("none", "defer", "pingpong", "turns")
 ATOMICS = ("add", "min", "max")
 LAUNCHES = ("programmatic",)
 
@@ -305,12 +305,20 @@ def _placed(op: Op) -> tuple[Any, ...]:
     return ()
 
 
+def _edge(op: Op) -> tuple[Any, ...]:
+    if not all(isinstance(v.type, RegisterType) for v in op.operands):
+        raise ProgramError("edge: what is computed before it is in registers")
+    return ()
+
+
 def _loop(op: Op) -> tuple[Any, ...]:
     overlap = op.attrs.get("overlap", "none")
     if overlap not in OVERLAPS:
         raise ProgramError(f"overlap {overlap}: there are {', '.join(OVERLAPS)}")
     if overlap == "pingpong" and op.name != "tasks":
         raise ProgramError("overlap pingpong is for tasks: groups of waves take them in turn")
+    if overlap == "turns" and (op.name != "for" or len(op.blocks) != 1):
+        raise ProgramError("overlap turns is for loops of one block: groups of waves start its products in turn")
     if overlap == "defer" and len(op.blocks) != 2:
         raise ProgramError("overlap defer needs a `finally` block, the part that is deferred")
     if op.attrs.get("schedule", "strided") not in SCHEDULES:
@@ -346,6 +354,8 @@ def _while(op: Op) -> tuple[Any, ...]:
 def _channel(op: Op) -> tuple[Any, ...]:
     count = op.attrs["stages"]
     at_least_one(op, "stages", count, WAVES)
+    if op.attrs.get("apart") and op.attrs["producer"] != op.attrs["consumer"]:
+        raise ProgramError("channel apart: groups of one role hand over parts of their own to themselves alone")
     stages = []
     for place in range(len(op.operands)):
         found = tensor(op, place)
@@ -472,16 +482,16 @@ _SPECS = (
     ),
     OpSpec(
         "channel",
-        {"stages": "count", "producer": "name", "consumer": "name"},
+        {"stages": "count", "producer": "name", "consumer": "name", "apart": "bool?"},
         result_types=_channel,
-        notation="channel $* stages {stages} from {producer} to {consumer}",
+        notation="channel $* stages {stages} from {producer} to {consumer}[ ?apart]",
     ),
     OpSpec("acquire", result_types=_stage, notation="acquire $0"),
     OpSpec("commit", result_types=_handed, notation="commit $0"),
     OpSpec("wait", result_types=_stage, notation="wait $0"),
     OpSpec("release", result_types=_handed, notation="release $0"),
     OpSpec("barrier", result_types=_nothing, notation="barrier"),
-    OpSpec("edge", result_types=_nothing, notation="edge"),
+    OpSpec("edge", result_types=_edge, notation="edge[ of $*]"),
     OpSpec("debug_log", {"label": "str"}, result_types=_nothing, notation="debug_log {label} $0"),
 )
 

@@ -140,7 +140,12 @@ SPECS = (
     OpSpec(
         "expect", {"at": "exprs", "bytes": "count"}, result_types=_at_barrier, notation="expect $0{at} bytes {bytes}"
     ),
-    OpSpec("await", {"at": "exprs", "phase": "expr"}, result_types=_at_barrier, notation="await $0{at} phase {phase}"),
+    OpSpec(
+        "await",
+        {"at": "exprs", "phase": "expr"},
+        result_types=_at_barrier,
+        notation="await $0{at} phase {phase}[ of $*]",
+    ),
     OpSpec(
         "copy_in",
         {"over": "axes", "there": "places", "at": "exprs", "by": "dotted", "signal": "exprs", "multicast": "bool?"},

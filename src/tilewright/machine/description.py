@@ -63,7 +63,7 @@ class Limits:
     copy of a box takes for each of its rows that lies outside the tensor. `lane_rate` is how many elements a core's
     lanes compute in a cycle, of the simplest kind, `function_rate` of a function such as e^x; `round_latency` are the
     cycles of a round of products and what lies between them that nothing hides where one group of waves does it, by its
-    square fewer where there are more.
+    square fewer where there are more; `turn_latency` those that a round takes longer where groups take turns.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
     lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
@@ -93,6 +93,7 @@ class Limits:
     lane_rate: int = 128
     function_rate: int = 16
     round_latency: int = 0
+    turn_latency: int = 0
     working_registers: int = 64
     loading_registers: int = 72
     gathering_registers: int = 96

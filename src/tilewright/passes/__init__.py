@@ -24,7 +24,9 @@
 | outside     | what shared memory does not hold, in workspaces                               |
 | host        | the pass that writes the host program                                         |
 | roles       | copies ahead of the products that use them, in waves of their own             |
+| lane_sums   | sums of rows that a loop carries, kept lane by lane until it is over          |
 | ahead       | the first product of a round, started in the round before                     |
+| inserting   | operations that a pass adds: types that follow, names that are free           |
 | waves/      | block to loop for workgroups of many threads                                  |
 | joined      | maps and reductions over the same elements as one loop                        |
 | transposing | copies across: small matrices turned in registers                             |

@@ -12,7 +12,8 @@ Products that go on by themselves then run while what lies between products is c
                                            mma %acc += %p * v
 
 Both orders do the same as long as the operations that move past each other touch nothing in common; where they do, the
-loop stays as it is.
+loop stays as it is. A branch that is taken from some round on, as where a mask begins, makes two loops of it. Half of
+what %p is rounded from is computed before the last product is waited for, where that takes long: an edge says so.
 """
 
 from __future__ import annotations
@@ -20,26 +21,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import ONE, AtLeastZero, Const, Expr, Symbol, index
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.check.inside import shown
 from tilewright.ir.attrs import Range, kind_of
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
-from tilewright.ir.tensors import RegisterType
+from tilewright.ir.dtypes import f32
+from tilewright.ir.tensors import RegisterType, numbers
 from tilewright.ir.verifier import verify
+from tilewright.machine import Machine
+from tilewright.passes.inserting import Inserting
 
 _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
 """What stands before a product, and right behind it."""
 
 
-def products_ahead(program: Program) -> Program:
-    """The program with the loops changed, in place, that have two products or more."""
+def products_ahead(program: Program, machine: Machine, turns: bool = False) -> Program:
+    """The program with the loops changed, in place, that have two products or more.
+
+    With `turns`, groups of waves start the products of a round one after the other.
+    """
     with building():
-        names = {v.name for op in program.walk() for v in op.results}
+        new = Inserting(program)
         for op in list(program.walk()):
             for block in op.blocks:
                 for loop in [x for x in block.ops if x.name == "for"]:
-                    made = _Rotation(loop, names).run()
+                    made = _Rotation(loop, new, machine, turns).run()
                     if made is not None:
                         place = block.ops.index(loop)
                         block.ops[place : place + 1] = made
@@ -60,8 +68,10 @@ class _Parts:
 
 
 class _Rotation:
-    def __init__(self, loop: Op, names: set[str | None]):
-        self.loop, self.names = loop, names
+    def __init__(self, loop: Op, new: Inserting, machine: Machine, turns: bool):
+        self.loop, self.new, self.machine, self.turns = loop, new, machine, turns
+        self.taken: dict[Op, bool] = {}
+        """Branches of which it is known, in the rounds that are written, whether they are taken."""
         self.roots: dict[Value, Value] = {}
         for op in loop.blocks[0].ops:
             for result in op.results:
@@ -79,20 +89,43 @@ class _Rotation:
             return None
         made = list(parts.held)
         made += self._again([*parts.first, *parts.rest], {loop.symbol: loop.lo})
-        following = Range.of(loop.symbol.name, loop.lo + 1, loop.hi)
         if loop.hi - loop.lo is not ONE:
-            now, before = {loop.symbol: following.symbol}, {loop.symbol: following.symbol - 1}
-            values: dict[Value, Value] = {}
-            body = self._again(parts.first, now, values)
-            body += self._again(parts.last, before)
-            touched = {v for op in parts.last for v in op.operands}
-            wait = next((n for n, op in enumerate(parts.rest) if touched & set(_touched(op))), len(parts.rest))
-            body += self._again(parts.rest[:wait], now, values)
-            body += self._again(parts.release, before)
-            body += self._again(parts.rest[wait:], now, values)
-            attrs = {**self.loop.attrs, "ranges": (following,)}
-            made.append(Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc))
+            made += self._loops(parts, Range.of(loop.symbol.name, loop.lo + 1, loop.hi))
         return made + self._again([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
+
+    def _loops(self, parts: _Parts, following: Range) -> list[Op]:
+        """The rounds after the first: where a branch is taken from some round on, in two loops, without it and with
+        what it does, so that other rounds do not look at it."""
+        (loop,) = self.loop.attrs["ranges"]
+        branch = _taken_late(parts.rest, loop.symbol)
+        if branch is None:
+            return [self._rounds(parts, following, {})]
+        op, first = branch
+        middle = minimum(maximum(first, following.lo), following.hi)
+        cut = (following.lo, middle, False), (middle, following.hi, True)
+        return [self._rounds(parts, Range.of(loop.symbol.name, lo, hi), {op: taken}) for lo, hi, taken in cut]
+
+    def _rounds(self, parts: _Parts, rounds: Range, taken: dict[Op, bool]) -> Op:
+        """A loop; of these branches it is known whether they are taken."""
+        (loop,) = self.loop.attrs["ranges"]
+        now, before = {loop.symbol: rounds.symbol}, {loop.symbol: rounds.symbol - 1}
+        values: dict[Value, Value] = {}
+        self.taken = taken
+        body = self._again(parts.first, now, values)
+        body += self._again(parts.last, before)
+        touched = {v for op in parts.last for v in op.operands}
+        wait = next((n for n, op in enumerate(parts.rest) if touched & set(_touched(op))), len(parts.rest))
+        made_of = _made_of(parts, wait) if self._takes_long(parts.last[-1]) else None
+        making = [n for n, op in enumerate(parts.rest[:wait]) if op.name == "map" and op.operands[0] is made_of]
+        early = making[-1] + 1 if making else wait
+        body += self._again(parts.rest[:early], now, values)
+        body += [] if made_of is None else self._edge(values[made_of])
+        body += self._again(parts.rest[early:wait], now, values)
+        body += self._again(parts.release, before)
+        body += self._again(parts.rest[wait:], now, values)
+        self.taken = {}
+        attrs = {**self.loop.attrs, "ranges": (rounds,)} | ({"overlap": "turns"} if self.turns else {})
+        return Op(self.loop.spec, (), attrs, (), (Block((), body),), self.loop.loc)
 
     def _parts(self) -> _Parts | None:
         """The body's parts; None where they cannot pass each other."""
@@ -126,6 +159,20 @@ class _Rotation:
             return None
         return _Parts(first, others[count:], last, release, held)
 
+    def _takes_long(self, product: Op) -> bool:
+        """Whether a product takes as long as lanes take for a function of its factor: it pays to compute some before
+        the product is waited for, which assemblers do not see."""
+        atom, limits = self.machine.multiply_atom(product.attrs["atom"]), self.machine.limits
+        rows, deep = numbers(product.operands[1].type.shape, "mma")
+        return rows / atom.shape[0] * deep / atom.shape[2] * atom.cycles >= rows * deep / limits.function_rate
+
+    def _edge(self, value: Value) -> list[Op]:
+        """An edge: half of a value is computed before it."""
+        rows, columns = value.type.shape
+        over = (index("i0", rows), index("i1", columns // 2))
+        half = self.new.op("view", (value,), "early", over=over, at=tuple((e, False) for e in over))
+        return [half, self.new.op("edge", (half.result,))]
+
     def _again(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
@@ -137,25 +184,44 @@ class _Rotation:
             attrs |= {n: v for n, v in op.attrs.items() if n == "over"}
             attrs = {n: attrs[n] for n in op.attrs}
             blocks = [self._again(b.ops, meanings, known) for b in op.blocks]
-            if op.name == "if" and isinstance(attrs["when"], Const):
-                found += blocks[0] if attrs["when"].value else blocks[1] if len(blocks) > 1 else []
+            if op in self.taken or (op.name == "if" and isinstance(attrs["when"], Const)):
+                taken = self.taken[op] if op in self.taken else attrs["when"].value
+                found += blocks[0] if taken else blocks[1] if len(blocks) > 1 else []
                 continue
             new = Op(op.spec, tuple(known.get(v, v) for v in op.operands), attrs, (), (), op.loc)
-            new.results = tuple(Value(r.type, self._fresh(r.name)) for r in op.results)
+            new.results = tuple(Value(r.type, self.new.fresh(r.name)) for r in op.results)
             new.blocks = tuple(Block((), b) for b in blocks)
             known |= zip(op.results, new.results, strict=True)
             found.append(new)
         return found
 
-    def _fresh(self, name: str | None) -> str | None:
-        if name is None:
-            return None
-        count, found = 1, name
-        while found in self.names:
-            count += 1
-            found = f"{name}_{count}"
-        self.names.add(found)
-        return found
+
+def _taken_late(ops: list[Op], round_: Symbol) -> tuple[Op, Expr] | None:
+    """The one branch that depends on the round, and the round from which it is taken, to the last one."""
+    found = [op for op in ops if op.name == "if" and round_ in op.attrs["when"].symbols]
+    when = found[0].attrs["when"] if len(found) == 1 else None
+    form = linear_form(when.operand, [round_]) if isinstance(when, AtLeastZero) else None
+    step = None if form is None else form[0].get(round_)
+    if form is None or not isinstance(step, Const) or step.value < 1 or len(found[0].blocks) > 1:
+        return None
+    return found[0], -(form[1] // step.value)
+
+
+def _made_of(parts: _Parts, wait: int) -> Value | None:
+    """What the last product's factor is rounded from, where it is computed before sums are waited for."""
+    left = next(op.result for op in parts.held)
+    making = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is left]
+    made = {op.operands[0] for op in parts.rest[:wait] if op.name == "map"}
+    found = [v for op in making for v in op.operands[1:] if v in made and _is_wide(v)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_wide(value: Value) -> bool:
+    """Whether a value is rows of numbers that lanes compute one by one, of which there is a half."""
+    kind = value.type
+    if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
+        return False
+    return isinstance(kind.shape[1], Const) and kind.shape[1].value % 2 == 0
 
 
 def _touched(op: Op) -> Iterable[Value]:

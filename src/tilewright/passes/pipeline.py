@@ -24,6 +24,7 @@ from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
 from tilewright.passes.in_rows import ONCE
 from tilewright.passes.job import InRows, Job
+from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched
 from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
@@ -227,9 +228,10 @@ def _lowered(
         if job.machine.lanes is not None:
             in_order(lowered.program)
         return lowered, ()
-    made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
-    if cuts.overlap == "ahead":
-        made = products_ahead(made)
+    by_lanes = sums_by_lanes(lowered.program, job.machine)
+    made, notes = with_roles(by_lanes, lowered.loads, lowered.stores, cuts.roles, job.machine)
+    if cuts.overlap in ("ahead", "turns"):
+        made = products_ahead(made, job.machine, turns=cuts.overlap == "turns")
     return replace(lowered, program=made), notes
 
 

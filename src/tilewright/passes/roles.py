@@ -168,6 +168,8 @@ class _Split:
             held.append(self.b.emit("alloc", attrs={"type": kind}, names=(f"{tile.name}_ring",)).result)
             self._prepare(tile, held[-1])
         attrs = {"stages": as_expr(channel.stages), "producer": producer, "consumer": MULTIPLY}
+        if producer == MULTIPLY and self.roles.apart:
+            attrs["apart"] = True
         name = "ring" if producer == LOAD else "out"
         count = sum(c.value is not None for c in (*_all(self.filled), *_all(self.emptied)))
         channel.value = self.b.emit("channel", held, attrs, names=(f"{name}_{count}",)).result

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
@@ -26,7 +27,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
-from tilewright.plan.hiding import uneven
+from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
@@ -44,6 +45,7 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.ring_costs import row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
 
+Size = Callable[[Expr], int]
 WORKING = 32
 """Registers of a lane beside sums and factors: addresses, counters, what rows have."""
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
@@ -131,7 +133,7 @@ def _is(given: Plan, chain: ProductChain, program: Program) -> bool:
 def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
     """A candidate with the registers and stages that a plan says."""
     roles = pinned(given, next(iter(chain.products.values())), machine)
-    if roles.together and chain.overlap == "ahead":
+    if roles.together and chain.overlap != "none":
         raise ArgumentError(f"plan: `{roles}`: what products use one ahead of the other is not handed over together")
     return replace(chain, roles=roles)
 
@@ -210,18 +212,27 @@ def _candidates(
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    for groups in GROUPS:
+    for groups, kept in product(GROUPS, (True, False) if found.looped else (False,)):
         products: dict[Op, Microkernel] = {}
         for op, axes in found.axes.items():
-            how = _microkernel(op, axes, found, groups, size, machine, program)
+            how = _microkernel(op, axes, found, groups, size, machine, program, kept)
             if how is not None:
                 products[op] = how
         if len(products) < len(found.axes):
-            return
+            continue
+        if kept and not any(how.held_a and not found.held[op] for op, how in products.items()):
+            continue
         roles = _roles(machine, products, found, size, shared, bits, gathered)
-        for overlap in ("ahead", "none") if roles is not None and found.looped and len(products) > 1 else ("none",):
-            if roles is not None:
-                yield ProductChain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+        for overlap in _overlaps(found, products) if roles is not None else ():
+            assert roles is not None
+            yield ProductChain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+
+
+def _overlaps(found: _Found, products: Mapping[Op, Microkernel]) -> tuple[str, ...]:
+    """How products may run beside other work."""
+    if not found.looped or len(products) < 2:
+        return ("none",)
+    return ("ahead", "turns", "none") if next(iter(products.values())).groups > 1 else ("ahead", "none")
 
 
 def _microkernel(
@@ -232,11 +243,16 @@ def _microkernel(
     size: Callable[[Expr], int],
     machine: Machine,
     program: Program,
+    kept: bool,
 ) -> Microkernel | None:
-    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them."""
+    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them.
+
+    With `kept`, A is in registers too where it is read and every round of a loop multiplies by it.
+    """
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
-    atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), found.held[op])
+    held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
+    atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
     wanted = found.looped.get(axes.n) or size(axes.n)
     fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
     if not fitting:
@@ -274,7 +290,7 @@ def _roles(
         axes = found.axes[op]
         deep = each.deep(_depth(axes, found, size))
         width = each.atom.a.dtype.bits // 8
-        if found.held[op]:
+        if each.held_a:
             live += each.atom.shape[0] * deep * width // 4 // lanes
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
@@ -289,56 +305,84 @@ def _roles(
     row = row_bytes(last) * bits // last.atom.a.dtype.bits
     left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
     room = {(n, stored): (left - n * once - stored * last.rows * row) // max(1, staged) for n, stored in WAITING}
-    count, stored = next((x for x in WAITING if room[x] >= fewest), WAITING[-1])
+    # what goes on to registers at once needs no second stage
+    moved_on = any(how.held_a and not found.held[op] for op, how in products.items())
+    waiting = [x for x in WAITING if x[0] == 1 or not moved_on]
+    count, stored = next((x for x in waiting if room[x] >= fewest), WAITING[-1])
     if room[count, stored] < fewest:
         return None
     waves, stages = lanes // machine.lanes, min(MOST, room[count, stored])
     load = waves if gathered else 1
-    return Roles((load, spare), (waves * how.groups, own), stages, stored, once=count if once else 1)
+    load_, multiply = (load, spare), (waves * how.groups, own)
+    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.groups > 1)
 
 
 def _cycles(
-    machine: Machine,
-    products: Mapping[Op, Microkernel],
-    found: _Found,
-    size: Callable[[Expr], int],
-    program: Program,
-    overlap: str,
+    machine: Machine, products: Mapping[Op, Microkernel], found: _Found, size: Size, program: Program, overlap: str
 ) -> float:
     """Cycles of all tasks: each round costs products, arithmetic between them, and what of one hides no other."""
     limits = machine.limits
-    rows = next(iter(products.values())).rows
-    groups = next(iter(products.values())).groups
-    rounds = prod(ceil(size(d) / tile) for d, tile in found.looped.items())
-    multiplied = filled = 0.0
-    for op, how in products.items():
-        deep = how.deep(_depth(found.axes[op], found, size))
-        multiplied += deep / how.atom.shape[2] * how.atom.cycles * groups
-        filled += how.columns * deep * how.atom.b.dtype.bits / 8 / limits.l2_rate
+    how = next(iter(products.values()))
+    rows, groups = how.rows, how.groups
     columns = sum(tile for tile in found.looped.values())
-    between = 0.0
+    deep = {op: x.deep(_depth(found.axes[op], found, size)) for op, x in products.items()}
+    each = [deep[op] / x.atom.shape[2] * x.atom.cycles for op, x in products.items()]  # of one group
+    multiplied = groups * sum(each)
+    filled = sum(x.columns * deep[op] * x.atom.b.dtype.bits / 8 / limits.l2_rate for op, x in products.items())
+    between, masking = (rows * columns * x for x in _between(program, found, machine))
+    step = max(multiplied, between, filled) + limits.round_latency / groups**2
+    step += 0.0 if overlap != "none" else min(multiplied, between) / groups
+    step += limits.copy_shown * filled + (limits.turn_latency if overlap == "turns" else 0)
+    rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
+    around = prod(size(d) for d in found.cut if d is not found.row and d not in _across(found))
+    fixed, cores = limits.copy_latency + limits.launch_cycles, limits.cores or 1
+    rounds = _rounds(program, found, rows, size)
+    if uneven(program, found.row):  # whoever is done takes the next task, and the last ones are the shortest
+        tasks = [n * step + m * masking + rest for n, m in rounds]
+        return around * sum(tasks) / cores + min(tasks) + fixed
+    if overlap != "turns":  # groups begin a task at the same time, and wait for one another's first products
+        rest += (groups - 1) / 2 * each[0]
+    return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
+
+
+def _between(program: Program, found: _Found, machine: Machine) -> tuple[float, float]:
+    """Cycles of a core for an element of a round's scores, between products, and of those tiles that are masked."""
+    limits, masking = machine.limits, hiding(program, found.row)
+    every = masked = 0.0
     for op in program.walk():
         along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
         if along and op.name not in ("read", "fill", "self_index", "scalar"):
-            between += rows * columns / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
-    step = max(multiplied, between, filled) + limits.round_latency / groups**2
-    step += 0.0 if overlap == "ahead" else min(multiplied, between) / groups
-    step += machine.limits.copy_shown * filled
-    tasks = prod(ceil(size(d) / rows) if d is found.row else size(d) for d in found.cut if d not in _across(found))
-    rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
-    return ceil(tasks / (limits.cores or 1)) * (rounds * step + rest) + limits.copy_latency + limits.launch_cycles
+            each = 1 / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
+            every, masked = (every, masked + each) if op in masking else (every + each, masked)
+    return every, masked
 
 
-def _together(program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine) -> int:
-    """Of the dimension before the rows, how many to walk together: what they read stays in the cache of all cores."""
-    place = found.cut.index(found.row)
-    if not place:
-        return 1
-    count = size(found.cut[place - 1])
+def _rounds(program: Program, found: _Found, rows: int, size: Size) -> list[tuple[int, int]]:
+    """(rounds of its loops, those of them that are masked) of each task of so many rows."""
+    counts = [(1, 0)] * ceil(size(found.row) / rows)
+    for op in program.walk():
+        if op.name == "iterate":
+            each = rounds_of_tasks(program, op, found.row, rows, found.looped[op.attrs["axis"]], size)
+            counts = [(m * n, masked + some) for (m, masked), (n, some) in zip(counts, each, strict=True)]
+    return counts
+
+
+def _together(chain: ProductChain, program: Program, found: _Found, size: Size, machine: Machine) -> int:
+    """How many of what stands before the rows to walk together, where tasks differ in length.
+
+    What they read stays in the cache of all cores, if they are few; but so many that a round of them, the longest tasks
+    first, keeps all cores busy for as long as the longest takes: twice as many tasks as cores, if lengths run from
+    none to the longest. Otherwise cores wait for the longest tasks of the last round.
+    """
+    around = found.cut[: found.cut.index(found.row)]
     moved = bound_by_memory(program, size, machine) * machine.limits.far_rate * (machine.limits.cores or 1)
-    each = moved / prod(size(d) for d in found.cut[:place])
-    fitting = [n for n in range(1, count + 1) if count % n == 0 and n * each <= l2(machine.limits) / 2]
-    return max(fitting, default=1)
+    each = moved / prod(map(size, around))
+    counts = [1]
+    for d in reversed(around):
+        counts += [counts[-1] * n for n in range(2, size(d) + 1) if size(d) % n == 0]
+    enough = 2 * (machine.limits.cores or 1) / ceil(size(found.row) / chain.rows)
+    kept = max((n for n in counts if n * each <= l2(machine.limits) / 2), default=1)
+    return max(kept, next((n for n in counts if n >= enough), counts[-1]))
 
 
 def _across(found: _Found) -> set[Expr]:
@@ -370,7 +414,7 @@ def _choice(
         overlap=chain.overlap,
     )
     if uneven(program, found.row):
-        plan = replace(plan, schedule="dynamic", group=_together(program, found, size, machine))
+        plan = replace(plan, schedule="dynamic", group=_together(chain, program, found, size, machine))
     bound = bound_by_memory(program, size, machine)
     tiles = {op: found.looped[op.attrs["axis"]] for op in program.walk() if op.name == "iterate"}
     cuts = Cuts(

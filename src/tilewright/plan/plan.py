@@ -21,11 +21,13 @@ A program of several products says of each by what it is done, `mma by tiles.bf1
 the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom. A
 `block 16x64 transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
-memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave; with
+memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave (with
+`apart`, those of each group of waves by themselves); with
 `x staged at K as halo`, `halo 2` after `ring 4` says how many halo tiles of x lie there beside steps of the other. With
 `pingpong` at the end, halves of those who multiply take tasks in turn. Where several products use what a step brings,
 each has a ring of its own; `ring 2 together` is one for all of them.
-`overlap ahead` starts the first product of a round before the last one of the round before.
+`overlap ahead` starts the first product of a round before the last one of the round before; with `overlap turns`,
+groups of waves do so one after the other.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
 Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
@@ -50,7 +52,7 @@ ROLES = ("task", "loop", "unit")
 HINTS = ("keep", "stream", "bypass")
 BACKWARD = "backward"
 SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
-OVERLAPS = ("none", "defer", "ahead")
+OVERLAPS = ("none", "defer", "ahead", "turns")
 LAUNCH = "launch"
 """Where an operand is copied by a program of its own."""
 THEN = "then"
@@ -172,6 +174,8 @@ class Roles:
     once: int = 1
     together: bool = False
     """Whether all that one step of a loop uses is handed over together, also where products use it one by one."""
+    apart: bool = False
+    """Whether groups of those who multiply store their results each by itself, and go on."""
 
     def __str__(self) -> str:
         waves = [f"{count} {'wave' if count == 1 else 'waves'}" for count, _ in (self.load, self.multiply)]
@@ -179,7 +183,7 @@ class Roles:
             f"roles load {waves[0]} {self.load[1]} registers, multiply {waves[1]} {self.multiply[1]} registers, "
             f"ring {self.stages}{' together' if self.together else ''}, {f'halo {self.halo}, ' if self.halo else ''}"
             f"{f'once {self.once}, ' if self.once > 1 else ''}stored {self.stored}"
-            f"{', pingpong' if self.pingpong else ''}"
+            f"{' apart' if self.apart else ''}{', pingpong' if self.pingpong else ''}"
         )
 
 
@@ -289,7 +293,7 @@ _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
 _ROLES = re.compile(
     r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)( together)?"
-    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)(, pingpong)?"
+    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)( apart)?(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(
@@ -372,7 +376,7 @@ def _parsed(statements: list[str]) -> Plan:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
     tasks, group, schedule = rest.get("tasks", ("", "", ""))
     said = rest.get("roles", ())
-    numbers = [_size(text or "0", "roles") for text in (*said[:5], *said[6:-1])]
+    numbers = [_size(text or "0", "roles") for text in (*said[:5], *said[6:-2])]
     plan = Plan(
         tuple(axes),
         tuple(tasks.split(", ")) if tasks else (),
@@ -382,7 +386,7 @@ def _parsed(statements: list[str]) -> Plan:
         schedule or "strided",
         rest["overlap"][0] if "overlap" in rest else "none",
         tuple(products),
-        _roles_of(numbers, together=bool(said[5]), turns=bool(said[-1])) if said else None,
+        _roles_of(numbers, together=bool(said[5]), turns=bool(said[-1]), apart=bool(said[-2])) if said else None,
         _size(group or "1", "group"),
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
@@ -394,10 +398,11 @@ def _parsed(statements: list[str]) -> Plan:
     return plan
 
 
-def _roles_of(numbers: list[int], *, together: bool, turns: bool) -> Roles:
+def _roles_of(numbers: list[int], *, together: bool, turns: bool, apart: bool) -> Roles:
     """Roles from the numbers of their line, in order."""
     loads, load_registers, waves, registers, ring, halo, once, stored = numbers
-    return Roles((loads, load_registers), (waves, registers), ring, stored, halo, turns, max(1, once), together)
+    own = (loads, load_registers), (waves, registers)
+    return Roles(*own, ring, stored, halo, turns, max(1, once), together, apart)
 
 
 def _once(name: str, known: list[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
 from tilewright.check.inside import holds, shown
-from tilewright.errors import ExecutionError, ExpressionError, ProgramError
+from tilewright.errors import ArgumentError, ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.attrs import Range
@@ -352,11 +352,12 @@ class Lowering:
         places: dict[Expr, Expr] = {}
         group = self.cuts.group
         if self.cuts.schedule == "dynamic":
-            ranges = self._longest_first({d: int(n) for d, n in counts.items()}, places)
-        else:
-            ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-            places |= {d: r.symbol for d, r in ranges.items()}
-        if self.cuts.schedule != "dynamic" and group > 1:
+            every = self._longest_first({d: int(n) for d, n in counts.items()}, places)
+            self._begin(counts, places)
+            return every
+        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+        places |= {d: r.symbol for d, r in ranges.items()}
+        if group > 1:
             m, n = list(counts)[-2:]
             tall, wide = counts[m], counts[n]
             del ranges[m]
@@ -368,11 +369,15 @@ class Lowering:
                 here = maximum(here, 1)
             places[m] = first + t % (group * wide) % here
             places[n] = t % (group * wide) // here
+        self._begin(counts, places)
+        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    def _begin(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr]) -> None:
+        """Names where a task begins along each dimension, by its number there."""
         for d, place in places.items():
             width, count = most(self.parts[d][1]), counts[d]
             begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
             self.parts[d] = begin, width
-        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
 
     @contextmanager
     def before_tasks(self) -> Iterator[None]:
@@ -380,28 +385,33 @@ class Lowering:
         with self.w.inside(self._before):
             yield
 
-    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> dict[Expr, Range]:
-        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of a few of
-        the dimension before them at a time."""
+    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> list[Range]:
+        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
+        at a time that the dimensions before them have, the last of these fastest."""
         assert self.w.home is not None
-        row, dims = self.w.home.row, list(counts)
-        around = dims[: dims.index(row)]
-        found: dict[Expr, Range] = {}
+        row, dims, found = self.w.home.row, list(counts), list[Range]()
+        around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
+        inner, left = dict.fromkeys(around, 1), self.cuts.group
+        for d in reversed(around):
+            inner[d] = gcd(left, counts[d])
+            left //= inner[d]
+        if left > 1:
+            raise ArgumentError(f"plan: `group {self.cuts.group}`: so many tasks do not divide those of {around}")
 
-        def counted(key: Expr, name: str, count: int) -> Expr:
-            found[key] = Range.of(self.w.fresh(name), 0, count)
-            return found[key].symbol if count > 1 else as_expr(0)
+        def counted(name: str, count: int) -> Expr:
+            found.append(Range.of(self.w.fresh(name), 0, count))
+            return found[-1].symbol if count > 1 else as_expr(0)
 
-        for d in around[:-1]:
-            places[d] = counted(d, f"t_{d}", counts[d])
-        group = self.cuts.group
-        outer = counted(as_expr(0), "group", counts[around[-1]] // group) if around else as_expr(0)
-        places[row] = counts[row] - 1 - counted(row, "back", counts[row])
-        if around:
-            places[around[-1]] = group * outer + counted(around[-1], f"t_{around[-1]}", group)
-        for d in dims[dims.index(row) + 1 :]:
-            places[d] = counted(d, f"t_{d}", counts[d])
-        return found
+        for d in around:
+            whole = inner[d] == 1
+            places[d] = inner[d] * counted(f"t_{d}" if whole else "group", counts[d] // inner[d])
+        places[row] = counts[row] - 1 - counted("back", counts[row])
+        for d in around:
+            if inner[d] > 1:
+                places[d] = places[d] + counted(f"t_{d}", inner[d])
+        for d in behind:
+            places[d] = counted(f"t_{d}", counts[d])
+        return [r for r in found if r.hi is not as_expr(1)]
 
     def _named(self, name: str, e: Expr) -> Symbol:
         """A name for a number."""

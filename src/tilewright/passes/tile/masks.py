@@ -100,7 +100,8 @@ def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | Non
     low.put(tensor, kind.dims, parts, inner)
     held = low.held(tensor, kind.dims, parts)
     with low.branch(limits[0] <= -1):
-        low.put(tensor, kind.dims, parts, call("select", condition.formula, held.formula, other.formula))
+        there = Formula("index", (), wanted[0] >= 0)  # one number of a lane, compared with others
+        low.put(tensor, kind.dims, parts, call("select", there, held.formula, other.formula))
     if scale == 1:
         return held
     return Tile(kind.dtype, kind.dims, held.parts, call("mul", held.formula, number(scale, kind.dtype)))

@@ -27,7 +27,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
-from tilewright.machine import MemoryOperand
+from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
@@ -101,7 +101,8 @@ class BlockedProduct:
             AroundHalo(self, a, b, self.low.cuts.halo).write()
             return
         if how.slab is not None:
-            left: Factor = InRegisters.of(self, a) if how.held_a else Staged.of(self, a, axes.m)
+            computed = how.held_a and not _is_given(a, how.atom.a.dtype)
+            left: Factor = InRegisters.of(self, a) if computed else Staged.of(self, a, axes.m)
             right: Factor = Staged.of(self, b, axes.n)
         else:
             left, right = self.left(a), self.right(b)
@@ -484,16 +485,20 @@ class Staged(Factor):
     """Whether a row of shared memory goes along K; otherwise along M or N, in slabs: [slabs][K][row]."""
     step: int
     """How much of K lies there before the next slab along K begins."""
+    registers: Value | None = None
+    """Of an atom that has A in registers: those, which it is read to once."""
 
     @classmethod
     def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
-        """A factor, whose rows or columns lie along a dimension."""
+        """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
         there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
-        given = there is not None and getattr(there.tensor.type, "role", None) == "in"
+        given = _is_given(tile, wanted.dtype)
         if not given:
             tile, there = product.low.load_of(tile, wanted.dtype)
         assert there is not None
+        on = isinstance(wanted, RegisterOperand)
+        wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         whole = given and _ends_in_zeros(product, there)
@@ -525,6 +530,18 @@ class Staged(Factor):
                 found._bring(count, step, as_expr(0), step * s, s)
             if deep % step:
                 found._bring(count, deep % step, as_expr(0), as_expr(deep // step * step), as_expr(deep // step))
+            if on:
+                found.registers = found._read(count, deep)
+        return found
+
+    def _read(self, rows: int, deep: int) -> Value:
+        """Registers with all of it, as the atom has A."""
+        p = self.product
+        i, c = p.w.axes((rows, deep))
+        there = p.w.view(self.held, (i, c), self._lies(i, c))
+        kind = f"{p.how.atom.name}.a"
+        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.groups)
+        p.w.emit("copy", (there, found))
         return found
 
     def _bring(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
@@ -555,6 +572,8 @@ class Staged(Factor):
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """A's block."""
+        if self.registers is not None:
+            return self.registers
         if not self.product.how.at_once:
             self._bring(rows, deep, row, k)
         i, c = self.product.w.axes((rows, deep))
@@ -576,6 +595,12 @@ class Staged(Factor):
             if self.along_k
             else [*step, (i // row, False), (c, False), (i % row, False)]
         )
+
+
+def _is_given(tile: Tile, dtype: DType) -> bool:
+    """Whether a tile is elements of an argument as they are, of this type."""
+    there = only_load(tile.formula) if tile.dtype is dtype else None
+    return there is not None and getattr(there.tensor.type, "role", None) == "in"
 
 
 def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:

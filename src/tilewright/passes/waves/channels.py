@@ -16,6 +16,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import numbers
 from tilewright.passes.places import PlacedMemory
+from tilewright.passes.waves.sharing import groups_apart
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
@@ -91,6 +92,8 @@ class BarrierRing:
     """Whether workgroups of the cluster bring parts for one another: a stage is empty when it is so in all of them."""
     late: bool = False
     """Whether the first wave's releases are put off to where the stage is wanted again."""
+    groups: int = 1
+    """Groups of the role's waves that each hand over a part of their own."""
 
     def barrier(self, place: StagePlace) -> Expr:
         """The barrier of a fill's stage."""
@@ -116,21 +119,31 @@ def channel(low: Waves, op: Op) -> None:
     producer, consumer = op.attrs["producer"], op.attrs["consumer"]
     halves = low.group.halves
     name = op.results[0].name or "channel"
-    key = (op, halves)
-    full = low.barriers((*key, "full"), stages * halves, _arrivals(low, producer), f"{name}_full")
+    late = producer == consumer and _one_leaves(low, op)
+    groups = _groups(low, op) if late and op.attrs.get("apart") else 1
+    key, count = (op, halves, groups), stages * halves * groups
+    full = low.barriers((*key, "full"), count, _arrivals(low, producer) // groups, f"{name}_full")
     everywhere = op.results[0] in low.shared_channels
-    releases = _arrivals(low, consumer) * (low.cluster if everywhere else 1)
-    empty = low.barriers((*key, "empty"), stages * halves, releases, f"{name}_empty")
+    releases = _arrivals(low, consumer) * (low.cluster if everywhere else 1) // groups
+    empty = low.barriers((*key, "empty"), count, releases, f"{name}_empty")
     counters = low.counters_of(op)
     if not counters:
         for side, role in (("acquire", producer), ("commit", producer), ("wait", consumer), ("release", consumer)):
             if low.role in (role, "all"):
                 counters[side] = Count.begun(low, f"{name}_{side}", stages, side in ("acquire", "wait"))
-    late = producer == consumer and _one_leaves(low, op)
-    base, own = low.group.side * stages, producer == consumer
-    ring = BarrierRing(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late)
+    part = low.group.wave // (low.group.waves // groups) if groups > 1 else low.group.side
+    base, own = part * stages, producer == consumer
+    ring = BarrierRing(op, stages, full, empty, base, counters, own, everywhere=everywhere, late=late, groups=groups)
     low.handles[op.results[0]] = ring
     low.rings[op] = ring
+
+
+def _groups(low: Waves, op: Op) -> int:
+    """Groups of waves, as products have them, that use the channel each by itself."""
+    lanes = {low.target.multiply_atom(x.attrs["atom"]).c.lanes for x in low.program.walk() if x.name == "mma"}
+    together = max(lanes, default=low.lanes) // low.lanes
+    groups = low.group.waves // together
+    return groups if groups > 1 and groups_apart(low, op, groups) else 1
 
 
 def _arrivals(low: Waves, role: str) -> int:
@@ -166,7 +179,7 @@ def acquire(low: Waves, op: Op) -> None:
     place = _taken(low, op, "acquire", ring)
     if ring.late:
         low.between_lanes.meet()
-        with low.one_wave(), low.when(place.turn >= 1):
+        with low.one_wave(ring.groups), low.when(place.turn >= 1):
             low.emit("drain", pending=ring.stages - 1)
             low.emit("arrive", (ring.empty,), at=(ring.barrier(place),))
     low.emit("await", (ring.empty,), at=(ring.barrier(place),), phase=place.turn - 1)
@@ -200,11 +213,11 @@ def release(low: Waves, op: Op) -> None:
     def give_back() -> None:
         place = _taken(low, op, "release", ring)
         if ring.leaves and ring.late:
-            with low.one_wave():
+            with low.one_wave(ring.groups):
                 low.emit("seal")
-            if low.group.waves > 1:
+            if low.group.waves > ring.groups:
                 low.between_lanes.meet()
-                with low.when(low.group.wave >= 1):
+                with low.when(low.group.wave % (low.group.waves // ring.groups) >= 1):
                     low.emit("arrive", (ring.empty,), at=(ring.barrier(place),))
         else:
             if ring.leaves:

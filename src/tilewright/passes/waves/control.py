@@ -14,6 +14,8 @@ from tilewright.ir.core import Block, Op, walk_block
 from tilewright.ir.tensors import RegisterType
 from tilewright.passes.dealing import dealt
 from tilewright.passes.waves.flying import ProductGroup as Products
+from tilewright.passes.waves.moving import values_of
+from tilewright.passes.waves.turns import Turns
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
@@ -42,6 +44,7 @@ def for_(low: Waves, op: Op) -> None:
     loops = tuple(
         Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
     )
+    around, low.turns = low.turns, Turns.of(low, op)
     first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
     meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
 
@@ -68,6 +71,7 @@ def for_(low: Waves, op: Op) -> None:
             inner, after = written([], ends=True)
         else:
             after = again
+    low.turns = around
     low.emit("for", ranges=loops, blocks=(inner,))
     some = [lo < hi for lo, hi in limits]
     there = None if known else _all(some)
@@ -140,7 +144,8 @@ def barrier(low: Waves, op: Op) -> None:
 def edge(low: Waves, op: Op) -> None:
     """A wait that is over at once, at a barrier that nobody arrives at: assemblers move no arithmetic across waits."""
     never = low.barriers("edge", 1, 1, "edge")
-    low.emit("await", (never,), at=(as_expr(0),), phase=as_expr(-1))
+    before = [values_of(low, piece) for v in op.operands for piece in low.handles[v].pieces]
+    low.emit("await", (never, *before), at=(as_expr(0),), phase=as_expr(-1))
 
 
 def tasks(low: Waves, op: Op) -> None:

@@ -24,6 +24,7 @@ from tilewright.passes.places import PlacedMemory, PlacedView
 from tilewright.passes.waves import channels, computing, control, framed, general, moving, products, scanned, turned
 from tilewright.passes.waves.flying import Flying
 from tilewright.passes.waves.lanes import LaneMeetings
+from tilewright.passes.waves.turns import Turns
 
 EVERYONE = "all"
 
@@ -79,6 +80,7 @@ class Waves(LoopLowering):
         self.head = Block(())
         self.hoisted: dict[Any, Value] = {}
         self.flying = Flying(self)
+        self.turns: Turns | None = None
         self.between_lanes = LaneMeetings(self)
         self.dirty: set[Value] = set()
         self.origins: dict[Value, Value] = {}  # shared memory of the workgroup -> what the program allocates there
@@ -276,12 +278,12 @@ class Waves(LoopLowering):
         return found
 
     @contextmanager
-    def one_wave(self) -> Iterator[None]:
-        """What is written within is done by the group's first wave."""
-        if self.group.waves == 1:
+    def one_wave(self, groups: int = 1) -> Iterator[None]:
+        """What is written within is done by the first wave of the group, or of each of so many that it consists of."""
+        if self.group.waves == groups:
             yield
             return
-        with self.when(self.group.wave < 1):
+        with self.when(self.group.wave % (self.group.waves // groups) < 1):
             yield
 
 

@@ -324,14 +324,16 @@ def by_itself(low: Waves, op: Op, source: InMemory, target: InMemory) -> None:
     if not isinstance(stage, channels.Stage):
         raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
     shared = low.cluster if op.attrs.get("multicast") else 1
-    extents = (near.extents[0] // shared, *near.extents[1:]) if shared > 1 else near.shape
+    groups = 1 if comes else stage.ring.groups
+    parts, part = (shared, low.rank) if comes else (groups, low.group.wave // (low.group.waves // groups))
+    extents = (near.extents[0] // parts, *near.extents[1:]) if parts > 1 else near.shape
     axes = tuple(low.axis(f"x{d}", n) for d, n in enumerate(extents))
-    # each workgroup of the cluster brings its part, for all of them
-    places = (low.rank * extents[0] + axes[0], *axes[1:]) if shared > 1 else axes
+    # each workgroup of the cluster brings its part, for all of them; what leaves, each group of waves sends by itself
+    places = (part * extents[0] + axes[0], *axes[1:]) if parts > 1 else axes
     at, there = near.at(places), _coordinates(far, places)
     if comes:
         low.between_lanes.pass_on()
-    with low.one_wave():
+    with low.one_wave(groups):
         if comes:
             count = prod(near.extents) * near.dtype.numpy.itemsize
             full = stage.ring.full

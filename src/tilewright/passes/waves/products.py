@@ -45,10 +45,14 @@ def mma(low: Waves, op: Op) -> None:
     low.flying.touch(read=factors)
     if not atom.asynchronous:
         low.flying.touch(written=[values[0] for values, _ in written])
+    if low.turns is not None:
+        low.turns.before(low, op)
     for (values, attrs), fresh in zip(written, begun, strict=True):
         if fresh:
             attrs["fresh"] = True
         low.emit("atom", values, atom=atom.name, **attrs)
+    if low.turns is not None:
+        low.turns.after(low, op)
     if atom.asynchronous:
         low.between_lanes.waited = False  # an instruction of all lanes at once
         groups = [((values[0],), tuple(v for v in values[1:] if v in factors)) for values, _ in written]

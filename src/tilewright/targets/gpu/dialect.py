@@ -68,6 +68,9 @@ class Dialect(Protocol):
     def expect(self, e: Emitter, address: str, count: int) -> None:
         """The barrier waits for so many bytes too."""
 
+    def computed(self, e: Emitter, values: list[str]) -> None:
+        """Numbers of f32 are computed before what follows, if it waits."""
+
     def await_(self, e: Emitter, address: str, parity: str) -> None:
         """Until the phase of that parity is complete."""
 

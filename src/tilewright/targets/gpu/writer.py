@@ -251,8 +251,9 @@ class LaneWriter(Writer):
             return known
         if isinstance(e, AtLeastZero | IsZero):
             kind = "i32" if self.narrow(e.operand) else "i64"
-            inner = self._written(e.operand, int(kind[1:]))
-            found = self.value(f"icmp {'sge' if isinstance(e, AtLeastZero) else 'eq'} {kind} {inner}, 0")
+            constant = e.operand.constant if isinstance(e.operand, Sum) else 0
+            inner = self._written(e.operand - constant, int(kind[1:]))  # the same for neighbours
+            found = self.value(f"icmp {'sge' if isinstance(e, AtLeastZero) else 'eq'} {kind} {inner}, {-constant}")
         elif isinstance(e, And | Or):
             word = "and" if isinstance(e, And) else "or"
             found = self._chain(f"{word} i1 {{}}, {{}}", [self.condition(a) for a in e.args])

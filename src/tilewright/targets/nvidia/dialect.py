@@ -188,6 +188,10 @@ class Ptx:
         text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
 
+    def computed(self, e: Emitter, values: list[str]) -> None:
+        """No instruction that takes them all: LLVM puts off what nobody asks for."""
+        e.w.assembly("", ",".join("f" for _ in values), tuple(f"float {v}" for v in values))
+
     def await_(self, e: Emitter, address: str, parity: str) -> None:
         """mbarrier.try_wait until it says yes."""
         word = "try" if "sm_90" in e.machine.features else "test"

@@ -1,0 +1,199 @@
+"""Sums of rows that a loop carries: each lane adds up what it holds of a row, and lanes meet once, after the loop.
+
+    map %before = %sum*%factor                     map %before = %sums*%factors        four numbers a row, one a lane
+    reduce %x -> %total along 1 with sum           reduce %parts -> %totals along 2 with sum
+    map %after = %total + %before                  map %after = %totals + %before
+    copy %after -> %sum                            copy %after -> %sums
+                                                   ... and after the loop: reduce %sums -> %sum along 1 with sum
+
+What is carried begins at 0 and is only scaled, by numbers of whole rows, and added to: both give the same sum, of which
+numbers are added in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.algebra import Layout
+from tilewright.algebra.expr import Expr, as_expr, index
+from tilewright.algebra.inttuple import leaves
+from tilewright.check.distribution import placement
+from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
+from tilewright.ir.formula import Formula
+from tilewright.ir.tensors import Distribution, RegisterType, numbers
+from tilewright.ir.verifier import verify
+from tilewright.machine import Machine
+from tilewright.passes.inserting import Inserting
+from tilewright.passes.waves.held import along
+
+
+def sums_by_lanes(program: Program, machine: Machine) -> Program:
+    """The program with the loops changed, in place, that carry sums of rows which several lanes share."""
+    with building():
+        for op in list(program.walk()):
+            for block in op.blocks:
+                for loop in [x for x in block.ops if x.name == "for"]:
+                    for found in list(_carried(program, block, loop)):
+                        _Rewriting(program, block, loop, found, machine).run()
+        verify(program)
+    return program
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum that a loop carries: what begins it, and the operations of a round."""
+
+    begin: Op
+    scaled: Op
+    reduced: Op
+    added: Op
+    carried: Op
+
+    @property
+    def value(self) -> Value:
+        """Where it is carried."""
+        return self.carried.operands[1]
+
+
+def _carried(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
+    """The sums of a loop."""
+    body = loop.blocks[0].ops
+    for reduced in [op for op in body if op.name == "reduce" and _is_sum_of_rows(op)]:
+        added = _only_use(program, reduced.operands[1], reduced)
+        others = [] if added is None else [v for v in added.operands[1:] if v is not reduced.operands[1]]
+        carried = None if added is None or len(others) != 1 else _only_use(program, added.operands[0], added)
+        scaled = next((op for op in body if op.name == "map" and others and op.operands[0] is others[0]), None)
+        if added is None or carried is None or scaled is None or not {added, carried, scaled} <= set(body):
+            continue
+        value = carried.operands[1]
+        if not (_is_of_two(added, "add") and carried.name == "copy" and _is_of_two(scaled, "mul")):
+            continue
+        if _only_use(program, scaled.operands[0], scaled) is not added or scaled.operands[1:].count(value) != 1:
+            continue
+        (factor,) = (v for v in scaled.operands[1:] if v is not value)
+        if factor.type != value.type or reduced.operands[1].type != value.type:
+            continue
+        inside = [op for op in walk_block(loop.blocks[0]) if value in op.operands]
+        before = [op for op in block.ops[: block.ops.index(loop)] if value in op.operands]
+        if set(inside) == {scaled, carried} and len(before) == 1 and _is_zero(before[0]):
+            yield _Sum(before[0], scaled, reduced, added, carried)
+
+
+def _is_sum_of_rows(op: Op) -> bool:
+    kinds = [v.type for v in op.operands]
+    registers = all(isinstance(kind, RegisterType) for kind in kinds)
+    plain = op.attrs["with"] == "sum" and not op.attrs.get("accumulate") and op.attrs["along"] == 1
+    spread = registers and kinds[0].distribution is not None
+    return plain and spread and len(op.operands) == 2 and [len(kind.shape) for kind in kinds] == [2, 1]
+
+
+def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
+    """The one operation that looks at a value, beside the one that makes it."""
+    found = [op for op in program.walk() if value in op.operands and op is not maker]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_of_two(op: Op, name: str) -> bool:
+    """Whether a map is a function of its two operands, as they are."""
+    formula: Formula | None = op.attrs.get("formula")
+    if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:
+        return False
+    return {part.value for part in formula.parts if part.name == "operand"} == {1, 2}
+
+
+def _is_zero(op: Op) -> bool:
+    """Whether an operation makes a value 0."""
+    formula: Formula | None = op.attrs.get("formula")
+    while formula is not None and formula.name == "cast":
+        formula = formula.parts[0]
+    return op.name == "map" and formula is not None and formula.name == "number" and formula.value == 0
+
+
+class _Rewriting:
+    """One sum, lane by lane."""
+
+    def __init__(self, program: Program, block: Block, loop: Op, found: _Sum, machine: Machine):
+        self.block, self.loop, self.found, self.machine = block, loop, found, machine
+        self.new = Inserting(program)
+
+    def run(self) -> None:
+        """Changes the loop, and what stands around it; leaves them where one lane has a row to itself."""
+        found, source = self.found, self.found.reduced.operands[0]
+        places, kind = self._columns(source), self._spread(found.value.type)
+        if places is None or kind is None:
+            return
+        lanes, wide, at = places
+        rows = source.type.shape[0]
+        i, lane, c = index("i0", rows), index("i1", as_expr(lanes)), index("i2", as_expr(wide))
+        view = self.new.op("view", (source,), "parts", over=(i, lane, c), at=((i, False), (at(lane, c), False)))
+        carried, totals, factors, before, after = (
+            self.new.op("alloc", (), name, type=kind) for name in ("sums", "totals", "factors", "before", "after")
+        )
+        (factor,) = (v for v in found.scaled.operands[1:] if v is not found.value)
+        stands_for = {
+            found.value: carried.result,
+            factor: factors.result,
+            found.reduced.operands[1]: totals.result,
+            found.scaled.operands[0]: before.result,
+            found.added.operands[0]: after.result,
+        }
+
+        def again(op: Op) -> Op:
+            return Op(op.spec, tuple(stands_for.get(v, v) for v in op.operands), op.attrs, (), (), op.loc)
+
+        reduce = self.new.op("reduce", (view.result, totals.result), along=2, **{"with": "sum"})
+        wider = self.new.op("broadcast", (factor, factors.result), along=1)
+        self._replace(self.loop.blocks[0], found.scaled, [factors, wider, before, again(found.scaled)])
+        self._replace(self.loop.blocks[0], found.reduced, [view, totals, reduce])
+        self._replace(self.loop.blocks[0], found.added, [after, again(found.added)])
+        self._replace(self.loop.blocks[0], found.carried, [again(found.carried)])
+        self._replace(self.block, found.begin, [carried, self.new.op("fill", (carried.result,), value=0)])
+        for value in (found.reduced.operands[1], found.scaled.operands[0], found.added.operands[0]):
+            made = next((op for op in self.loop.blocks[0].ops if value in op.results), None)
+            if made is not None:
+                self._replace(self.loop.blocks[0], made, [])
+        whole = self.new.op("reduce", (carried.result, found.value), along=1, **{"with": "sum"})
+        self._replace(self.block, self.loop, [self.loop, whole])
+
+    def _columns(self, source: Value) -> Any:
+        """(lanes that share a row, columns of each, where a lane has its c-th); None: no lanes share one alike."""
+        spread = placement(source.type, self.machine)
+        row, column = spread.coordinates
+        sharing = np.nonzero(row[:, 0] == row[0, 0])[0]
+        mine = np.nonzero(row[0] == row[0, 0])[0]
+        lanes, wide = len(sharing), len(mine)
+        table = column[np.ix_(sharing, mine)]
+        if lanes < 2 or lanes * wide != spread.shape[1] or (sharing != np.arange(lanes)).any():
+            return None
+        if (table != table[:, :1] + table[:1] - table[0, 0]).any():
+            return None
+
+        def at(lane: Expr, c: Expr) -> Expr | None:
+            first, further = along(table[:, 0], lane), along(table[0] - table[0, 0], c)
+            return None if first is None or further is None else first + further
+
+        return (lanes, wide, at) if at(index("l", lanes), index("c", wide)) is not None else None
+
+    def _spread(self, kind: RegisterType) -> RegisterType | None:
+        """The type of one number a row and lane, where a row's one number is in all lanes that share it."""
+        layout = kind.distribution.layout if kind.distribution is not None else None
+        if not isinstance(layout, Layout):
+            return None
+        (rows,) = numbers(kind.shape, kind)
+        modes, lanes = [], 1
+        for mode in (layout[0], layout[1]):
+            pairs = []
+            for n, step in zip(leaves(mode.shape), leaves(mode.stride), strict=True):
+                pairs.append((n, rows * lanes if step == 0 and n > 1 else step))
+                lanes *= n if step == 0 else 1
+            modes.append(pairs)
+        shape, stride = (tuple(tuple(pair[i] for pair in mode) for mode in modes) for i in (0, 1))
+        return RegisterType(kind.dtype, (as_expr(rows), as_expr(lanes)), Distribution(layout=Layout(shape, stride)))
+
+    def _replace(self, block: Block, old: Op, new: list[Op]) -> None:
+        place = block.ops.index(old)
+        block.ops[place : place + 1] = new
