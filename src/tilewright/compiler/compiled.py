@@ -52,8 +52,7 @@ class Compiled:
         self.target, self.machine, self._again = target, job.machine, again
         self.plan, self.choice, self.why = job.plan, job.choice, job.why
         self.contraction, self.form = job.contraction, job.form
-        opened = job.opened.parameters if job.contraction is None else job.contraction.parameters
-        self.parameters: tuple[Symbol, ...] = opened
+        self.parameters: tuple[Symbol, ...] = job.opened.parameters
         """The sizes that a call tells."""
         self.module = job.module
         self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
@@ -19,7 +19,7 @@ from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
-from tilewright.plan.contraction import Contraction, joined, padded_depth, size
+from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
@@ -287,8 +287,8 @@ def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
-    if c.typical is not None:
-        return _planned_open(job, c, c.typical)
+    if c.open:
+        return _planned_open(job, c)
     unpadded, found = c, choose(c, job.machine, fixed)
     if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
@@ -351,21 +351,36 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
-def open_in_tiles(c: Contraction, machine: Machine) -> bool:
-    """Whether a contraction with open rows is planned in tile registers: only batches are open, so images are whole."""
-    if c.typical is None or not machine.limits.tile_registers or any(digit in c.rows[-2:] for digit, _ in c.open):
-        return False
-    best = choose(c.typical, machine).best
-    return best is not None and isinstance(best.form, TileForm)
+def recognised(job: Job) -> Contraction | str:
+    """The contraction that a job's program is; or why it is planned as any other program.
+
+    With open sizes it is one in tile registers, where only batches are open, so images are whole.
+    """
+    assert job.program is not None
+    if not job.opened:
+        return recognise(job.program, job.sizes, job.machine)
+    if not job.machine.limits.tile_registers:
+        return "rows that are open are planned as such in tile registers only"
+    found = recognise(job.program, job.extents, job.machine)
+    if isinstance(found, str):
+        return found
+    best = None if {*found.open} & {*found.rows[-2:]} else choose(_typical(job, found), job.machine).best
+    return found if best is not None and isinstance(best.form, TileForm) else "no plan in tile registers is the best"
 
 
-def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
+def _typical(job: Job, c: Contraction) -> Contraction:
+    """What a contraction with open rows is planned for."""
+    return closed(c, {e: job.sizes[s] for s, e in job.extents.items() if isinstance(e, Symbol)})
+
+
+def _planned_open(job: Job, c: Contraction) -> bool:
     """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
+    typical = _typical(job, c)
     found = choose(typical, job.machine)
     fit = [x for x in found.candidates if isinstance(x.form, TileForm)]
-    note = f"{', '.join(s.name for s in c.parameters)} open: every plan of one image in tile registers fits"
+    note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
     job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
-    names = {digit.name for digit, _ in c.open}
+    names = {digit.name for digit in c.open}
     if job.given is not None:
         if job.given.open != names:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")

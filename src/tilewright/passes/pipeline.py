@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.choosing import choose_plan, nearer
+from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
 from tilewright.passes.parts import EARLY, in_parts, launched, parts_of
@@ -29,7 +29,7 @@ from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
-from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
 
@@ -44,15 +44,14 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
-    if asked:
+    if job.general_only or job.logs or (job.given is not None and job.given.atom is None):
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
         found = f"the argument {longer} is longer than its dimensions say"
     elif job.machine.lanes is not None:
         found = "only one thread a worker does a single contraction"
     else:
-        found = recognise(job.program, job.sizes, job.machine)
+        found = recognised(job)
     if isinstance(found, str):
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
@@ -129,8 +128,7 @@ def _contracted(job: Job) -> Lowered:
     normal = over_digits(walked, digits_of(walked, form))
     (product,) = (op for op in normal.program.walk() if op.name == "mma")
     cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
-    opened = job.opened = normal.opened
-    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=opened)
+    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=job.opened)
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     return lowered
 

@@ -6,7 +6,6 @@
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | plan        | the plan: axes, cuts, order, operands, atom; its text                       |
 | forms       | what the passes read off a plan: by tiles, vectors or lanes                 |
-| opening     | contractions whose batches are known only when they run                     |
 | fixed       | what an author's constraints fix                                            |
 | tiles       | forms by tiles, and what they cost                                          |
 | vectors     | forms by vectors, and what they cost                                        |

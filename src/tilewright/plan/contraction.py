@@ -11,14 +11,15 @@ loop over c).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from tilewright.algebra.access import Access
-from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
-from tilewright.algebra.expr_use import Substitution, has_division, linear_form
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, index, symbol
+from tilewright.algebra.expr_use import Substitution, has_division, linear_form, number_or
 from tilewright.errors import ProgramError, TilewrightError
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import MemoryType, Op, Program, Value
@@ -80,12 +81,6 @@ class Contraction:
     """Digits that both factors and the result keep: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
     """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
-    open: tuple[tuple[Symbol, Expr], ...] = ()
-    """Row digits whose extent is known only when the program runs, and the extent."""
-    parameters: tuple[Symbol, ...] = ()
-    """The sizes that open extents are made of."""
-    typical: Contraction | None = None
-    """What an open contraction is planned for."""
     apart: bool = False
     """Whether digits stay as they are, rather than being joined."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
@@ -94,6 +89,11 @@ class Contraction:
     """What it was recognised in."""
     accesses: tuple[Op, ...] = ()
     """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
+
+    @property
+    def open(self) -> tuple[Symbol, ...]:
+        """The digits of rows whose extent is known only when the program runs."""
+        return tuple(d for d in self.rows if _is_open(d))
 
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
@@ -133,6 +133,25 @@ def size(s: Symbol) -> int:
     return int(s.hi) + 1
 
 
+def _is_open(digit: Symbol) -> bool:
+    return not isinstance(digit.upper, Const)
+
+
+def closed(c: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
+    """The contraction with numbers for sizes that are open; its digits stay as they are."""
+    numbers = Substitution(dict(sizes))
+    digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in c.open if d.upper is not None}
+    images = Substitution(digits)
+
+    def of(operand: Operand) -> Operand:
+        shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
+        return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
+
+    rows = tuple(digits.get(d, d) for d in c.rows)
+    extras = tuple(map(of, c.extras))
+    return replace(c, rows=rows, a=of(c.a), b=of(c.b), out=of(c.out), extras=extras, apart=True)
+
+
 def dimension(digit: Symbol) -> Symbol:
     """The dimension that a digit counts, in a program over digits."""
     return symbol(digit.name, 0)
@@ -148,7 +167,7 @@ def joined(c: Contraction) -> Contraction:
     matrix product.
     """
     rows = c.rows
-    if len(rows) < 2 or c.apart:
+    if len(rows) < 2 or c.apart or c.open:
         return c
     whole = index("rows_0", c.extent(rows))
     operands = []
@@ -260,8 +279,13 @@ class NoContraction(Exception):
     """Why a program is not a single contraction; the message is one sentence."""
 
 
-def recognise(program: Program, sizes: Mapping[Symbol, int], machine: Machine | None = None) -> Contraction | str:
-    """The contraction that a tile program is, summed as the machine does; or why it is none."""
+def recognise(
+    program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None = None
+) -> Contraction | str:
+    """The contraction that a tile program is, summed as the machine does; or why it is none.
+
+    Sizes are numbers, or expressions of those that only a call tells; such may be the extents of rows.
+    """
     try:
         return _Recogniser(program, sizes, machine).run()
     except NoContraction as why:
@@ -292,8 +316,9 @@ class Structure:
 
 
 class _Recogniser:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int], machine: Machine | None):
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
+        self.opened = {s for e in sizes.values() if isinstance(e, Expr) for s in e.symbols}
         self.made = {r: op for op in program.walk() for r in op.results}
         self.images = Substitution(dict(sizes))
 
@@ -302,7 +327,7 @@ class _Recogniser:
         found = self.structure()
         write = found.write
         dims = [*found.batch, *found.rows, *found.columns, *found.summed]
-        indices = {d: index(name, self.number(d)) for d, name in _names(dims).items()}
+        indices = {d: index(name, self.size(d)) for d, name in _names(dims).items()}
         accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
         digits = self.digits(indices, list(accesses.values()))
 
@@ -312,6 +337,8 @@ class _Recogniser:
         summed = sorted(found.summed, key=lambda d: _depth_order(indices[d], accesses[found.left]))
         depth = tuple(s for s in of(summed) if size(s) > 1) or of(summed)[-1:]
         batch = tuple(s for s in of(found.batch) if size(s) > 1)
+        if fixed := [s.name for s in (*of(found.columns), *depth, *batch) if _is_open(s)]:
+            raise NoContraction(f"the code depends on {', '.join(fixed)}, which only a call tells")
         single = Substitution({s: 0 for s in (*of(found.batch), *of(summed)) if s not in (*batch, *depth)})
         meanings = Substitution({axis: single(total) for axis, (_, total) in digits.items()})
         operand = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
@@ -380,11 +407,13 @@ class _Recogniser:
         value = float(start.attrs["value"])
         return Structure(loop, left, right, write, batch, rows, columns, summed, value, sum_dtype, extras, epilogue)
 
-    def number(self, e: Expr) -> int:
+    def size(self, e: Expr) -> int | Expr:
         found = self.images(e)
-        if not isinstance(found, Const):
+        if isinstance(found, Const):
+            return found.value
+        if not found.symbols <= self.opened:
             raise NoContraction(f"the size {e} is not known")
-        return found.value
+        return found
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
         """The access of a read or write, over the index of each dimension."""
@@ -393,7 +422,7 @@ class _Recogniser:
         kind: MemoryType = memory.type
         if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
             raise NoContraction("an access uses values that are data, or sizes of its own")
-        shape = tuple(self.number(d) for d in kind.dims)
+        shape = tuple(self.size(d) for d in kind.dims)
         if "at" in op.attrs:
             meanings: dict[Any, Any] = {i: indices[d] for i, d in zip(op.attrs["over"], tile.dims, strict=True)}
             images = Substitution({**self.sizes, **meanings})
@@ -407,27 +436,27 @@ class _Recogniser:
         self, indices: Mapping[Expr, Symbol], accesses: list[Access]
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
         """For each index, the digits that all accesses share, slowest first, and the index in terms of them."""
-        steps: dict[Symbol, set[int]] = {axis: {1} for axis in indices.values()}
+        steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
             normal = access.normalise()
             if normal.general:
                 raise NoContraction(f"an access has no normal form: {normal.general}")
             for axis, e in normal.indices:
-                form = linear_form(e, e.symbols)
+                form = linear_form(e, e.symbols & set(normal.axes))
                 if form is None:
                     raise NoContraction("an access has no normal form")
-                steps[axis] |= {int(c) for c in form[0].values()}
+                steps[axis] |= {number_or(c) for c in form[0].values()}
         found = {}
         for axis, radices in steps.items():
-            extent = int(axis.hi) + 1
-            ordered = sorted(radices)
-            ends = [*ordered[1:], extent]
-            if any(end % step for step, end in zip(ordered, ends, strict=True)):
-                raise NoContraction(f"{axis.name} is divided by {', '.join(map(str, ordered))}, which are no chain")
+            assert axis.upper is not None
+            ends = chain(radices, number_or(axis.upper + 1))
+            if ends is None:
+                said = ", ".join(sorted(map(str, radices), key=lambda text: (len(text), text)))
+                raise NoContraction(f"{axis.name} is divided by {said}, which are no chain")
             made = [
                 (index(f"{axis.name}_{i}", end // step), step)
-                for i, (step, end) in enumerate(zip(ordered, ends, strict=True))
-                if end // step > 1 or len(ordered) == 1
+                for i, (step, end) in enumerate(pairwise(ends))
+                if end != step or len(ends) == 2
             ]
             total: Any = sum((s * step for s, step in made), start=0)
             found[axis] = (tuple(s for s, _ in reversed(made)), total)
@@ -438,7 +467,7 @@ class _Recogniser:
         if any(has_division(c) for c in coordinates):
             raise NoContraction("an access still divides after its digits are taken apart")
         memory = op.operands[1] if op.name == "write" else op.operands[0]
-        shape = tuple(int(n) for n in access.shape)
+        shape = tuple(map(number_or, access.shape))
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
     def epilogue(self, write: Op, result: Value, sum_dtype: DType) -> tuple[list[Op], Formula]:
@@ -510,6 +539,25 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
     places = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
     alone = all(access.coordinates[d].symbols == {axis} for d in places)
     return alone, min(places, default=-1)
+
+
+def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
+    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
+
+    >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
+    >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
+    ([1, <Q>, <P*Q>, <N*P*Q>], None)
+    """
+    left, found = {r for r in radices if r not in (1, extent)}, list[int | Expr]([1])
+    if isinstance(extent, int):
+        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
+    while left:
+        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
+        if following is None:
+            return None
+        found.append(following)
+        left.discard(following)
+    return [*found, extent]
 
 
 def _names(dims: list[Expr]) -> dict[Expr, str]:

@@ -101,9 +101,7 @@ def _of_vectors(c: Contraction, form: VectorForm, product: Op) -> Cuts:
         COLUMNS: {column: form.columns},
     }
     widths = {ROWS: ((lines or [row])[0], form.strip), COLUMNS: (column, form.task_columns)}
-    last: dict[Expr, int] = (
-        {row: form.rows} if any(d is c.rows[-1] for d, _ in c.open) else {}
-    )  # where it ends, only a call tells
+    last: dict[Expr, int] = {row: form.rows} if c.rows[-1] in c.open else {}  # where it ends, only a call tells
     return Cuts(
         _tasks(c, form.tasks, widths),
         {d: n for axis in form.order for d, n in pieces[axis].items()},

@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.algebra.expr import ZERO, Expr, FloorDiv, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.passes.places import Size
-from tilewright.passes.tile.values import number_or
 from tilewright.plan.boxes import WRITES
+from tilewright.plan.contraction import chain
 from tilewright.plan.general import ALIKE, only_adds
 
 
@@ -101,10 +101,10 @@ class _Digits:
                 radices |= self._divisors(op, dim)
         if any(dim in e.symbols for r in self.program.records for e in _exprs(r.attrs)):
             return None
-        chain = _chain(radices, extent)
-        if chain is None or len(chain) < 3:
+        ends = chain(radices, extent)
+        if ends is None or len(ends) < 3:
             return None
-        return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(chain)][::-1]
+        return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
         kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
@@ -190,26 +190,6 @@ class _Digits:
                 whole = whole + step * now
             images[own] = whole
         return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
-
-
-def _chain(radices: Collection[Size], extent: Size) -> list[Size] | None:
-    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
-
-    >>> from tilewright.algebra.expr import symbol
-    >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
-    >>> _chain({q, p * q, 1}, n * p * q), _chain({4, 6}, 24)
-    ([1, <Q>, <P*Q>, <N*P*Q>], None)
-    """
-    left, chain = {r for r in radices if r not in (1, extent)}, list[Size]([1])
-    if isinstance(extent, int):
-        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
-    while left:
-        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
-        if following is None:
-            return None
-        chain.append(following)
-        left.discard(following)
-    return [*chain, extent]
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or, symbol_range
 from tilewright.check.inside import holds, shown
 from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
@@ -50,7 +50,6 @@ from tilewright.passes.tile.values import (
     load,
     loads,
     most,
-    number_or,
     only_load,
     pieces,
     rewritten,

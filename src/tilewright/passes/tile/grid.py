@@ -27,7 +27,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -37,7 +37,7 @@ from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.memory import is_ordered
-from tilewright.passes.tile.values import Part, Tile, number_or, pieces
+from tilewright.passes.tile.values import Part, Tile, pieces
 from tilewright.plan.boxes import WRITES, place_of
 
 if TYPE_CHECKING:

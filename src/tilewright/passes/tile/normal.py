@@ -13,23 +13,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import number_or
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.passes.places import Size
-from tilewright.passes.tile.opened import OpenSizes
-from tilewright.passes.tile.values import number_or
-from tilewright.plan.contraction import Contraction, Operand, dimension, size
+from tilewright.plan.contraction import Contraction, Operand, dimension
 
 
 @dataclass(frozen=True)
 class Normal:
-    """The program of a contraction, the sizes of its dimensions, the shapes of its arguments, and what is open."""
+    """The program of a contraction, the sizes of its dimensions, and the shapes of its arguments."""
 
     program: Program
     sizes: dict[Symbol, Size]
     shapes: dict[Value, tuple[Size, ...]]
-    opened: OpenSizes
 
 
 def over_digits(c: Contraction, order: tuple[Symbol, ...]) -> Normal:
@@ -47,10 +44,6 @@ class _Normal:
         self.operands = dict(zip(c.accesses, (c.a, c.b, c.out, *c.extras), strict=True))
         self.arguments: dict[tuple[str, bool], Value] = {}
         self.shapes: dict[Value, tuple[Size, ...]] = {}
-        self.named = _named(c)
-        """Extents that only a call tells, and what they are called."""
-        limits = {d: symbol(d.name, 0, self.named.get(e, e) - 1) for d, e in c.open}
-        self.iterators = Substitution(limits)
         self.digits = {d: tuple(map(dimension, digits)) for dims, digits in c.over for d in dims}
         """For each dimension, what it is replaced by, perhaps together with others."""
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
@@ -61,19 +54,16 @@ class _Normal:
             self._argument(operand)
         body = Block(())
         self._block(self.program.body, body.ops)
-        open_digits = {d: self.named.get(e, e) for d, e in self.c.open}
-        sizes = {dimension(s): number_or(open_digits.get(s, as_expr(size(s)))) for s in self.order.values()}
+        sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
         made = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
-        lets = tuple(s for s in self.named.values() if s not in self.c.parameters)
-        return Normal(made, sizes, self.shapes, OpenSizes(self.c.parameters, lets))
+        return Normal(made, sizes, self.shapes)
 
     def _argument(self, operand: Operand) -> Value:
         """The argument that is an operand; B is one of its own: it is packed, whatever else reads the same tensor."""
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
-            shape = tuple(self.named.get(e, e) for e in map(as_expr, operand.shape))
-            self.arguments[key] = Value(MemoryType(operand.dtype, shape), operand.name)
-            self.shapes[self.arguments[key]] = tuple(map(number_or, shape))
+            self.arguments[key] = Value(MemoryType(operand.dtype, tuple(map(as_expr, operand.shape))), operand.name)
+            self.shapes[self.arguments[key]] = operand.shape
         return self.arguments[key]
 
     def _block(self, block: Block, ops: list[Op]) -> None:
@@ -103,8 +93,7 @@ class _Normal:
             read = op.name == "read"
             dims = self._over(op.results[0].type.dims) if read else operands[0].type.dims
             kinds = [TileType(operand.dtype, dims)] if read else []
-            at = tuple(map(self.iterators, operand.coordinates))
-            attrs |= {"over": tuple(self.iterators(self.order[d]) for d in dims), "at": at}
+            attrs |= {"over": tuple(self.order[d] for d in dims), "at": operand.coordinates}
         results = tuple(Value(kind, r.name) for kind, r in zip(kinds, op.results, strict=True))
         self.values |= dict(zip(op.results, results, strict=True))
         return Op(op.spec, tuple(operands), attrs, results, (), op.loc)
@@ -129,14 +118,4 @@ def _used(program: Program, write: Op) -> set[Op]:
             found.add(op)
             left += [inner for block in op.blocks for inner in block.ops]
             left += [made[v] for v in op.operands if v in made]
-    return found
-
-
-def _named(c: Contraction) -> dict[Expr, Symbol]:
-    """Names for the extents of open digits: what they divide is then seen to divide."""
-    found: dict[Expr, Symbol] = {}
-    for digit, extent in c.open:
-        if extent not in found:
-            whole = isinstance(extent, Symbol)
-            found[extent] = extent if whole else symbol(digit.name.upper(), definition=extent)  # type: ignore[assignment]
     return found

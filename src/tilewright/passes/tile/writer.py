@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.algebra import Layout, Swizzle
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
@@ -21,7 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
 from tilewright.passes.places import Size
 from tilewright.passes.tile.homes import Home
-from tilewright.passes.tile.values import Load, loads, number_or, rewritten
+from tilewright.passes.tile.values import Load, loads, rewritten
 
 APART, LINE = 1024, 64
 """Bytes of a row from which on, if it is a multiple of them, rows of memory of its own are a line longer."""
