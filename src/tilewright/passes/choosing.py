@@ -10,18 +10,18 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
-from tilewright.machine import Machine
+from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.job import Job
 from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
+from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, copying, cores, element_bytes
@@ -290,7 +290,7 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     if c.open:
         return _planned_open(job, c)
     unpadded, found = c, choose(c, job.machine, fixed)
-    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
+    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
         if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
@@ -304,12 +304,13 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         whole = joined(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
-        job.plan, job.form = job.given, validate(job.given, job.contraction, job.machine)
+        validate(job.given, job.contraction, job.machine)
+        job.plan = job.given
         return True
     if found.best is None:
         job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
         return False
-    job.plan, job.form, job.contraction = found.best.plan, found.best.form, found.best.contraction
+    job.plan, job.contraction = found.best.plan, found.best.contraction
     return True
 
 
@@ -365,7 +366,7 @@ def recognised(job: Job) -> Contraction | str:
     if isinstance(found, str):
         return found
     best = None if {*found.open} & {*found.rows[-2:]} else choose(_typical(job, found), job.machine).best
-    return found if best is not None and isinstance(best.form, TileForm) else "no plan in tile registers is the best"
+    return found if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
 
 
 def _typical(job: Job, c: Contraction) -> Contraction:
@@ -377,23 +378,24 @@ def _planned_open(job: Job, c: Contraction) -> bool:
     """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
     typical = _typical(job, c)
     found = choose(typical, job.machine)
-    fit = [x for x in found.candidates if isinstance(x.form, TileForm)]
+    fit = [x for x in found.candidates if x.blocking.in_tiles]
     note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
     job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
     names = {digit.name for digit in c.open}
     if job.given is not None:
         if job.given.open != names:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-        job.form = validate(job.given.opened(()), typical, job.machine)
-        if job.form not in [x.form for x in fit]:
+        how = validate(job.given.opened(()), typical, job.machine)
+        if how not in [x.blocking for x in fit]:
             raise ArgumentError(f"plan: {note}")
+        job.plan = job.given
     elif fit:
-        job.form = fit[0].form
+        job.plan, how = fit[0].plan.opened(names), fit[0].blocking
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False
-    assert isinstance(job.form, TileForm)
-    job.plan, job.contraction = job.given or fit[0].plan.opened(names), variant(c, job.form.atom)
+    assert isinstance(how.atom, MultiplyAtom)
+    job.contraction = variant(c, how.atom)
     return True
 
 
@@ -403,7 +405,7 @@ def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
         return True
     if job.given is not None:
         atom = job.given.atom or ""
-        return not atom.startswith(f"{LANES}.") and all(x.form.atom.name != atom for x in narrow.candidates)
-    if wide.best is None or isinstance(wide.best.form, LaneForm):  # lanes convert what they load
+        return not atom.startswith(f"{LANES}.") and all(x.blocking.atom.name != atom for x in narrow.candidates)
+    if wide.best is None or wide.best.blocking.by_lanes:  # lanes convert what they load
         return False
     return wide.best.cost.cycles + converting < narrow.best.cost.cycles

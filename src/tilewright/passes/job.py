@@ -17,7 +17,6 @@ from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
-from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice
@@ -53,7 +52,6 @@ class Job:
     """Why it is no contraction that a plan fits."""
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
-    form: Form | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
     single: bool = False

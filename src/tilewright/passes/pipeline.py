@@ -29,9 +29,11 @@ from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
+from tilewright.plan.blocking import blocking_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.validate import multiplies
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -121,13 +123,14 @@ def _narrow(job: Job) -> None:
 
 def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
-    c, form = job.contraction, job.form
+    c, plan = job.contraction, job.plan
     assert c is not None
-    assert form is not None
-    walked = in_lines(c, form)
-    normal = over_digits(walked, digits_of(walked, form))
+    assert plan is not None
+    how = blocking_of(c, plan, multiplies(plan.atom or "", c, job.machine))
+    walked = in_lines(c, how)
+    normal = over_digits(walked, digits_of(walked, how))
     (product,) = (op for op in normal.program.walk() if op.name == "mma")
-    cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
+    cuts, sizes = cuts_of(c, how, product), {**job.sizes, **normal.sizes}
     lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=job.opened)
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     return lowered

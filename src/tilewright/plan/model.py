@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Limits, Machine, MultiplyAtom
+from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.forms import LaneUnit
 
 L1_SHARE, L2_SHARE = 0.8, 0.6
 """What of a cache can be counted on."""
