@@ -15,7 +15,7 @@ from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.patches import Patched
-from tilewright.passes.tile.splitting import Halves
+from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Plan

@@ -17,6 +17,7 @@
 | moving       | dimensions that end where data say, loops that start there                            |
 | grid         | workgroups one after another, memory of their own                                     |
 | opened       | sizes that only a call tells                                                          |
+| rewriting    | programs written again: over other dimensions, or as two                              |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
 | apart        | a program as two, where a value between products goes through memory                  |
 | splitting    | split-K: a program with one product as two                                            |

@@ -27,7 +27,7 @@ from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building
+from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
@@ -325,7 +325,7 @@ class Lowering:
             body.ops.extend(self._before.ops)
             schedule = None if self.cuts.schedule in ("strided", BACKWARD) else self.cuts.schedule
             self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
-        used = {v for op in _walk(body) for v in op.operands}
+        used = {v for op in walk_block(body) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
         args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
@@ -877,13 +877,6 @@ def _limit(limit: Any) -> int:
     if not isinstance(limit, int):
         raise ProgramError(f"a loop whose limit is {limit} has no native form here")
     return limit
-
-
-def _walk(block: Block) -> Iterator[Op]:
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from _walk(inner)
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -17,6 +17,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import number_or
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.passes.places import Size
+from tilewright.passes.tile.rewriting import Rewriter, needed
 from tilewright.plan.contraction import Contraction, Operand, dimension
 
 
@@ -35,12 +36,13 @@ def over_digits(c: Contraction, order: tuple[Symbol, ...]) -> Normal:
         return _Normal(c, order).run()
 
 
-class _Normal:
+class _Normal(Rewriter):
     def __init__(self, c: Contraction, order: tuple[Symbol, ...]):
+        super().__init__()
         assert c.program is not None
         self.program, self.c = c.program, c
-        self.values: dict[Value, Value] = {}
-        self.used = _used(c.program, c.accesses[2])
+        made = {r: op for op in c.program.walk() for r in op.results}
+        self.used = needed(c.accesses[2], made)
         self.operands = dict(zip(c.accesses, (c.a, c.b, c.out, *c.extras), strict=True))
         self.arguments: dict[tuple[str, bool], Value] = {}
         self.shapes: dict[Value, tuple[Size, ...]] = {}
@@ -53,7 +55,7 @@ class _Normal:
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
-        self._block(self.program.body, body.ops)
+        self.block(self.program.body.ops, body.ops)
         sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
         made = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
         return Normal(made, sizes, self.shapes)
@@ -66,56 +68,33 @@ class _Normal:
             self.shapes[self.arguments[key]] = operand.shape
         return self.arguments[key]
 
-    def _block(self, block: Block, ops: list[Op]) -> None:
-        for op in block.ops:
-            if op not in self.used:
-                continue
-            if op.name != "iterate":
-                ops.append(self._op(op))
-                continue
-            (inner,) = op.blocks
-            self.values |= {arg: self.values[v] for arg, v in zip(inner.args, op.operands, strict=True)}
-            self._block(Block((), inner.ops[:-1]), ops)
-            self.values |= {r: self.values[v] for r, v in zip(op.results, inner.ops[-1].operands, strict=True)}
+    def goes(self, op: Op) -> bool:
+        """Whether a loop goes: the one there is does."""
+        return True
 
-    def _op(self, op: Op) -> Op:
-        attrs, operand = dict(op.attrs), self.operands.get(op)
-        if "to" in attrs:
-            attrs["to"] = self._over(attrs["to"])
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Those operations that what is written depends on."""
+        super().block([op for op in given if op in self.used], ops)
+
+    def op(self, op: Op) -> Op:
+        """An operation on what stands for its operands: those of an access, and A before B."""
+        operand = self.operands.get(op)
+        made = super().op(op)
+        if op.name == "mma":
+            made.operands = (*(self.of(self.c.accesses[n].result) for n in (0, 1)), made.operands[2])
         if operand is None:
-            operands = [self.values[v] for v in op.operands]
-            if op.name == "mma":
-                operands[:2] = [self.values[self.c.accesses[n].result] for n in (0, 1)]
-            kinds: list[object] = [self._type(r.type) for r in op.results]
-        else:
-            argument = self._argument(operand)
-            operands = [self.values[v] for v in op.operands if v in self.values] + [argument]
-            read = op.name == "read"
-            dims = self._over(op.results[0].type.dims) if read else operands[0].type.dims
-            kinds = [TileType(operand.dtype, dims)] if read else []
-            attrs |= {"over": tuple(self.order[d] for d in dims), "at": operand.coordinates}
-        results = tuple(Value(kind, r.name) for kind, r in zip(kinds, op.results, strict=True))
+            return made
+        value = made.operands[:-1] if op.name == "write" else ()
+        results = tuple(Value(TileType(operand.dtype, r.type.dims), r.name) for r in made.results)
         self.values |= dict(zip(op.results, results, strict=True))
-        return Op(op.spec, tuple(operands), attrs, results, (), op.loc)
+        return Op(op.spec, (*value, self._argument(operand)), made.attrs, results, (), op.loc)
 
-    def _type(self, kind: object) -> object:
-        return TileType(kind.dtype, self._over(kind.dims)) if isinstance(kind, TileType) else kind
+    def access(self, op: Op) -> dict[str, object]:
+        """Where a read or write goes, over digits."""
+        dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
+        return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
-    def _over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Dimensions as digits, in their order."""
         found = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in found)
-
-
-def _used(program: Program, write: Op) -> set[Op]:
-    """The operations that what is written depends on."""
-    made = {r: op for op in program.walk() for r in op.results}
-    found: set[Op] = set()
-    left = [write]
-    while left:
-        op = left.pop()
-        if op not in found:
-            found.add(op)
-            left += [inner for block in op.blocks for inner in block.ops]
-            left += [made[v] for v in op.operands if v in made]
-    return found
