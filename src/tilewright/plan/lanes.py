@@ -117,12 +117,11 @@ def edges(c: Contraction, rows: int) -> tuple[int, int]:
     """(first, last) blocks of a line of which a tap may fall outside; those between lie inside.
 
     >>> from tilewright.ir.dtypes import f32
-    >>> from tilewright.ir.formula import Formula
     >>> from tilewright.plan.contraction import Operand
     >>> q, s, g = index("q", 20), index("s", 3), index("g", 4)
     >>> x, w = Operand("x", f32, (20, 4), (q + s - 1, g)), Operand("w", f32, (3, 4), (s, g))
     >>> y = Operand("y", f32, (20, 4), (q, g))
-    >>> c = Contraction("conv", (q,), (), (s,), x, w, y, 0.0, f32, Formula.operand(1), (), ("x", "w", "y"), (g,))
+    >>> c = Contraction("conv", (q,), (), (s,), x, w, y, 0.0, f32, (), (g,))
     >>> edges(c, 5), edges(c, 6)
     ((1, 1), (1, 0))
     """

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.ir.formula import Formula
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
@@ -82,6 +81,5 @@ def _contraction(
     depth = digits([*axes.deep, axes.k])
     wide = types_of(op, axes.swapped, machine)[2]
     return Contraction(
-        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, Formula.operand(1), (), (),
-        digits(batch),
+        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, (), digits(batch)
     )  # fmt: skip
