@@ -3,6 +3,7 @@
 | file         | subject                                                                               |
 |--------------|---------------------------------------------------------------------------------------|
 | general      | the walk over a program, and what each operation becomes                              |
+| tasks        | the tasks of a program, and the pieces by which each goes over its dimensions         |
 | normal       | a contraction as a program over its digits                                            |
 | values       | tiles that are not computed yet: a formula over named coordinates                     |
 | writer       | the block program as it grows: memory, views, maps                                    |

@@ -135,7 +135,7 @@ class Workgroups:
             width = tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)
             low.parts[dim] = first, number_or(as_expr(width))
         with low.scope():
-            low.pieces(list(low.cuts.blocks))
+            low.tasks.pieces(list(low.cuts.blocks))
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
@@ -262,7 +262,7 @@ class Workgroups:
         for width, record in zip(self.forms[kind], self.constraints, strict=True):
             low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
         with low.scope():
-            low.pieces(list(low.cuts.blocks))
+            low.tasks.pieces(list(low.cuts.blocks))
 
 
 def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:

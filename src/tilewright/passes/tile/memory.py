@@ -357,7 +357,7 @@ class Write:
         for d, i in zip(self.dims, self.over, strict=True):
             first = self.parts[d][0]
             if (walk := low.walks.get(d)) is not None:
-                begin = low.begins[d]
+                begin = low.tasks.begins[d]
                 known[d] = begin + walk.pitch * next(numbers) + next(numbers)
                 row = first - begin + i
                 at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]

@@ -256,7 +256,9 @@ class BlockedProduct:
             self.at.pop(d, None)
         order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
         written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
-        apart = [d for d in order if self.low.cuts.depth and d not in written and self.low.edge and left.slides(d)]
+        apart = [
+            d for d in order if self.low.cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)
+        ]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart

@@ -84,7 +84,7 @@ class TiledTask:
         full, tail = divided(low.part(dim)[1], width)
         if dim is not self.plan.m or self.plan.walk is not None:
             full, tail = pieces(low.part(dim)[1], width), 0
-        task, per, count = low.dealt.get(dim, (as_expr(0), full, 1))
+        task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = per * (task + 1)
             yield Rounds(per * task, end if full % per == 0 else minimum(end, full))
