@@ -294,7 +294,6 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
         if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
-            job.widened = {x.name: x.dtype for x in (c.a, c.b)}
             c, found = wide, other
     padded = _perhaps_padded(job, unpadded, found, fixed)
     if padded is not None:
@@ -334,10 +333,6 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
         cycles = other.best.cost.cycles + copying(c.a, padded.a, job.machine)
         if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
             continue
-        job.widened = {}
-        for factor, whole in ((c.a, padded.a), (c.b, padded.b)):
-            (place,) = (d for d, (n, m) in enumerate(zip(factor.shape, whole.shape, strict=True)) if n != m)
-            job.padded[factor.name] = place - len(factor.shape)
         last, wide = c.depth[-1], padded.depth[-1]
         note = (
             f"{c.a.name} and {c.b.name} are copied with zeros after {last.name}: {size(wide)} instead of {size(last)}"

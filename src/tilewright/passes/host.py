@@ -54,7 +54,6 @@ class _Host:
         self.cores = job.machine.limits.cores or 1
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
-        self.padded = job.padded
         if job.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
@@ -75,8 +74,8 @@ class _Host:
     def as_taken(self, name: str, kind: TensorType) -> Value:
         """An argument as a program takes it: in another shape, or converted to another type, or with zeros, first."""
         given = self.args[name]
-        if name in self.padded:
-            return self._padded(name, given, kind)
+        if (place := self._lengthened(given.type, kind)) is not None:
+            return self._padded(name, given, kind, place)
         if given.type.dtype is kind.dtype:
             return self.shaped(given, kind.shape)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
@@ -85,9 +84,21 @@ class _Host:
         self.launch(_widening(name, given.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
 
-    def _padded(self, name: str, given: Value, kind: TensorType) -> Value:
+    def is_copied(self, name: str, kind: TensorType) -> bool:
+        """Whether a program takes an argument only after it was converted, or copied with zeros."""
+        given = self.args[name].type
+        return given.dtype is not kind.dtype or self._lengthened(given, kind) is not None
+
+    def _lengthened(self, given: TensorType, kind: TensorType) -> int | None:
+        """The dimension, counted from the last, along which a program takes more of a tensor than there is; None: it
+        takes as much as there is, perhaps in another shape."""
+        before, after = given.shape, tuple(map(self.written_out, kind.shape))
+        if prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
+            return None
+        return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
+
+    def _padded(self, name: str, given: Value, kind: TensorType, place: int) -> Value:
         """A factor with zeros after one of its dimensions."""
-        place = self.padded[name]
         made = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
         outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
         rows, columns = self._as_rows(outer)
@@ -162,7 +173,7 @@ def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
     for arg, own in zip(lowered.arguments, block.args, strict=False):
         if arg.name not in host.args:
             host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
-        with host.once(arg.name in job.constant and arg.name in (*job.widened, *job.padded)):
+        with host.once(arg.name in job.constant and host.is_copied(arg.name or "", own.type)):
             operands.append(host.as_taken(arg.name or "", own.type))
     operands += packed
     rest = block.args[len(operands) :]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
-from tilewright.ir.dtypes import DType
 from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
@@ -74,10 +73,6 @@ class Job:
     """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
-    widened: dict[str, DType] = field(default_factory=dict)
-    """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
-    padded: dict[str, int] = field(default_factory=dict)
-    """Factors that are copied with zeros after one of their dimensions: which one, counted from the last."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""

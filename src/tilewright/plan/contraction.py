@@ -25,6 +25,7 @@ from tilewright.errors import ProgramError, TilewrightError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+from tilewright.ir.tile import accessed
 from tilewright.ir.tile_functions import elementwise
 from tilewright.machine import Machine
 from tilewright.plan.sums import summed_in
@@ -394,8 +395,7 @@ class _Recogniser:
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
         """The access of a read or write, over the index of each dimension."""
-        memory = op.operands[1] if op.name == "write" else op.operands[0]
-        tile = op.operands[0].type if op.name == "write" else op.results[0].type
+        memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
             raise NoContraction("an access uses values that are data, or sizes of its own")
@@ -443,7 +443,7 @@ class _Recogniser:
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
             raise NoContraction("an access still divides after its digits are taken apart")
-        memory = op.operands[1] if op.name == "write" else op.operands[0]
+        memory = accessed(op)[0]
         shape = tuple(map(number_or, access.shape))
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 

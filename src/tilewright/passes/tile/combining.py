@@ -33,6 +33,7 @@ from tilewright.passes.tile.values import (
     only_load,
     rewritten,
 )
+from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
@@ -483,7 +484,7 @@ def _products(
     *outer, (dim, (first, length)) = summed
     if outer:
         (d, (start, width)), *rest = outer
-        with low.w.loop(f"k_{_word(d)}", width) as k:
+        with low.w.loop(f"k_{word(d)}", width) as k:
             images = Substitution({low.coordinate(d): start + k})
             inner = (rewritten(left, images), rewritten(right, images))
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
@@ -500,16 +501,10 @@ def _products(
 
     rounds, rest_of = divided(length, AT_ONCE)
     if rounds != 0:
-        with low.w.loop(f"k_{_word(dim)}", rounds) as k:
+        with low.w.loop(f"k_{word(dim)}", rounds) as k:
             step(k * AT_ONCE, AT_ONCE)
     if isinstance(rest_of, Expr):
-        with low.w.loop(f"k_{_word(dim)}", rest_of) as k:
+        with low.w.loop(f"k_{word(dim)}", rest_of) as k:
             step(rounds * AT_ONCE + k, 1)
     elif rest_of:
         step(as_expr(rounds * AT_ONCE), rest_of)
-
-
-def _word(dim: Expr) -> str:
-    """A dimension as part of a name."""
-    text = str(dim)
-    return text if text.isidentifier() else "d"

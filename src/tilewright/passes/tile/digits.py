@@ -17,11 +17,12 @@ from itertools import pairwise
 from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.ir.core import Op, Program, TileType, building
+from tilewright.ir.tile import accessed
 from tilewright.passes.places import Size
 from tilewright.passes.tile.rewriting import Rewriter, places
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.contraction import chain
-from tilewright.plan.general import ALIKE, only_adds
+from tilewright.plan.general import ALIKE, dims_of, only_adds
 
 
 def in_digits(
@@ -63,7 +64,7 @@ class _Digits(Rewriter):
         self.digits: dict[Expr, tuple[tuple[Symbol, Size], ...]] = {}
         """For each dimension that is divided, its digits and how much each counts, the slowest first."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
-        for dim in self._dims():
+        for dim in [d for d in dims_of(program) if d in self.sizes]:
             if summed_only and dim in written:
                 continue
             steps = self._steps(dim)
@@ -73,14 +74,6 @@ class _Digits(Rewriter):
                 self.sizes |= {s: size for (s, _), (_, size) in zip(self.digits[dim], steps, strict=True)}
 
     # -- which dimensions ---------------------------------------------------------------------------------
-
-    def _dims(self) -> list[Expr]:
-        found: dict[Expr, None] = {}
-        for op in self.program.walk():
-            for v in (*op.operands, *op.results):
-                if isinstance(v.type, TileType):
-                    found |= dict.fromkeys(d for d in v.type.dims if isinstance(d, Symbol) and d in self.sizes)
-        return list(found)
 
     def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
         """(what a digit counts, its extent), the slowest first; None where the dimension stays whole."""
@@ -107,7 +100,7 @@ class _Digits(Rewriter):
         return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
             return set()
         own = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]

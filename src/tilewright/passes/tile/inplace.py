@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
 from tilewright.passes.places import Size, linear_step
+from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.values import Parts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 
@@ -117,7 +118,7 @@ def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
     kind: TileType = read.results[0].type
     own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
     for e, n in zip(read.attrs.get("at", ()), low.shapes[read.operands[0]], strict=False):
-        if own in e.symbols and e is not own and not ((e >= 0) is ONE and (e < n) is ONE):
+        if own in e.symbols and e is not own and may_leave(e, n):
             return True
     return False
 

@@ -16,7 +16,8 @@ from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Op, Program, TileType, building
+from tilewright.ir.core import Op, Program, building
+from tilewright.ir.tile import accessed
 from tilewright.ir.verifier import verify
 from tilewright.passes.tile.rewriting import Rewriter
 
@@ -93,7 +94,7 @@ class _Patches(Rewriter):
 
     def access(self, op: Op) -> dict[str, object]:
         """Where a read or write goes; past the end of a digit zeros are read."""
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        kind = accessed(op)[1]
         if self.digits[0] not in kind.dims:
             return {}
         own = dict(zip(kind.dims, op.attrs["over"], strict=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, walk_block
-from tilewright.ir.tile import TILE
+from tilewright.ir.tile import TILE, accessed
 from tilewright.ir.verifier import verify
 
 
@@ -79,11 +79,9 @@ class Rewriter:
 
 def places(op: Op) -> tuple[TileType, tuple[Symbol, ...], tuple[Expr, ...]]:
     """(what is read or written, its iterators, the coordinates in memory), also where the access says none."""
-    read = op.name == "read"
-    kind: TileType = op.results[0].type if read else op.operands[0].type
-    memory: MemoryType = op.operands[0 if read else 1].type
+    memory, kind, _ = accessed(op)
     over = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
-    at = op.attrs.get("at") or tuple(dict(zip(kind.dims, over, strict=True))[d] for d in memory.dims)
+    at = op.attrs.get("at") or tuple(dict(zip(kind.dims, over, strict=True))[d] for d in memory.type.dims)
     return kind, over, at
 
 

@@ -40,6 +40,12 @@ def extent(axis: Symbol) -> Size:
     return number_or(axis.upper + 1)
 
 
+def word(dim: Expr) -> str:
+    """A dimension as part of a name."""
+    text = str(dim)
+    return text if text.isidentifier() else "d"
+
+
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
     """Axes in whose digits expressions divide nothing any more, where there are such; the old axes in terms of them.
 
@@ -159,8 +165,11 @@ class BlockWriter:
 
     def register(self, dtype: DType, name: str) -> Value:
         """A single number in a register, the same for all threads."""
-        kind = RegisterType(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))))
-        value = self.emit("alloc", type=kind).result
+        return self._held(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
+
+    def _held(self, dtype: DType, sizes: Sequence[int], spread: Distribution, name: str) -> Value:
+        """Registers of threads, distributed so."""
+        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
         value.name = self.fresh(name)
         return value
 
@@ -172,25 +181,17 @@ class BlockWriter:
     def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: int = 1) -> Value:
         """Registers as an operand of a multiplication atom has them; `waves` groups of waves have rows of their own."""
         groups = None if waves == 1 else (as_expr(waves), as_expr(1))
-        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(operand=operand, waves=groups))
-        value = self.emit("alloc", type=kind).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
         """Registers as values between products are dealt out."""
         spread = None if self.home is None else self.home.distribution(tuple(sizes))
         assert spread is not None
-        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, spread, name)
 
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
         """Registers that lanes share by a layout (lane, value) -> element."""
-        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(layout=layout))
-        value = self.emit("alloc", type=kind).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, Distribution(layout=layout), name)
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
