@@ -3,7 +3,7 @@
 The reader knows the notation only: lines, braces, ranges. It imports nothing of the package, so that a plan which the
 compiler takes and does otherwise is found out. `contradictions(plan, block, axes)` lists what a plan's lines say and
 the text does not: how many tasks there are and how far apart they begin, rounds of loops, blocks of sums and their
-atoms, roles with waves and registers, stages, where operands lie.
+atoms, roles with waves and registers, stages, where operands lie, how it is launched.
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ def contradictions(plan: str, block: str, axes: dict[str, tuple[str, str]]) -> l
             wrong += _of_order(line, m[1].split(", "), every, found)
         elif line.startswith("tasks ") and line.endswith(" contiguous") != found.contiguous:
             wrong.append(f"`{line}`: the text's schedule is another")
+        elif line.startswith("launch ") and (line == "launch early") != ("launch programmatic" in found.text):
+            wrong.append(f"`{line}`: the text is launched otherwise")
     for axis in every.values():
         wrong += _of_loops(axis, found)
     return wrong

@@ -96,13 +96,13 @@ def edited(number: int, rng: random.Random) -> tuple[str, list[str]]:
     A task's tile of C stands in three lines where there are roles: they are changed together.
     """
     row, before = machine(CASES[number].row), chosen(number).splitlines()
-    lines = list(before)
+    lines, roles = list(before), any(line.startswith("roles ") for line in before)
     for _ in range(rng.choice((1, 1, 2))):
         at = rng.randrange(len(lines))
-        if lines[-1].startswith("roles") and re.search(r": task \d+$| by ", lines[at]):
+        if roles and re.search(r": task \d+$| by ", lines[at]):
             lines = _tile(lines, CASES[number].axes[0], row, rng)
         else:
-            lines[at] = _line(lines[at], row, rng, lines[-1].startswith("roles"))
+            lines[at] = _line(lines[at], row, rng, roles)
     if lines == before:
         return edited(number, rng)
     with suppress(ArgumentError):
@@ -152,6 +152,8 @@ def _line(line: str, row: Any, rng: random.Random, roles: bool) -> str:
         return _product(line, row, rng)
     if word == "overlap":
         return "overlap none"
+    if word == "launch":
+        return rng.choice(("launch early", "launch plain"))
     return _place(line, rng)
 
 

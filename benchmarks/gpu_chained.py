@@ -119,10 +119,14 @@ CASES = (
 
 
 def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
-    """Plans that differ in one of the two programs, or in when the second is launched."""
-    yield "then" if plan.early else "then early", replace(plan, early=not plan.early)
+    """Plans that differ in one of the two programs, or in when one of them is launched."""
+    assert plan.then is not None
+    for place, program in enumerate((plan, plan.then)):
+        other = replace(program, early=not program.early)
+        said = f"{('first', 'second')[place]}: {'launch early' if other.early else 'launch plain'}"
+        yield said, other if place == 0 else replace(plan, then=other)
     for place, part in enumerate(parts):
-        own = replace(plan, apart=None, then=None, early=False) if place == 0 else plan.then
+        own = replace(plan, apart=None, then=None) if place == 0 else plan.then
         assert own is not None
         others = [x for x in part.candidates if x != own]
         turns = [x for x in others if x.roles and own.roles and x.roles.pingpong != own.roles.pingpong]
@@ -133,7 +137,7 @@ def variants(plan: Plan, parts: Any, count: int) -> Iterator[tuple[str, Plan]]:
         for other in others:
             whole = replace(plan, then=other)
             if place == 0:
-                whole = replace(other, apart=plan.apart, then=plan.then, early=plan.early)
+                whole = replace(other, apart=plan.apart, then=plan.then)
             yield f"{('first', 'second')[place]}: {other.differs(own)}", whole
 
 

@@ -1,8 +1,9 @@
 """What a launch on a GPU costs the host, and how long block text takes to a loaded kernel, with an empty cache.
 
 `python benchmarks/gpu_launch.py` prints the time of a call of a bound kernel, of a call with tensors that were never
-seen before, outputs given and outputs made, of a tile kernel's call, and the median of text to loaded kernel over the
-examples, with its parts. It needs PyTorch with CUDA and the extra `gpu`. The driver's own cache is off.
+seen before, outputs given and outputs made, of a tile kernel's call, the median of text to loaded kernel over the
+examples, with its parts, and the medians of tile program to loaded kernel over the problems of gpu.py. It needs PyTorch
+with CUDA and the extra `gpu`. The driver's own cache is off.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import torch
 
 import tilewright
 from tilewright import compile_text, kernels
+from tilewright.compiler.native import kernel_for
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "block"
 BOUND_US, FRESH_US, COLD_MS = 4.0, 15.0, 400.0
+PLANNED_MS = {"gemm": 500.0, "conv": 500.0, "attention": 600.0}
 COLD: list[tuple[str, dict[str, int]]] = [
     ("gemm_hopper", {"M": 4096, "N": 4096, "K": 4096, "BN": 256}),
     ("gemm_hopper", {"M": 2048, "N": 2048, "K": 2048}),
@@ -127,6 +130,26 @@ def cold() -> None:
     )
 
 
+def planned() -> None:
+    """Tile program to loaded kernel: traced, planned, lowered, assembled, ready to be launched."""
+    from gpu import WORKS
+
+    for kind, most in PLANNED_MS.items():
+        totals = []
+        for work in WORKS[kind][:13]:
+            made, _, _ = work.tensors()
+            before = time.perf_counter()
+            kernel = kernel_for(work.kernel, work.sizes, target="gpu")
+            launch = kernel.bind(dict(zip([a.name for a in kernel.module.host.args], made, strict=True)))
+            totals.append((time.perf_counter() - before) * 1e3)
+            launch()
+        middle = statistics.median(totals)
+        judged = "ok" if middle <= most else "TOO SLOW"
+        print(f"{kind}, program to loaded kernel: median {middle:.0f} ms, at most {most:.0f}: {judged}; "
+              f"longest {max(totals):.0f} ms", flush=True)  # fmt: skip
+
+
 if __name__ == "__main__":
     launches()
     cold()
+    planned()

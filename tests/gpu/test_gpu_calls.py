@@ -169,3 +169,37 @@ def test_drawn_tasks_are_each_done_once_however_many_launches() -> None:
     q, k, v = (torch.randn(4, 512, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     first = run(q, k, v)
     assert all(torch.equal(run(q, k, v), first) for _ in range(1500))
+
+
+@pytest.mark.parametrize("ways", [("early", "early"), ("early", "plain"), ("plain", "early")])
+@pytest.mark.parametrize(("m", "n"), [(1000, 1000), (333, 776), (37, 520)])
+def test_launches_in_a_row_see_what_the_one_before_wrote(m: int, n: int, ways: tuple[str, str]) -> None:
+    """Each begins while the one before ends: what that writes it reads, and what that reads it writes."""
+    product, sizes = kernels.gemm("nt", "bf16", "bf16"), {"M": m, "N": n, "K": n}
+    text = tilewright.compile(product, target="gpu").text("plan", sizes)
+    runs = [
+        tilewright.compile(product, target="gpu", plan=text.replace("launch early", f"launch {way}")) for way in ways
+    ]
+    turned = torch.eye(n, device="cuda", dtype=torch.bfloat16)[torch.randperm(n, device="cuda")]
+    w = turned * (2 * torch.randint(0, 2, (n, 1), device="cuda") - 1).to(torch.bfloat16)  # moves and negates columns
+    x, y = integers(m, n), torch.full((m, n), torch.nan, device="cuda", dtype=torch.bfloat16)
+    start, wanted = x.clone(), x.double()
+    for _ in range(50):
+        wanted = wanted @ w.double().t()
+    there, back = runs[0].bind(x, w, y), runs[1].bind(y, w, x)
+
+    def all_of_them() -> None:
+        for _ in range(25):
+            there()
+            back()
+
+    graph = torch.cuda.CUDAGraph()
+    all_of_them()
+    with torch.cuda.graph(graph):
+        all_of_them()
+    for again in (all_of_them, graph.replay):
+        for _ in range(10):
+            x.copy_(start)
+            y.fill_(torch.nan)
+            again()
+            assert torch.equal(x.double(), wanted)

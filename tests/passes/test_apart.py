@@ -153,11 +153,11 @@ def test_what_is_longer_than_two_programs_is_taken_apart_again():
 
 def test_the_plan_says_both_programs_and_the_explanation_both_times():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
-    first, second = made.text("plan").split("then early\n")
+    first, second = made.text("plan").split("then\n")
     assert first.endswith(
-        "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2\napart mma\n"
+        "roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2\napart mma\nlaunch early\n"
     )
-    assert second == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ntasks M backward\nwaves 8\n"
+    assert second == "axis M = (M 4096): task 1\naxis N = (N 4096): whole\ntasks M backward\nwaves 8\nlaunch early\n"
     explained = made.explain()
     assert "product_and_softmax on hopper as two programs, apart mma: predicted" in explained
     assert "refused  one program: predicted" in explained
@@ -170,23 +170,44 @@ def test_the_second_program_can_be_edited_and_left_out():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=edited)
     assert made.text("plan") == edited
     assert "waves 4" in made.text("block")
-    alone = text[: text.index("then early\n")]
+    alone = text[: text.index("then\n")]
     assert kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=alone).text("plan") == text
 
 
-def test_both_programs_are_launched_early_where_the_plan_says_so():
+def test_each_program_is_launched_as_its_plan_says():
     made = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"))
-    assert made.text("host").count("\n  launch programmatic\n") == 2
-    later = made.text("plan").replace("then early", "then")
-    again = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=later)
-    assert again.text("plan") == later
-    assert "programmatic" not in again.text("host")
+    text = made.text("plan")
+    first, second = text.split("then\n")
+
+    def plainly(part):
+        return part.replace("launch early", "launch plain")
+
+    for plan, early in (
+        (text, [True, True]),
+        (f"{first}then\n{plainly(second)}", [True, False]),
+        (f"{plainly(first)}then\n{second}", [False, True]),
+        (plainly(text), [False, False]),
+    ):
+        again = kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=plan)
+        assert again.text("plan") == plan
+        assert ["\n  launch programmatic\n" in str(program) for program in again.module.programs.values()] == early
+    unsaid = text.replace("launch early\n", "")
+    assert kernel_for(product_and_softmax, ROWS, machine=machine("hopper"), plan=unsaid).text("plan") == text
+
+
+def test_a_machine_that_launches_in_one_way_refuses_the_other():
     few = {"M": 5, "N": 3000, "K": 640}
     cpu = kernel_for(scaled_by_its_largest, few, machine=row_of("x86.avx512", cores=64)).text("plan")
     assert "then\n" in cpu
     assert "x86.avx512 has no launches that begin while another ends" in refused(
-        scaled_by_its_largest, few, cpu.replace("then", "then early"), row_of("x86.avx512", cores=64)
+        scaled_by_its_largest, few, cpu.replace("then", "launch early\nthen"), row_of("x86.avx512", cores=64)
     )
+    assert "`launch early`: x86.avx512 has no launches" in refused(
+        scaled_by_its_largest, few, f"{cpu}launch early", row_of("x86.avx512", cores=64)
+    )
+    plain = cpu.replace("then\n", "launch plain\nthen\n") + "launch plain\n"
+    again = kernel_for(scaled_by_its_largest, few, machine=row_of("x86.avx512", cores=64), plan=plain)
+    assert again.text("plan") == cpu
 
 
 def test_what_was_written_last_is_read_first_where_the_cache_does_not_hold_all_of_it():
@@ -231,11 +252,14 @@ def test_plans_of_two_programs_are_refused_by_their_line():
 
 
 def test_launches_that_take_long_are_worth_one_kernel():
-    made = kernel_for(product_and_softmax, ROWS, machine=row_of("hopper", launch_cycles=10_000_000))
+    slow = row_of("hopper", launch_cycles=10_000_000, following_cycles=10_000_000)
+    made = kernel_for(product_and_softmax, ROWS, machine=slow)
     assert made.plan.apart is None
     assert "refused  two programs, apart mma: predicted at least 11428" in made.explain()
     between = {"M": 70, "N": 320, "K": 64}  # what is longer than moving the value, and less than two programs
-    found = kernel_for(scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000)).explain()
+    found = kernel_for(
+        scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000, following_cycles=4000)
+    ).explain()
     assert "refused  two programs, apart mma: predicted" in found
     assert "predicted at least" not in found
 

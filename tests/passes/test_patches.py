@@ -147,6 +147,7 @@ def test_rows_may_run_on_from_line_to_line_of_a_halo_tile(shape, taps, how, digi
         f"mma by wgmma.m64n{n}k16.bf16, block {m}x{n}",
         f"roles load 1 wave 40 registers, multiply {waves} waves {registers} registers, ring {stages}, "
         f"halo 2, stored 1{turns}",
+        "launch early",
     ]
     kernel = kernels.conv(taps, "bf16", **how)
     made = kernel_for(kernel, sizes, machine=SMALL, plan="; ".join(plan))

@@ -51,6 +51,7 @@ WRONG = [
     ("block 64x64", "block 128x64"),
     ("axis M = (M 200): task 64", "axis M = (M 200): task 32"),
     ("axis K = (K 192): loop 64", "axis K = (K 192): loop 32"),
+    ("launch early", "launch plain"),
 ]
 
 

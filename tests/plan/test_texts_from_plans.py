@@ -7,7 +7,7 @@ form (`block_forms`). What a text's parameters are called in the plan stands bes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from tilewright.kernels.gemm import gemm
 from tilewright.targets.registry import machine
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "block"
+EARLY = ("machine hopper\n", "machine hopper\n  launch programmatic\n")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def product(**params: int) -> Case:
         axis K = (K {p.K}): loop 64
         tasks M, N group {p.GROUP}
         mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}
-        roles load 1 wave {spare} registers, multiply {4 * p.WG} waves {own} registers, ring {p.STAGES}, stored 2"""
+        roles load 1 wave {spare} registers, multiply {4 * p.WG} waves {own} registers, ring {p.STAGES}, stored 2
+        launch plain"""
     return Case("gemm_hopper", params, gemm("nt", "bf16", "bf16"), ("M", "N", "K"), "hopper", plan, {"c": "d"})
 
 
@@ -87,7 +89,8 @@ def turns(**params: int) -> Case:
         axis K = (K {p.K}): loop 64
         tasks M, N group {p.GROUP}
         mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}
-        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.STAGES}, stored 2, pingpong"""
+        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.STAGES}, stored 2, pingpong
+        launch plain"""
     kernel = gemm("nt", "bf16", "bf16")
     return Case("gemm_hopper_pingpong", params, kernel, ("M", "N", "K"), "hopper", plan, {"c": "d"})
 
@@ -114,6 +117,7 @@ def implicit(**params: int) -> Case:
         f"mma by wgmma.m64n{p.BN}k16.bf16, block {p.BM}x{p.BN}",
         f"roles load 1 wave {spare} registers, multiply {4 * p.WG} waves {own} registers, ring {p.STAGES}, "
         f"stored {min(2, p.BN // 64)}",
+        "launch plain",
     ]
     kernel = conv((p.R, p.S), "bf16", stride=p.STRIDE, padding=p.PAD)
     return Case("conv_hopper", params, kernel, IMAGES, "hopper", "\n".join(lines))
@@ -133,7 +137,8 @@ def around(**params: int) -> Case:
         x staged at K_0 as halo, keep
         w staged at K_2 as panel, keep
         mma by wgmma.m64n{p.BN}k16.bf16, block 128x{p.BN}
-        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.WSTAGES}, halo {p.XSTAGES}, stored 1"""
+        roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring {p.WSTAGES}, halo {p.XSTAGES}, stored 1
+        launch plain"""
     return Case("conv_hopper_halo", params, conv((3, 3), "bf16", padding=1), IMAGES, "hopper", plan)
 
 
@@ -214,7 +219,8 @@ def heads(**params: int) -> Case:
         tasks B, T
         mma by wgmma.m64n{p.BK}k16.bf16, block 64x{p.BK}
         mma2 by wgmma.m64n64k16.bf16.ra.tb, block 64x64
-        roles load 1 wave 40 registers, multiply 4 waves 240 registers, ring {p.STAGES} together, stored 1"""
+        roles load 1 wave 40 registers, multiply 4 waves 240 registers, ring {p.STAGES} together, stored 1
+        launch plain"""
     kernel = attention.bound({BK: p.BK, D: 64, E: 64})
     return Case("attention_hopper", params, kernel, ("B", "T", "U"), "hopper", plan)
 
@@ -261,9 +267,19 @@ def test_a_text_comes_out_of_a_plan(text, place):
     assert differences(derived, normal(case.written(), case.params)) == []
 
 
+@pytest.mark.parametrize("text", [name for name in CASES if "hopper" in name])
+def test_a_text_that_is_launched_early_comes_out_of_a_plan_that_says_so(text):
+    case = CASES[text][1]
+    early = replace(case, plan=case.plan.replace("launch plain", "launch early"))
+    derived = normal(early.lowered(), called=case.called)
+    assert differences(derived, normal(case.written(EARLY), case.params)) == []
+    assert differences(derived, normal(case.written(), case.params)) != []
+
+
 @pytest.mark.parametrize(
     ("text", "edit"),
     [
+        ("gemm_hopper", EARLY),
         ("gemm_hopper", ("registers OWN", "registers (OWN - 8)")),
         ("gemm_hopper", ("%sb else 0", "%sb")),
         ("gemm_hopper", ("64*k + c ?]\n        copy %gb", "64*k + c]\n        copy %gb")),

@@ -51,7 +51,7 @@ REASONS = {
     "passes/along.py: _Reduce": "totals that do not wait for each other",
     "passes/defer.py: woven": "an end is spread a twelfth of the body ahead of where it is even",
     "passes/elementwise.py: _Loops.run": "rounds that are written out",
-    "passes/elementwise.py: _Loops._innermost": "vectors that are written out",
+    "passes/elementwise.py: _Loops._vectors": "vectors that are written out",
     "passes/joined.py: _member": "bytes of the smallest vector",
     "passes/lower.py: Lowering.__init__": "bytes of a vector where a row does not say",
     "passes/lower.py: LoopLowering.__init__": "bytes of a vector where a row does not say",

@@ -34,6 +34,8 @@ BINARY = (
 )
 TERNARY = ("fma",)
 """`fma(a, b, c)` is a*b + c in one step: the product is not rounded."""
+FUNCTIONS = _FLOAT_ONLY - {"sqrt", "reciprocal"} | {"powf"}
+"""What no machine does in one step: many operations, each of which waits for the one before."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _TYPED = ("operand", "argument", "index", "cast", *COMPARISONS)
 """Nodes that have an element type of their own, whatever they are combined with."""

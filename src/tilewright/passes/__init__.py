@@ -18,6 +18,7 @@
 | defer       | the end of a round, woven into the beginning of the next                      |
 | tabulate    | places that need division, decoded into tables                                |
 | parts       | a program as two, with a value in memory between                              |
+| launching   | when a program's launch begins: after the one before it, or while that ends   |
 | patching    | the plan of a program whose A is brought as halo tiles                        |
 | host        | the pass that writes the host program                                         |
 | roles       | copies ahead of the products that use them, in waves of their own             |

@@ -12,6 +12,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.job import Job
+from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.memory import is_ordered
@@ -51,6 +52,7 @@ def choose_plan(job: Job) -> None:
     if job.given is None:
         _choose_plan(job)
         return
+    job.given = with_known_launch(job.given, job.machine)
     alone = replace(job, given=None)
     try:
         _choose_plan(job)
@@ -81,18 +83,27 @@ def _choose_plan(job: Job) -> None:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(here))}, marked as in `M 56?`")
         given = given.opened(())
     job.parts = None
-    if job.workgroups is not None:
-        found = plan_of_grid(job.program, job.sizes, job.machine, given)
-    elif given is not None and given.apart is not None:
+    if job.workgroups is None and given is not None and given.apart is not None:
         found = given_apart(job, given, given.apart, choose_plan)
     else:
-        found = _in_roles(job, given) or _without_roles(job, given, opened)
-        if given is None and not opened:
+        found = _one_program(job, given, opened)
+        if job.workgroups is None and given is None and not opened:
             found = perhaps_apart(job, found, choose_plan)
-    if given is not None and found.plan.roles is not None and found.plan.split is None and found.plan.apart is None:
-        found = as_given(found, given)
     job.plan = found.plan.opened(names) if opened else found.plan
     job.choice = replace(found, plan=job.plan, notes=(*found.notes, *_notes(job)))
+
+
+def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
+    """The choice of a program that is not taken apart, and how it is launched."""
+    assert job.program is not None
+    said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
+    if job.workgroups is not None:
+        found = plan_of_grid(job.program, job.sizes, job.machine, said)
+    else:
+        found = _in_roles(job, said) or _without_roles(job, said, opened)
+    if said is not None and found.plan.roles is not None and found.plan.split is None:
+        found = as_given(found, said)
+    return with_launch(found, launch)
 
 
 def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:

@@ -6,7 +6,7 @@ no test where the image is. What is left becomes a predicate of the single load 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -323,6 +323,7 @@ class _Loops:
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
         self.places = {n: side(self.axes) for n, side in _sides(job).items()}
         self.lanes = low.vector_lanes(job.dtype)
+        self.most = max(self.lanes, low.abreast((job.dtype, *job.types.values()), (job.formula,)))
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
@@ -465,18 +466,28 @@ class _Loops:
             self._step(job, {**known, axis: start + lane}, lane, count, () if there is None else (lane < there,))
 
         if isinstance(size, Expr):
-            with self.low.loop("v", 0, size // self.lanes) as i:
-                step(self.lanes * i, self.lanes)
+            done: Expr = as_expr(0)
+            for lanes in sorted({self.most, self.lanes}, reverse=True):
+                with self.low.loop("v", done // lanes, size // lanes) as i:
+                    step(lanes * i, lanes)
+                done = size // lanes * lanes
             left = size % self.lanes
             if left is not as_expr(0):
                 with self.low.when(left >= 1):
                     step(size - left, self.lanes, left)
             return
-        for start, count in self.low.vectors(size, self.lanes, few=4):
-            whole = count == self.lanes or not (job.identity and job.dtype is bf16)
+        for start, count in self._vectors(size):
+            whole = count % self.lanes == 0 or not (job.identity and job.dtype is bf16)
             for part in [count] if whole else _whole_powers(count):
                 step(start, part)
                 start = start + part
+
+    def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
+        """(start, elements) along the vector axis: as many vectors abreast as there may be, single ones, the rest."""
+        abreast = size - size % self.most
+        yield from self.low.vectors(abreast, self.most, few=4 * self.lanes // self.most)
+        for start, count in self.low.vectors(size - abreast, self.lanes, few=4):
+            yield abreast + start, count
 
     def _step(
         self,

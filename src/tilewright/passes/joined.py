@@ -11,6 +11,7 @@ pass all that stands between. Memory of the worker's own that nothing else looks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tilewright.passes.lower import LoopLowering
 
 CHAINS = 4
-"""Totals of a reduction that do not wait for each other."""
+"""Vectors of totals of a reduction, which do not wait for each other."""
 LONG = 24
 """Steps of a formula from which on each vector has enough to do while another waits."""
 
@@ -191,11 +192,12 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
     """The loop of a group: its rows, and along them vectors."""
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
-    lanes = min(low.vector_lanes(t) for m in members for t in _types(m))
-    count = inner // lanes
+    kinds, formulas = {t for m in members for t in _types(m)}, [m.job.formula for m in members if m.job is not None]
+    single, abreast = min(map(low.vector_lanes, kinds)), low.abreast(kinds, formulas)
     reductions = [m for m in members if m.job is None]
-    steps = sum(sum(1 for _ in m.job.formula.walk()) for m in members if m.job is not None)
-    chains = max(n for n in range(1, (1 if steps >= LONG else CHAINS) + 1) if count % n == 0) if reductions else 1
+    if reductions and sum(1 for f in formulas for _ in f.walk()) < LONG:
+        abreast = max(abreast, CHAINS * single)
+    lanes = gcd(inner, abreast)
     ops = {m.op for m in members}
     dead = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
 
@@ -204,17 +206,14 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
             with low.loop(f"i{place}", 0, rows[place]) as i:
                 nest(place + 1, {**known, axes[place]: i})
             return
-        totals = {m: [low.register(_types(m)[0], lanes) for _ in range(chains)] for m in reductions}
-        for m, mine in totals.items():
-            for total in mine:
-                low.emit("fill", (total,), value=along.identity(m.op.attrs["with"], total.type.dtype))
-        with low.loop("v", 0, count // chains) as v:
-            for chain in range(chains):
-                lane = low.axis("l", lanes)
-                at = {**known, axes[-1]: lanes * (chains * v + chain) + lane}
-                _step(low, group, at, lane, lanes, dead, {m: mine[chain] for m, mine in totals.items()})
-        for m, mine in totals.items():
-            found = along.halved(low, m.op, mine)
+        totals = {m: low.register(_types(m)[0], lanes) for m in reductions}
+        for m, total in totals.items():
+            low.emit("fill", (total,), value=along.identity(m.op.attrs["with"], total.type.dtype))
+        with low.loop("v", 0, inner // lanes) as v:
+            lane = low.axis("l", lanes)
+            _step(low, group, {**known, axes[-1]: lanes * v + lane}, lane, lanes, dead, totals)
+        for m, total in totals.items():
+            found = along.halved(low, m.op, [total])
             target = low.memory(m.op.operands[1])
             outer = [e for n, e in enumerate(m.coordinates(axes)) if n != m.op.attrs["along"]]
             where = target.at(tuple(Substitution(known)(e) for e in outer))

@@ -7,7 +7,7 @@ for all threads, which is one of the orders its meaning allows. Several roles ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from tilewright.ir.binding import open_parameters, parameters
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
+from tilewright.ir.formula import FUNCTIONS, Formula
 from tilewright.ir.loop import LOOP
 from tilewright.ir.loop_types import VectorType
 from tilewright.ir.printer import op_text
@@ -39,6 +40,8 @@ _MADE = ("alloc", "view", "bitcast")
 """What stands for memory, and does nothing to it."""
 VECTORS = 1024
 """Registers that one tensor becomes at most; what is larger lies in memory."""
+IN_A_FUNCTION = 8
+"""Registers that a vector takes on its way through a function, with its share of the numbers that all need."""
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
@@ -115,6 +118,14 @@ class LoopLowering:
     def vector_lanes(self, dtype: DType) -> int:
         """The elements of a vector register."""
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
+
+    def abreast(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
+        """The elements that go through formulas at a time: a vector register of them or, since each step of a function
+        waits for the one before, as many vectors as registers hold."""
+        lanes = [self.vector_lanes(t) for t in dtypes]
+        if self.here.lanes is not None or all(f.name not in FUNCTIONS for formula in formulas for f in formula.walk()):
+            return min(lanes)
+        return max(min(lanes), min(lanes) * self.here.limits.registers // IN_A_FUNCTION)
 
     @cached_property
     def touching(self) -> dict[Value, set[Op]]:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.errors import ArgumentError
-from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op, Program
+from tilewright.ir.core import Program
 from tilewright.passes.job import Job
+from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.tile.apart import apart
-from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
@@ -27,9 +26,6 @@ from tilewright.plan.planner import Refusal
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
-
-EARLY = "programmatic"
-"""The launch of a block program that begins while the one before ends."""
 
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
@@ -59,14 +55,11 @@ def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoi
         raise ArgumentError(f"plan: apart {name}: {found}")
     if (here := _last_product(found.first)) != name:
         raise ArgumentError(f"plan: `apart {name}` is not done here; it would be `apart {here}`")
-    early = given.early if given.then is not None else can_be_early(job)
-    if early and not can_be_early(job):
-        raise ArgumentError(f"plan: `then early`: {job.machine.name} has no launches that begin while another ends")
     job.split = job.patched = None
-    job.parts = _last_first(parts_of(job, found, replace(given, apart=None, then=None, early=False), given.then), found)
+    job.parts = _last_first(parts_of(job, found, replace(given, apart=None, then=None), given.then), found)
     for part in job.parts:
         choose(part)
-    return in_parts(job, job.parts, early)
+    return in_parts(job, job.parts)
 
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
@@ -82,12 +75,12 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
         return found  # two programs compute the same, and here all cores have some of it
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
     moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
-    least = moved / limits.far_rate / cores(job.machine) + 2 * limits.launch_cycles
+    least = moved / limits.far_rate / cores(job.machine) + 2 * launching(job.machine, can_be_early(job.machine))
     two, other = _last_first(parts_of(job, halves), halves), None
     if least < limit:
         for part in two:
             choose(part)
-        other = in_parts(job, two, can_be_early(job))
+        other = in_parts(job, two)
         if rough and _atoms(other.plan) < _atoms(found.plan):
             return found
     if other is None or other.cycles >= limit:
@@ -106,19 +99,14 @@ def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
     return first, replace(second, backward=machine.lanes is not None and moved > l2(machine.limits))
 
 
-def can_be_early(job: Job) -> bool:
-    """Whether the machine has launches that begin while the one before ends."""
-    return EARLY in job.machine.launches
-
-
-def in_parts(job: Job, parts: tuple[Job, Job], early: bool) -> GeneralChoice:
-    """The choice of a program that is done as two, from theirs; the second may be launched while the first ends."""
+def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
+    """The choice of a program that is done as two, from theirs."""
     assert job.program is not None
     assert parts[0].program is not None
     one, two = (part.choice for part in parts)
     assert isinstance(one, GeneralChoice)
     assert isinstance(two, GeneralChoice)
-    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan, early=early)
+    plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
     took, least = one.cycles + two.cycles, one.bound + two.bound
     return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
 
@@ -141,13 +129,3 @@ def _last_product(first: Program) -> str:
 
 def _us(job: Job, cycles: float) -> str:
     return f"{microseconds(cycles, job.machine):.1f} us"
-
-
-def launched(lowered: Lowered, early: bool) -> Lowered:
-    """A block program, and those before it, whose launches begin while the one before ends, or when it has ended."""
-    program = lowered.program
-    records = [record for record in program.records if record.name != "launch"]
-    if early:
-        records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
-    before = tuple(launched(each, early) for each in lowered.before)
-    return replace(lowered, program=replace(program, records=records), before=before)

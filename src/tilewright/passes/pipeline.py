@@ -23,7 +23,8 @@ from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
 from tilewright.passes.job import Job
-from tilewright.passes.parts import EARLY, in_parts, launched, parts_of
+from tilewright.passes.launching import launched
+from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
@@ -114,7 +115,7 @@ def _narrow(job: Job) -> None:
             (job.program, job.free), job.lowered = job.undivided, None
             choose_plan(job)
             return
-        job.nearer = nearer(before, job.free)
+        job.nearer = nearer(replace(before, early=None), job.free)
     if job.nearer is None:
         job.narrowed += 1
     choose_plan(job)
@@ -145,10 +146,8 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         first, second = (part.lowered for part in job.parts)
         assert first is not None
         assert second is not None
-        early = choice.plan.early
-        both = replace(second, before=(*first.before, replace(first, before=()), *second.before))
-        job.lowered = launched(both, early)
-        job.choice = replace(in_parts(job, job.parts, early), refused=choice.refused, notes=choice.notes)
+        job.lowered = replace(second, before=(*first.before, replace(first, before=()), *second.before))
+        job.choice = replace(in_parts(job, job.parts), refused=choice.refused, notes=choice.notes)
         job.plan = job.choice.plan
         return
     if job.patched is not None:
@@ -169,8 +168,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         general(rest)
         assert rest.lowered is not None
         lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
-        lowered = launched(lowered, EARLY in job.machine.launches)
-    job.lowered, job.choice = lowered, replace(choice, notes=(*choice.notes, *notes))
+    job.lowered, job.choice = launched(lowered, choice.plan.early), replace(choice, notes=(*choice.notes, *notes))
 
 
 def _lowered(
@@ -191,8 +189,6 @@ def _lowered(
         written=written,
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    if not cuts.products and EARLY in job.machine.launches:  # it is short: what a launch takes by itself counts
-        lowered.program.records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
     if cuts.roles is None:
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)

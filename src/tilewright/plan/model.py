@@ -86,6 +86,17 @@ def l2(limits: Limits) -> float:
     return L2_SHARE * (limits.l2_bytes or UNKNOWN_L2)
 
 
+def stays_near(limits: Limits, rows: int, row: int, apart: int) -> bool:
+    """Whether the first cache keeps rows of so many bytes that lie so many bytes apart.
+
+    Lines whose addresses differ by a multiple of a large power of two share a set: rows of 64 bytes that lie 256 apart
+    have a quarter of the cache.
+    """
+    line = limits.line_bytes
+    lines, between = -(-row // line), max(1, apart // line)
+    return rows * lines * line <= l1(limits) * min(1.0, lines / (between & -between))
+
+
 def cores(machine: Machine) -> int:
     """The cores that share the tasks."""
     return max(1, machine.limits.cores or 1)

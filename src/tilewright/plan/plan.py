@@ -28,10 +28,11 @@ each has a ring of its own; `ring 2 together` is one for all of them.
 `overlap ahead` starts the first product of a round before the last one of the round before.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
-`then early` launches the second one while the first ends; it waits for that before it touches memory. Its `tasks M
-backward` begin with the last, as what was written last is still in the cache that cores share.
+Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
+`launch early` lets a program begin while the one before it ends, for which it waits before it touches memory; `launch
+plain` begins it after that. A plan that says neither leaves it to the planner.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ HINTS = ("keep", "stream", "bypass")
 BACKWARD = "backward"
 SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead")
-THEN = ("then", "then early")
-"""The statements after which the plan of a second program stands: launched when the first has ended, or before."""
+THEN = "then"
+"""The statement after which the plan of a second program stands."""
+LAUNCHES = ("plain", "early")
+"""Ways to launch a program: when the one before it has ended, or while it ends."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,8 @@ class Plan:
     """How many waves do a task together; those of a program with roles are said there."""
     then: Plan | None = None
     """The plan of the second program, where there are two; None: it is chosen."""
-    early: bool = False
-    """Whether the second program is launched while the first ends."""
+    early: bool | None = None
+    """Whether the program is launched while the one before it ends; None: it is chosen, where the machine can."""
 
     def __repr__(self) -> str:
         return f"parse_plan({str(self)!r})"
@@ -253,7 +256,9 @@ class Plan:
             found.append(f"atom {self.atom}")
         if self.overlap != "none":
             found.append(f"overlap {self.overlap}")
-        return found if self.then is None else [*found, THEN[self.early], *self.then.lines()]
+        if self.early is not None:
+            found.append(f"launch {LAUNCHES[self.early]}")
+        return found if self.then is None else [*found, THEN, *self.then.lines()]
 
     def __str__(self) -> str:
         return "; ".join(self.lines())
@@ -290,6 +295,7 @@ _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
 _APART = re.compile(rf"apart ({_NAME})")
 _SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
 _WAVES = re.compile(r"waves (\d+)")
+_LAUNCH = re.compile(rf"launch ({'|'.join(LAUNCHES)})")
 STATEMENTS = {
     "apart": _APART,
     "split": _SPLIT,
@@ -299,6 +305,7 @@ STATEMENTS = {
     "roles": _ROLES,
     "atom": _ATOM,
     "overlap": _OVERLAP,
+    "launch": _LAUNCH,
 }
 
 
@@ -313,14 +320,13 @@ def parse_plan(text: str) -> Plan:
     tilewright.errors.ArgumentError: plan: 'task four' is no cut: such as `loop 32`, `task p 28`, by task, loop or unit
     """
     statements = [s for s in (s.strip() for s in re.split(r"[;\n]", text)) if s]
-    place = next((i for i, statement in enumerate(statements) if statement in THEN), None)
+    place = next((i for i, statement in enumerate(statements) if statement == THEN), None)
     if place is None:
         return _parsed(statements)
     first = _parsed(statements[:place])
     if first.apart is None:
-        raise ArgumentError(f"plan: `{THEN[0]}` stands between two programs, and no `apart` says that there are two")
-    then = parse_plan("\n".join(statements[place + 1 :]))
-    return replace(first, then=then, early=statements[place] == THEN[True])
+        raise ArgumentError(f"plan: `{THEN}` stands between two programs, and no `apart` says that there are two")
+    return replace(first, then=parse_plan("\n".join(statements[place + 1 :])))
 
 
 def _parsed(statements: list[str]) -> Plan:
@@ -353,7 +359,7 @@ def _parsed(statements: list[str]) -> Plan:
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
                     "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, "
-                    "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap` and `then`"
+                    "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap`, `launch` and `then`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")
@@ -374,6 +380,7 @@ def _parsed(statements: list[str]) -> Plan:
         rest["apart"][0] if "apart" in rest else None,
         (rest["split"][0], _size(rest["split"][1], "split")) if "split" in rest else None,
         _size(rest["waves"][0], "waves") if "waves" in rest else 1,
+        early=rest["launch"][0] == LAUNCHES[True] if "launch" in rest else None,
     )
     for name in (*plan.tasks, *plan.order):
         plan.axis(name)

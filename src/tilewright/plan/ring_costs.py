@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, gcd
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Program, Value
@@ -37,6 +37,14 @@ class RingWork:
     boxed: tuple[bool, ...]
     computed: float
     """What a core's lanes take for an element of the result before it is stored."""
+    pitches: tuple[int, ...]
+    """How many bytes rows of A, and of B, lie apart."""
+
+    def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
+        """The bytes of so many steps of K; those of rows that begin anywhere count as what they take."""
+        row, slower = row_bytes(how), machine.limits.crossing - 1
+        sides = zip((how.rows, how.columns), self.pitches, strict=True)
+        return steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
 
     def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
         """What is beside a block's own bytes, where a core has so many tasks."""
@@ -123,8 +131,10 @@ def cycles(
     def stepped(brought: float) -> float:
         return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
 
-    brought = filled / limits.l2_rate
-    each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
+    cores = limits.cores or 1
+    rate = max(limits.l2_rate, min(limits.alone_rate or 0.0, limits.l2_rate * cores / min(tiles, cores)))
+    brought = filled / rate
+    each, rounds = stepped(brought), ceil(tiles / cores)
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate
     end = how.rows * how.columns * max(4 / limits.shared_rate, computed) + leaving + limits.copy_latency

@@ -219,6 +219,15 @@ def is_along(factor: Value, k: Expr, program: Program) -> bool:
     return not op.attrs["at"] or own in op.attrs["at"][-1].symbols
 
 
+def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> int:
+    """How many bytes rows lie apart where a factor is read; what is computed is put where rows begin."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    if op is None or op.name != "read":
+        return 0
+    memory: MemoryType = op.operands[0].type
+    return size(memory.dims[-1]) * element_bytes(memory.dtype)
+
+
 def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
     moved = 0
@@ -303,6 +312,7 @@ def _of_orientation(
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
         after_product(program, op, machine),
+        tuple(0 if gathered else pitch_of(factor, program, size) for factor in _factors(op, axes)),
     )
     return list(rings(machine, atoms, work, gathered, transposed, asked))
 
@@ -321,10 +331,10 @@ def rings(
                 continue
             roles = _roles(machine, how, shared, gathered, turns)
             if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
-                (m, n, k), row = work.sizes, row_bytes(how)
+                m, n, k = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
                 steps = work.rounds * ceil(k / how.slab)
-                filled = steps * (how.rows + how.columns) * row
+                filled = work.filled(machine, how, steps)
                 if turns and not asked and tiles <= cores:
                     continue
                 surplus = work.surplus(machine, how, ceil(tiles / cores))

@@ -252,15 +252,21 @@ def test_the_second_of_two_programs_has_nothing_of_what_the_first_read() -> None
     assert "%x" not in str(found.module.programs["reduction"])
 
 
-def test_programs_without_products_begin_while_the_one_before_ends() -> None:
+def test_programs_begin_while_the_one_before_ends() -> None:
     found = made(kernels.reduction("sum", "rows", "f32"), M=65536, N=256)
     assert found.module is not None
     assert ["launch programmatic" in str(program) for program in found.module.programs.values()] == [True, True]
-    text = kernel_for(kernels.gemm("nt", "bf16", "bf16"), {"M": 512, "N": 512, "K": 512}, target="gpu:hopper")
-    assert "launch programmatic" not in text.text("block")
-    assert "griddepcontrol.wait" in kernel_for(kernels.softmax("bf16"), {"M": 64, "N": 64}, target="gpu:hopper").text(
-        "ptx"
-    )
+    for kernel, sizes in (
+        (kernels.gemm("nt", "bf16", "bf16"), {"M": 512, "N": 512, "K": 512}),
+        (kernels.softmax("bf16"), {"M": 64, "N": 64}),
+    ):
+        early = kernel_for(kernel, sizes, target="gpu:hopper")
+        assert "griddepcontrol.wait" in early.text("ptx")
+        plan = early.text("plan").replace("launch early", "launch plain")
+        plain = kernel_for(kernel, sizes, target="gpu:hopper", plan=plan)
+        assert plain.text("plan") == plan
+        assert "launch programmatic" not in plain.text("block")
+        assert "griddepcontrol" not in plain.text("ptx")
 
 
 @pytest.mark.parametrize(("kind", "width", "parts"), [("bf16", 256, 512), ("f32", 128, 256), ("i32", 128, 256)])

@@ -36,7 +36,7 @@ from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
-from tilewright.plan.model import element_bytes, l2
+from tilewright.plan.model import element_bytes, l2, stays_near
 from tilewright.plan.rings import LONGEST
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class BlockedProduct:
 
     def is_near(self, found: Load) -> bool:
         """Whether what a block reads of B, row by row of K, lies close enough together for a part of the second cache,
-        or is read for one block of rows only: it is then not worth packing."""
+        and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
+        worth packing."""
         low, m = self.low, self.axes.m
         if low.machine is None or m is None or not m.symbols.isdisjoint(low.bound):
             return True
@@ -207,8 +208,11 @@ class BlockedProduct:
             if not isinstance(n, Const):  # how far apart, only a call tells
                 return True
             stride *= n.value
-        far = between * most(self.width(self.axes.k)) * element_bytes(found.tensor.type.dtype)
-        return far <= l2(low.machine.limits) / NEAR
+        limits, each, rows = low.machine.limits, element_bytes(found.tensor.type.dtype), most(self.width(self.axes.k))
+        if between * rows * each > l2(limits) / NEAR:
+            return False
+        row = self.how.columns * each
+        return stays_near(limits, rows, row, between * each) or not stays_near(limits, rows, row, row)
 
     def step(self, found: Load, dim: Expr) -> int | None:
         """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""

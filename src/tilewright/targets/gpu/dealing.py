@@ -104,8 +104,9 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
     """The body for each task that the workgroup takes; gives the task's number, an i32."""
     w, d = e.w, e.dialect
     total, last = w.number(deal.total), w.number(deal.total - 1)
-    taken, drawn = w.slot("i32"), w.slot("i32")
+    taken, drawn, read = (w.slot("i32") for _ in range(3))
     w.line(f"store i32 0, ptr {taken}")
+    w.line(f"store i32 0, ptr {read}")
     workers = d.workers(e) if leads else ""
     dealing = w.value(f"icmp eq i32 {wave}, 0") if leads else ""
     if leads:  # as if the number had been drawn
@@ -129,11 +130,12 @@ def rounds(e: Emitter, deal: Deal, leads: bool, wave: str) -> Iterator[str]:
                     number = w.value(f"add i32 {before}, {workers}")
                     w.line(f"store volatile i32 {number}, ptr addrspace(3) {slot}")
                     d.arrive(e, full, everywhere=False)
+            d.together(e)  # else a lane of its own would go on by itself
         d.await_(e, full, phase)
-        number = d.uniform(e, w.value(f"load volatile i32, ptr addrspace(3) {slot}"))
-        d.together(e)
-        with w.when(e.first_lane):
+        with w.when(e.first_lane):  # one lane reads and says so: what orders others of its wave, race checkers miss
+            w.line(f"store i32 {w.value(f'load volatile i32, ptr addrspace(3) {slot}')}, ptr {read}")
             d.arrive(e, empty, everywhere=False)
+        number = d.uniform(e, w.value(f"load i32, ptr {read}"))
         w.line(f"store i32 {w.value(f'add i32 {n}, 1')}, ptr {taken}")
         numbered.append(number)
         return w.value(f"icmp slt i32 {number}, {total}")

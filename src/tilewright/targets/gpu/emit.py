@@ -136,8 +136,6 @@ class Emitter:
         wave = d.uniform(self, w.value(f"udiv i32 {thread}, {self.lanes}"))
         self.shared = w.value("ptrtoint ptr addrspace(3) @shared to i32")
         d.begin(self, self.arrivals)
-        if self.programmatic:
-            d.after_the_launch_before(self)
         self.rank = d.rank(self) if self.cluster > 1 else "0"
         self._branch(list(zip(roles, starts, waves, strict=True)), wave, apart)
         if self.cluster > 1:
@@ -187,6 +185,8 @@ class Emitter:
             if "registers" in op.attrs:
                 (count,) = numbers((op.attrs["registers"],), "registers")
                 self.dialect.registers(self, count, self.threads)
+            if self.programmatic:  # all that comes before touches no memory but the workgroup's own
+                self.dialect.after_the_launch_before(self, self.waits_for_memory)
             if room == size:
                 self._role(op, mine)
                 return

@@ -1,0 +1,80 @@
+"""When a program's launch begins: once the one before it on its stream has ended, or, `early`, while that ends.
+
+Early is the default wherever the machine has such launches. It hides the way from the end of one grid to the first copy
+of the next: the launch itself, making barriers, dealing out registers. What was decided about it:
+
+- Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. What
+  comes before the wait is the workgroup's own: barriers, registers, descriptions of tensors that the launch passes.
+- A program that waits for memory lets the next launch in right after that wait: all launches before this one have ended
+  by then, and waiting for one predecessor is enough. One with products does so when its workgroups end: they take a
+  core each, and what came earlier would crowd on the few cores that have none (1000x1000x1000 lost 0.6 us so).
+- All programs of one plan follow its word: those that add up parts of a sum as the one that multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Op
+from tilewright.machine import Machine
+from tilewright.passes.tile.general import Lowered
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.plan import LAUNCHES, Plan
+
+EARLY = "programmatic"
+"""The launch of a block program that begins while the one before ends."""
+
+
+def can_be_early(machine: Machine) -> bool:
+    """Whether the machine has launches that begin while the one before ends."""
+    return EARLY in machine.launches
+
+
+def launching(machine: Machine, early: bool) -> float:
+    """Cycles that a launch takes; one that begins early, as one that follows another right away."""
+    limits = machine.limits
+    return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
+
+
+def with_known_launch(given: Plan, machine: Machine) -> Plan:
+    """A plan that is given; where the machine launches in one way, it is refused if it says the other."""
+    if can_be_early(machine):
+        return given
+    if given.early:
+        word = f"launch {LAUNCHES[True]}"
+        raise ArgumentError(f"plan: `{word}`: {machine.name} has no launches that begin while another ends")
+    return replace(given, early=None)
+
+
+def with_launch(found: GeneralChoice, given: bool | None) -> GeneralChoice:
+    """A choice whose plans say how they are launched, as is given or else early, and whose times are those of that.
+
+    On machines that launch in one way plans say nothing.
+    """
+    machine = found.machine
+    if not can_be_early(machine):
+        return found
+    early = given is None or given
+    less = launching(machine, early=False) - launching(machine, early)
+    return replace(
+        found,
+        plan=replace(found.plan, early=early),
+        cycles=max(0.0, found.cycles - less),
+        candidates=tuple(replace(plan, early=early) for plan in found.candidates),
+        costs=tuple(cost - less for cost in found.costs),
+    )
+
+
+def launched(lowered: Lowered, early: bool | None) -> Lowered:
+    """A block program, and those before it, whose launches begin while the one before ends, or when it has ended.
+
+    What packs an argument is a program for any machine, and launched plainly.
+    """
+    program = lowered.program
+    records = [record for record in program.records if record.name != "launch"]
+    if early:
+        records.append(Op(BLOCK.records["launch"], (), {"how": EARLY}))
+    before = tuple(launched(each, early) for each in lowered.before)
+    return replace(lowered, program=replace(program, records=records), before=before)
