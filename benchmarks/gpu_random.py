@@ -1,14 +1,14 @@
 """Random convolutions and matrix products on a GPU, planned as they come: the results must be exact.
 
-    python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--seed S] [--first I] [--jobs J]
-                                    [--seconds T] [--interpret] [--compile] [--show]
+    python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--firsts 0] [--seed S] [--first I]
+                                    [--jobs J] [--seconds T] [--interpret] [--compile] [--show]
 
 Convolutions go over one, two and three axes: images that are not square, ragged sizes, padding, dilation, strides,
-groups, depthwise, odd channels and wide ones; products have any transposes, batches, a bias; programs are those of
-random_products.py. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32. Every one is compiled, and run twice,
-under its own plan and, some, under a random candidate. Before a launch every output, every workspace and the guards
-around all arrays hold NaN (a marker, for integers): what is read from outside shows in the result, what is written
-there in the guards.
+groups, depthwise, odd channels and wide ones; firsts are those of one to seven channels; products have any transposes,
+batches, a bias; programs are those of random_products.py. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32.
+Every one is compiled, and run twice, under its own plan and, some, under a random candidate. Before a launch every
+output, every workspace and the guards around all arrays hold NaN (a marker, for integers): what is read from outside
+shows in the result, what is written there in the guards.
 
 Many processes compile, assemble and run side by side; one whose program hangs or faults is replaced, and that counts as
 wrong. What is refused is counted by reason. Number I of a seed is the same problem in every run. `--interpret` runs
@@ -31,6 +31,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -74,8 +75,8 @@ class Case:
 # -- problems ------------------------------------------------------------------------------------------------
 
 
-def convolution(number: int, seed: int) -> Case:
-    """A convolution; half of them have channels that fill large tiles."""
+def convolution(number: int, seed: int, first: bool = False) -> Case:
+    """A convolution; half of them have channels that fill large tiles. With `first`, one of few channels."""
     from random_convolutions import random_problem
 
     from tilewright.cli.workload import Workload
@@ -83,7 +84,7 @@ def convolution(number: int, seed: int) -> Case:
 
     rng = np.random.default_rng((seed, number))
     kind, types = _types(rng)
-    problem = random_problem(rng, wide=bool(rng.random() < 0.5))
+    problem = random_problem(rng, wide=bool(rng.random() < 0.5) and not first, first=first)
     work = Workload(problem, types)
     _, sizes = work.kernel
     arrays = work.arrays(np.random.default_rng((seed, number, 1)), exact=True)
@@ -145,7 +146,12 @@ def program(number: int, seed: int) -> Case:
     return Case(case.words, case.kernel, case.sizes, arrays, results)
 
 
-KINDS: dict[str, Callable[[int, int], Case]] = {"convs": convolution, "products": product, "programs": program}
+KINDS: dict[str, Callable[[int, int], Case]] = {
+    "convs": convolution,
+    "products": product,
+    "programs": program,
+    "firsts": partial(convolution, first=True),
+}
 
 
 def _types(rng: np.random.Generator) -> tuple[str, tuple[str, str, str]]:
@@ -306,7 +312,8 @@ def path_of(kernel: Any) -> str:
     if plan.roles is None:
         return f"all waves alike, {atom}"
     split = "" if plan.split is None else ", split"
-    return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}"
+    rows = ", in rows" if any(p.at == "launch" for p in plan.placed) else ""
+    return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}{rows}"
 
 
 def _wrong(case: Case, arrays: dict[str, Any]) -> str:
@@ -476,6 +483,7 @@ def main() -> int:
     parser.add_argument("--convs", type=int, default=2000)
     parser.add_argument("--products", type=int, default=300)
     parser.add_argument("--programs", type=int, default=0)
+    parser.add_argument("--firsts", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

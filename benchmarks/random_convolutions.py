@@ -42,25 +42,27 @@ def random_workload(number: int, seed: int = 0) -> Workload:
     return Workload(random_problem(rng), (kind, kind, result))
 
 
-def random_problem(rng: np.random.Generator, wide: bool = False) -> ConvProblem:
-    """A convolution with any channels, or with those that fill large tiles."""
+def random_problem(rng: np.random.Generator, wide: bool = False, first: bool = False) -> ConvProblem:
+    """A convolution with any channels, or with those that fill large tiles; or a network's `first`, of few channels."""
     while True:
         try:
-            problem = _problem(rng, wide)
+            problem = _problem(rng, wide, first)
         except ProblemError:  # the filter does not fit
             continue
-        if problem.macs <= MOST * (LARGER if wide else 1):
+        if problem.macs <= MOST * (LARGER if wide or first else 1):
             return problem
 
 
-def _problem(rng: np.random.Generator, wide: bool) -> ConvProblem:
-    groups = int(rng.choice([1, 1, 1, 2, 3, 4, 8]))
+def _problem(rng: np.random.Generator, wide: bool, first: bool) -> ConvProblem:
+    groups = 1 if first else int(rng.choice([1, 1, 1, 2, 3, 4, 8]))
     few = WIDE if wide else CHANNELS if groups == 1 else CHANNELS[:10]
     ic, oc = (int(rng.choice(few)) for _ in range(2))
-    if groups == 1 and rng.random() < 0.15:  # depthwise, perhaps with several filters for a channel
+    if first:
+        ic, oc = int(rng.integers(1, 8)), int(rng.choice(WIDE[:10]))
+    elif groups == 1 and rng.random() < 0.15:  # depthwise, perhaps with several filters for a channel
         groups, ic, oc = int(rng.choice(CHANNELS)), 1, int(rng.choice([1, 1, 2]))
     rank = int(rng.choice([1, 2, 2, 2, 3]))
-    i = tuple(int(n) for n in rng.integers(1, (0, 80, 24, 10)[rank], rank))
+    i = tuple(int(n) for n in rng.integers(1, (0, 400, 70, 16)[rank] if first else (0, 80, 24, 10)[rank], rank))
     k = tuple(int(n) for n in rng.choice([1, 1, 2, 3, 3, 4, 5, 7], rank))
     s = tuple(int(n) for n in rng.choice([1, 1, 1, 2, 3], rank))
     d = tuple(int(n) for n in rng.choice([0, 0, 0, 1, 2], rank))

@@ -47,9 +47,11 @@ class MemoryType:
     """A tensor in memory: an element type, dimensions, and the space it lives in ("global", "shared").
 
     `extents` are its physical sizes where they differ from the dimensions it is indexed by; None leaves one free.
+    `strides` are the elements from one neighbour to the next along each dimension, where a pass made it of other
+    memory; they may overlap. None: it is packed.
     """
 
-    __slots__ = ("dims", "dtype", "extents", "space")
+    __slots__ = ("dims", "dtype", "extents", "space", "strides")
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class MemoryType:
         dims: tuple[Expr, ...],
         space: str = "global",
         extents: tuple[Expr | None, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
     ):
-        self.dtype, self.dims, self.space, self.extents = dtype, dims, space, extents
+        self.dtype, self.dims, self.space, self.extents, self.strides = dtype, dims, space, extents, strides
 
     @property
     def sizes(self) -> tuple[Expr | None, ...]:
@@ -76,16 +79,17 @@ class MemoryType:
             and self.dims == other.dims
             and self.space == other.space
             and self.extents == other.extents
+            and self.strides == other.strides
         )
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.dims, self.space, self.extents))
+        return hash((self.dtype, self.dims, self.space, self.extents, self.strides))
 
     def __str__(self) -> str:
         text = f"{self.space} {self.dtype}[{', '.join(map(str, self.dims))}]"
-        if self.extents is None:
-            return text
-        return f"{text} sized [{', '.join('_' if e is None else str(e) for e in self.extents)}]"
+        if self.extents is not None:
+            text += f" sized [{', '.join('_' if e is None else str(e) for e in self.extents)}]"
+        return text if self.strides is None else f"{text} strided [{', '.join(map(str, self.strides))}]"
 
     __repr__ = __str__
 

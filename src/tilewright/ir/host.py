@@ -9,6 +9,7 @@ every launch, in order.
 | `let tiles = ceildiv(M, 128)` | a number |
 | `%t = workspace global f32 (M, 4)` | memory of the program's own |
 | `%r = reshape %x [M*H, C]` | the same memory, seen in another shape |
+| `%s = restride %x global f32 (M, 3, 8):(16, 4, 1)` | the same memory, seen with strides, which may overlap |
 | `fill %t 0` | fills a tensor with a number |
 | `table %t (i M) = i//Q*W + i%Q` | fills a tensor of integers by an expression of its coordinates |
 | `launch pack(%w, %t) workers 2 with M = M, BM = 128` | runs a program of a lower level, its parameters bound |
@@ -59,6 +60,20 @@ def _reshape(op: Op) -> tuple[Any, ...]:
     return (TensorType("global", found.dtype, shape),)
 
 
+def _restride(op: Op) -> tuple[Any, ...]:
+    found, wanted = block_level.tensor(op, 0), op.attrs["type"]
+    if not isinstance(found, TensorType) or found.strides is not None or found.swizzle is not None:
+        raise ProgramError(f"restride: {found} is not packed; only packed memory is seen with other strides")
+    if not isinstance(wanted, TensorType) or wanted.space != "global" or wanted.strides is None or wanted.role:
+        raise ProgramError("restride: what it gives is global memory with strides")
+    if wanted.dtype is not found.dtype:
+        raise ProgramError(f"restride: {found.dtype} is not seen as {wanted.dtype}")
+    here, there = found.room(), wanted.room()
+    if isinstance(here, Const) and isinstance(there, Const) and there.value > here.value:
+        raise DimensionMismatch(f"restride: {wanted} reaches {there} elements of {here}")
+    return (wanted,)
+
+
 def _check(op: Op) -> tuple[Any, ...]:
     found, place = block_level.tensor(op, 0), op.attrs["place"]
     if found.dtype.is_float or len(found.shape) != 1:
@@ -86,6 +101,7 @@ def _branch(op: Op) -> tuple[Any, ...]:
 _SPECS = (
     OpSpec("workspace", {"type": "type"}, result_types=_workspace, notation="workspace {type}"),
     OpSpec("reshape", {"shape": "exprs"}, result_types=_reshape, notation="reshape $0 {shape}"),
+    OpSpec("restride", {"type": "type"}, result_types=_restride, notation="restride $0 {type}"),
     OpSpec("table", {"over": "axes", "value": "expr"}, result_types=_table, notation="table $0 {over} = {value}"),
     OpSpec(
         "launch",

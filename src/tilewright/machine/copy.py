@@ -79,7 +79,8 @@ class CopyAtom:
     `bytes_moved` is the most that one instruction moves; None: a box of any size. `hint` says how the caches are
     treated: keep, stream or bypass. `completes` says what makes an asynchronous copy visible; None: it is when the
     instruction returns. `rows` are the bytes that a row of a box may have in shared memory where the copy swizzles it,
-    widest first, and `chunk` those that the swizzle moves together.
+    widest first, and `chunk` those that the swizzle moves together. Rows of global memory lie a multiple of `pitch`
+    bytes apart; rows of a box that are positions of windows, at most `furthest` elements of their dimension.
     """
 
     name: str
@@ -96,6 +97,8 @@ class CopyAtom:
     alike: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     chunk: int = 0
+    pitch: int = 1
+    furthest: int = 1
 
     def __post_init__(self) -> None:
         for space in (self.source, self.target, *self.alike):

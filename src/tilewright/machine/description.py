@@ -65,7 +65,9 @@ class Limits:
     cycles of a round of products and what lies between them that nothing hides where one group of waves does it, by its
     square fewer where there are more.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
-    `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself.
+    `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
+    lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
+    more for each that finds something.
     `line_bytes` is what memory is moved by: what two cores write lies at least so far apart.
     """
 
@@ -94,6 +96,8 @@ class Limits:
     working_registers: int = 64
     loading_registers: int = 72
     gathering_registers: int = 96
+    gather_cycles: float = 0.0
+    gather_latency: float = 0.0
     latency: int = 4
     load_cycles: float = 0.6
     line_bytes: int = 64

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra import Swizzle, eq, has_division, linear_form, substitute
-from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr
+from tilewright.algebra.expr import Const, Expr, FloorDiv, Mod, Symbol, as_expr
 from tilewright.algebra.expr_prove import is_nonneg
+from tilewright.algebra.expr_rules import linear
 from tilewright.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -91,16 +92,23 @@ class MemoryView:
         >>> pixels.coordinates[1:], pixels.joined((x,)).coordinates
         ((<(3*t + x//16)%16>, <x%16>), (<48*t + x>,))
 
+        Where whole boxes fill an image, the number of the image is not divided, and what is left is one dimension:
+
+        >>> row = 256 * t + x
+        >>> pixels = replace(pixels, coordinates=(row // 256, row // 16 % 16, row % 16))
+        >>> pixels.joined((x,)).coordinates
+        (<t>, <x>)
+
         What is added to the first is so many times all that the others count:
+
+        >>> row = 48 * t + x
 
         >>> pixels = replace(pixels, coordinates=((row + 9) // 256 + 3, (row + 9) // 16 % 16, (row + 9) % 16))
         >>> pixels.joined((x,)).coordinates
         (<48*t + x + 777>,)
         """
         first = self.coordinates[d]
-        divided = [
-            part for part in ((first,) if isinstance(first, FloorDiv) else first.parts) if isinstance(part, FloorDiv)
-        ]
+        divided = [part for part, count in linear(first)[1] if isinstance(part, FloorDiv) and count == 1]
         if len(divided) != 1:
             return None
         number, by = divided[0].parts
@@ -132,7 +140,18 @@ class MemoryView:
         return None
 
     def _join(self, d: int) -> MemoryView | None:
-        """Dimensions d and d + 1 as one, where they are packed and the second coordinate always lies inside."""
+        """Dimensions d and d + 1 as one, where they are packed and the second coordinate always lies inside.
+
+        >>> from tilewright.algebra import index
+        >>> x, t, one = index("x", 16), index("t", 10), as_expr(1)
+        >>> row = 32 * t + x + 16
+        >>> pixels = MemoryView(
+        ...     "%y", "global", (row // 96, row // 12 % 8, row % 12), (9 * one, 8 * one, 12 * one),
+        ...     (96 * one, 12 * one, one), (True, False, False), 16,
+        ... )
+        >>> pixels.coordinates[1:], pixels.joined((x,)).coordinates
+        ((<((32*t + x + 4)//12 + 1)%8>, <(32*t + x + 4)%12>), (<t//3>, <32*(t%3) + x + 16>))
+        """
         inner, extent = self.coordinates[d + 1], self.shape[d + 1]
         if self.strides[d] != self.strides[d + 1] * extent:
             return None
@@ -142,9 +161,12 @@ class MemoryView:
         def at(parts: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
             return (*parts[:d], part, *parts[d + 2 :])
 
+        whole, outer = self.coordinates[d] * extent + inner, self.coordinates[d]
+        if isinstance(outer, Mod) and isinstance(inner, Mod) and inner.right == extent:  # digits of one number
+            whole = (inner.left + (outer.left - inner.left // extent) * extent) % (outer.right * extent)
         return replace(
             self,
-            coordinates=at(self.coordinates, self.coordinates[d] * extent + inner),
+            coordinates=at(self.coordinates, whole),
             shape=at(self.shape, self.shape[d] * extent),
             strides=at(self.strides, self.strides[d + 1]),
             loose=at(self.loose, self.loose[d] or self.loose[d + 1]),

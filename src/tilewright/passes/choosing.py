@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes.in_rows import given_in_rows, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.parts import given_apart, perhaps_apart
@@ -27,7 +28,7 @@ from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import converting, copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
-from tilewright.plan.plan import BACKWARD, Cut, Plan
+from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
 from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
@@ -125,13 +126,43 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     assert job.program is not None
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
-    size = numbers_of(job.sizes)
     if given is not None and given.roles is not None and given.roles.load[0] > 1:
         job.gathered = "the plan says so"
+    job.aligned = None
+    if given is not None and any(p.at == LAUNCH for p in given.placed):
+        return given_in_rows(job, given, choose_plan)
     if given is not None and given.split is not None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
+    if given is None and job.gathered:
+        return _gathered(job)
+    return _of_product(job, given)
+
+
+def _gathered(job: Job) -> GeneralChoice | None:
+    """The plan of a program whose factors the machine's copies cannot read as they lie: waves copy them, or they are
+    copied to other rows first, whichever should take less."""
+    copied = perhaps_in_rows(job, choose_plan)
+    rows = job.aligned
+    found, job.aligned = _of_product(job, None), None
+    if isinstance(copied, str):
+        if found is None:
+            return None
+        return replace(found, refused=(*found.refused, Refusal("factors copied to other rows", copied)))
+    if found is not None and found.cycles <= copied.cycles:
+        other = Refusal("factors copied to other rows", f"{copied.cycles / found.cycles:.2f} of the time")
+        return replace(found, refused=(*found.refused, other))
+    took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
+    job.aligned, job.split, job.patched, job.no_roles = rows, None, None, ""
+    refused = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
+    return replace(copied, refused=(*copied.refused, refused))
+
+
+def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
+    """The plan in roles of a program with one product, or several that are chained."""
+    assert job.program is not None
+    size = numbers_of(job.sizes)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = None
     if isinstance(found, str):

@@ -54,6 +54,8 @@ class _Host:
         self.cores = job.machine.limits.cores or 1
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
+        self.bound = False
+        """Whether what is written now is done when arguments are bound."""
         if job.opened:
             self.b.record("param", {"parameters": tuple((s, None) for s in job.opened.parameters)})
         for arg in job.arguments:
@@ -74,6 +76,9 @@ class _Host:
     def as_taken(self, name: str, kind: TensorType) -> Value:
         """An argument as a program takes it: in another shape, or converted to another type, or with zeros, first."""
         given = self.args[name]
+        if kind.strides is not None:
+            attrs = {"type": replace(kind, role=None)}
+            return self.b.emit("restride", (given,), attrs, names=(f"{name}_seen_",)).result
         if (place := self._lengthened(given.type, kind)) is not None:
             return self._padded(name, given, kind, place)
         if given.type.dtype is kind.dtype:
@@ -91,9 +96,9 @@ class _Host:
 
     def _lengthened(self, given: TensorType, kind: TensorType) -> int | None:
         """The dimension, counted from the last, along which a program takes more of a tensor than there is; None: it
-        takes as much as there is, perhaps in another shape."""
+        takes as much as there is, perhaps in another shape, or sees it with strides of its own."""
         before, after = given.shape, tuple(map(self.written_out, kind.shape))
-        if prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
+        if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
             return None
         return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
 
@@ -136,9 +141,11 @@ class _Host:
     @contextmanager
     def once(self, constant: bool) -> Iterator[None]:
         """Within it, all is done when arguments are bound, if what it depends on is constant."""
-        if constant:
+        if constant and not self.bound:
+            self.bound = True
             with self.b.inside("bind"):
                 yield
+            self.bound = False
         else:
             yield
 
@@ -154,7 +161,8 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:
-        _launched(host, job, each)
+        with host.once(all(a.name in job.constant for a in each.arguments if a.name in host.args)):
+            _launched(host, job, each)
     _launched(host, job, lowered)
     return host.module()
 

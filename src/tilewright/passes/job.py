@@ -21,6 +21,16 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice
 
 
+@dataclass(frozen=True)
+class InRows:
+    """A program on factors that lie in rows which the machine's copies can read: what copies them, and what it is."""
+
+    copies: tuple[Job, ...]
+    main: Job
+    sources: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
 @dataclass
 class Job:
     """What is known so far of a program that becomes block programs."""
@@ -63,6 +73,10 @@ class Job:
     """The program over boxes of positions, where what they read is brought as halo tiles."""
     no_patches: str = ""
     """Why it is not."""
+    aligned: InRows | None = None
+    """The jobs that copy factors to rows which the machine's copies can read, and the one that works on those."""
+    no_rows: str = ""
+    """Why there are none; of such a job, that it is one."""
     gathered: str = ""
     """Why the waves that load copy themselves, where the machine could do that."""
     no_roles: str = ""

@@ -22,7 +22,8 @@ from tilewright.ir.core import Op, Program, Value
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
-from tilewright.passes.job import Job
+from tilewright.passes.in_rows import ONCE
+from tilewright.passes.job import InRows, Job
 from tilewright.passes.launching import launched
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
@@ -83,15 +84,19 @@ def general(job: Job) -> None:
                 raise
             if job.given is not None:
                 raise ArgumentError(f"plan: `{job.choice.cuts.roles}`: {fault.what}") from None
-            if job.patched is not None:
+            if job.aligned is not None:
+                job.no_rows = fault.what
+            elif job.patched is not None:
                 job.no_patches = fault.what
+            elif job.no_rows == ONCE:  # then its factors need not be copied first
+                raise
             elif job.gathered:
                 job.no_roles = fault.what
             else:
                 job.gathered = fault.what
             choose_plan(job)
         else:
-            if job.parts is None:
+            if job.parts is None and job.aligned is None:
                 _narrow(job)
 
 
@@ -150,6 +155,9 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         job.choice = replace(in_parts(job, job.parts), refused=choice.refused, notes=choice.notes)
         job.plan = job.choice.plan
         return
+    if job.aligned is not None:
+        _lower_in_rows(job, job.aligned, choice)
+        return
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
         patched = replace(job, sizes=sizes, free=(), extents={})
@@ -169,6 +177,19 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         assert rest.lowered is not None
         lowered = replace(rest.lowered, before=(before, *rest.lowered.before))
     job.lowered, job.choice = launched(lowered, choice.plan.early), replace(choice, notes=(*choice.notes, *notes))
+
+
+def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
+    """The block programs that copy factors, and the one that works on copies; that alone, where factors are only seen
+    in other rows."""
+    for each in (*found.copies, found.main):
+        general(each)
+    last, main = found.main.lowered, found.main.choice
+    assert last is not None
+    assert isinstance(main, GeneralChoice)
+    copies = tuple(each.lowered for each in found.copies if each.lowered is not None)
+    job.lowered = launched(replace(last, before=(*copies, *last.before)), choice.plan.early)
+    job.choice = replace(choice, notes=(*choice.notes, *(n for n in main.notes if n not in choice.notes)))
 
 
 def _lowered(

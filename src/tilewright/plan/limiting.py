@@ -22,8 +22,8 @@ RATES = {
 }
 """What bytes go through, or values, and the limits of a machine that say how fast."""
 PRODUCTS = "tensor cores"
-COPIED_FROM = "L2"
-"""What copies of boxes are counted as, with their rows outside a tensor."""
+TIMES = {"outside_row": "L2", "gather_cycles": "lanes", "gather_latency": "lanes"}
+"""Limits that are cycles, and what they are counted as: rows of a box outside its tensor as what boxes come from."""
 Predicted = Callable[[Machine], float]
 """The cycles that a plan should take on a machine like the one it was made for."""
 
@@ -31,8 +31,7 @@ Predicted = Callable[[Machine], float]
 def only(machine: Machine, what: str | None) -> Machine:
     """The machine, on which one thing takes as long as it does, and all others no time."""
     rates: dict[str, Any] = {name: inf for thing, names in RATES.items() if thing != what for name in names}
-    if what != COPIED_FROM:
-        rates["outside_row"] = 0
+    rates |= {name: 0 for name, thing in TIMES.items() if thing != what}
     atoms = machine.multiply
     if what != PRODUCTS:
         atoms = {name: replace(atom, cycles=0) for name, atom in atoms.items()}

@@ -29,6 +29,8 @@ each has a ring of its own; `ring 2 together` is one for all of them.
 `apart mma` is two programs: the first computes what depends on the product alone, the second reads that from memory.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
 Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
+`x in rows, keep` copies an operand first, by a program of its own, to rows that the machine's copies can read: with
+zeros where it has none, and with the taps and channels of a filter's row as one axis.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 `launch early` lets a program begin while the one before it ends, for which it waits before it touches memory; `launch
@@ -49,6 +51,8 @@ HINTS = ("keep", "stream", "bypass")
 BACKWARD = "backward"
 SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead")
+LAUNCH = "launch"
+"""Where an operand is copied by a program of its own."""
 THEN = "then"
 """The statement after which the plan of a second program stands."""
 LAUNCHES = ("plain", "early")
@@ -116,7 +120,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an operand is while it is used: `in place`, or copied at a point (`bind`, `task`, an axis) in a form."""
+    """Where an operand is while it is used: `in place`, or copied at a point (`bind`, `task`, an axis) in a form.
+
+    At the `launch` it is copied to rows as the machine's own copies read them, by a program of its own.
+    """
 
     name: str
     at: str | None
@@ -126,6 +133,8 @@ class Placed:
     def __str__(self) -> str:
         if self.at is None:
             return f"{self.name} in place, {self.hint}"
+        if self.at == LAUNCH:
+            return f"{self.name} in rows, {self.hint}"
         if self.at == "bind":
             return f"{self.name} packed at bind, {self.hint}"
         return f"{self.name} staged at {self.at} as {self.form}, {self.hint}"
@@ -288,7 +297,9 @@ _ROLES = re.compile(
     r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)(, pingpong)?"
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
-_PLACED = re.compile(rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})), ({_NAME})")
+_PLACED = re.compile(
+    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|in (rows)), ({_NAME})"
+)
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
 _ATOM = re.compile(r"atom (\S+)")
 _OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
@@ -341,9 +352,10 @@ def _parsed(statements: list[str]) -> Plan:
             axes.append(Axis(found[1], _digits(found[2]), _cuts(found[3])))
         elif found := _PLACED.fullmatch(statement):
             _once(found[1], [p.name for p in placed])
-            if found[6] not in HINTS:
+            if found[7] not in HINTS:
                 raise ArgumentError(f"plan: {statement!r}: the hint is one of {', '.join(HINTS)}")
-            placed.append(Placed(found[1], found[3] or found[4], found[5] or "", found[6]))
+            at = LAUNCH if found[6] else found[3] or found[4]
+            placed.append(Placed(found[1], at, found[5] or found[6] or "", found[7]))
         elif found := _PRODUCT.fullmatch(statement):
             _once(found[1], [p.name for p in products])
             rows, columns = (_size(digits or "1", statement) for digits in found.group(4, 5))
@@ -357,7 +369,7 @@ def _parsed(statements: list[str]) -> Plan:
             else:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
-                    "`tasks`, `order`, `NAME in place, HINT`, `NAME packed at bind, HINT`, "
+                    "`tasks`, `order`, `NAME in place, HINT`, `NAME in rows, HINT`, `NAME packed at bind, HINT`, "
                     "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, "
                     "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap`, `launch` and `then`"
                 )

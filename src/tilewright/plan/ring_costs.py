@@ -21,6 +21,8 @@ UNDER_WAY = 3
 """Atoms of one group that keep the units busy which multiply."""
 ENOUGH = 4
 """Stages of a ring beyond which more help little."""
+WIDEST = 16
+"""Bytes that a lane loads at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,26 @@ class RingWork:
     computed: float
     """What a core's lanes take for an element of the result before it is stored."""
     pitches: tuple[int, ...]
-    """How many bytes rows of A, and of B, lie apart."""
+    """How many bytes rows of A, and of B, lie apart; 0: they are computed."""
+    alone: bool = False
+    """Whether waves copy factors themselves, a word at a time."""
 
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that begin anywhere count as what they take."""
-        row, slower = row_bytes(how), machine.limits.crossing - 1
+        row, slower = row_bytes(how), 0.0 if self.alone else machine.limits.crossing - 1
         sides = zip((how.rows, how.columns), self.pitches, strict=True)
         return steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
+
+    def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
+        """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
+        if not self.alone:
+            return 0.0
+        limits, k, each = machine.limits, self.sizes[2], how.atom.a.dtype.bits // 8
+        sides = zip((how.rows, how.columns), self.pitches, strict=True)
+        words = sum(n * row_bytes(how) / (gcd(WIDEST, pitch) if pitch else each) for n, pitch in sides)
+        inside = k / (ceil(k / (how.slab or 1)) * (how.slab or 1))
+        took = limits.gather_cycles + inside * limits.gather_latency
+        return steps * words / (roles.load[0] * (machine.lanes or 1)) * took
 
     def surplus(self, machine: Machine, how: Microkernel, tasks: int) -> Surplus:
         """What is beside a block's own bytes, where a core has so many tasks."""
@@ -114,12 +129,13 @@ def cycles(
     first: float = 0.0,
     computed: float = 0.0,
     surplus: Surplus = NONE,
+    gathered: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others. Where halves take tiles in turn, the end of one runs beside the steps of
-    the next.
+    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves. Where halves
+    take tiles in turn, the end of one runs beside the steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -133,7 +149,7 @@ def cycles(
 
     cores = limits.cores or 1
     rate = max(limits.l2_rate, min(limits.alone_rate or 0.0, limits.l2_rate * cores / min(tiles, cores)))
-    brought = filled / rate
+    brought = max(filled / rate, gathered)
     each, rounds = stepped(brought), ceil(tiles / cores)
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate

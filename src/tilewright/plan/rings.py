@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
@@ -220,12 +220,13 @@ def is_along(factor: Value, k: Expr, program: Program) -> bool:
 
 
 def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> int:
-    """How many bytes rows lie apart where a factor is read; what is computed is put where rows begin."""
+    """How many bytes rows lie apart where a factor is read, or what that is a multiple of; 0: it is computed."""
     op = next((x for x in program.walk() if factor in x.results), None)
     if op is None or op.name != "read":
         return 0
     memory: MemoryType = op.operands[0].type
-    return size(memory.dims[-1]) * element_bytes(memory.dtype)
+    apart = size(memory.dims[-1]) if memory.strides is None else gcd(*memory.strides[:-1])
+    return apart * element_bytes(memory.dtype)
 
 
 def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
@@ -235,8 +236,15 @@ def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Mach
         tiles = [op.results[0].type for op in program.walk() if op.name == "read" and op.operands[0] is arg]
         tiles += [op.operands[0].type for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
         touched = sum(prod(map(size, kind.dims)) for kind in tiles)
-        moved += min(prod(map(size, arg.type.dims)), touched) * element_bytes(arg.type.dtype)
+        moved += min(_elements(arg.type, size), touched) * element_bytes(arg.type.dtype)
     return moving(machine, moved)
+
+
+def _elements(memory: MemoryType, size: Callable[[Expr], int]) -> int:
+    """The elements of an argument, those once that several of its places are."""
+    if memory.strides is None:
+        return prod(map(size, memory.dims))
+    return 1 + sum((size(d) - 1) * step for d, step in zip(memory.dims, memory.strides, strict=True))
 
 
 def _together(machine: Machine, how: Microkernel, m: int, n: int) -> int:
@@ -312,7 +320,8 @@ def _of_orientation(
         max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
         after_product(program, op, machine),
-        tuple(0 if gathered else pitch_of(factor, program, size) for factor in _factors(op, axes)),
+        tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
+        gathered,
     )
     return list(rings(machine, atoms, work, gathered, transposed, asked))
 
@@ -338,7 +347,10 @@ def rings(
                 if turns and not asked and tiles <= cores:
                     continue
                 surplus = work.surplus(machine, how, ceil(tiles / cores))
-                took = cycles(machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus)
+                alone = work.gathered(machine, how, roles, steps)
+                took = cycles(
+                    machine, how, roles, tiles, steps, filled, computed=work.computed, surplus=surplus, gathered=alone
+                )
                 yield RingCandidate(how, roles, took, tiles * filled)
 
 

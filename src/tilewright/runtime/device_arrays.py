@@ -58,6 +58,10 @@ class DeviceArray:
         """The same memory in another shape; it has no gaps."""
         return replace(self, shape=shape, strides=packed_steps(shape))
 
+    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
+        """The same memory with other strides, in elements, which may overlap."""
+        return replace(self, shape=shape, strides=strides)
+
     @property
     def packed(self) -> bool:
         """Whether it has no gaps, last dimension fastest."""

@@ -107,12 +107,22 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class SlotMemory:
-    """What stands in a slot: a workspace, or what another slot holds (`source`) in another shape."""
+    """What stands in a slot: a workspace, or what another slot holds (`source`) in another shape, or with strides."""
 
     slot: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     source: int | None = None
+    strides: tuple[int, ...] | None = None
+
+    def seen(self, memory: Any) -> Any:
+        """The memory of its source as it shows it."""
+        if self.strides is None:
+            return memory.reshape(self.shape)
+        if isinstance(memory, np.ndarray):
+            steps = [s * memory.itemsize for s in self.strides]
+            return np.lib.stride_tricks.as_strided(memory, self.shape, steps, writeable=False)
+        return memory.strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -253,6 +263,8 @@ class _Writing:
                     self._new(op, self._extents(op, op.results[0].type.shape), None, once)
                 case "reshape":
                     self._new(op, self._extents(op, op.attrs["shape"]), self.slots[op.operands[0]], once)
+                case "restride":
+                    self._restride(op, once)
                 case _:
                     step = getattr(self, f"_{op.name}")(op)
                     steps = self.script.once if once else self.script.each
@@ -269,14 +281,30 @@ class _Writing:
             raise ExecutionError(f"{at_line(op)}: {found}: no extent is negative, and {room.rule}", op.loc)
         return found
 
-    def _new(self, op: Op, shape: tuple[int, ...], source: int | None, once: bool) -> None:
+    def _restride(self, op: Op, once: bool) -> None:
+        kind, given = op.results[0].type, op.operands[0].type
+        shape, strides = self._extents(op, kind.shape), tuple(map(self.number, kind.strides))
+        room = self.number(given.room())
+        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
+        if last >= room:
+            raise ExecutionError(f"{at_line(op)}: it reaches element {last} of {room}", op.loc)
+        self._new(op, shape, self.slots[op.operands[0]], once, strides)
+
+    def _new(
+        self,
+        op: Op,
+        shape: tuple[int, ...],
+        source: int | None,
+        once: bool,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
         kind = op.results[0].type
-        if kind.strides is not None:
+        if kind.strides is not None and source is None:
             raise ExecutionError(f"{at_line(op)}: a workspace is packed", op.loc)
         slot = len(self.roots)
         self.slots[op.results[0]] = slot
         self.roots.append(slot if source is None else self.roots[source])
-        self.script.memory.append(SlotMemory(slot, shape, kind.dtype.numpy, source))
+        self.script.memory.append(SlotMemory(slot, shape, kind.dtype.numpy, source, strides))
         if once and source is None:
             self.script.held.add(slot)
 
@@ -473,7 +501,7 @@ class HostExecutor:
         memory = staged
         for each in script.memory:
             if each.source is not None:
-                memory.append(memory[each.source].reshape(each.shape))
+                memory.append(each.seen(memory[each.source]))
             elif kept is not None and each.slot in kept.arrays:
                 memory.append(kept.arrays[each.slot])
             else:

@@ -24,6 +24,7 @@
 | splitting    | split-K: a program with one product as two                                            |
 | parting      | a long reduction as two programs                                                      |
 | patches      | a dimension in boxes of digits instead of runs                                        |
+| aligning     | factors in rows that a machine's copies can read, and what copies them so             |
 | products     | products by atoms: blocks of sums and their factors                                   |
 | tile_product | the products of a block of sums in tile registers                                     |
 | inplace      | factors read where they lie, taps out of bounds left out                              |

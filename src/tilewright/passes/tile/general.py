@@ -493,7 +493,9 @@ class Lowering:
                     role = "inout"
             else:
                 shape, role = (), "in"
-            kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), role=role)
+            given = getattr(arg.type, "strides", None)
+            steps = None if given is None else tuple(map(as_expr, given))
+            kind = TensorType("global", arg.type.dtype, tuple(as_expr(n) for n in shape), steps, role=role)
             found = self._arguments[arg] = Value(kind, arg.name or self.w.fresh("argument"))
         return found
 

@@ -114,15 +114,17 @@ class Halves:
     """How many parts of a sum there are."""
 
 
-def between(program: Program, name: str, value: Value) -> Value:
-    """Memory for a value that goes from one program to another.
-
-    It has a name that no argument of the program has: it may be an argument of a third.
-    """
+def own_name(program: Program, name: str) -> str:
+    """A name that no argument of a program has: what lies between two programs may be an argument of a third."""
     taken = {a.name for a in program.args}
     while name in taken:
         name += "_"
-    return Value(MemoryType(value.type.dtype, value.type.dims), name)
+    return name
+
+
+def between(program: Program, name: str, value: Value) -> Value:
+    """Memory for a value that goes from one program to another."""
+    return Value(MemoryType(value.type.dtype, value.type.dims), own_name(program, name))
 
 
 def halved(

@@ -29,7 +29,7 @@ from tilewright.targets.nvidia.im2col_view import (
 )
 from tilewright.targets.nvidia.tma import check_map, number, same_as_asked
 from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
-from tilewright.targets.nvidia.tma_view import near_tile, sides
+from tilewright.targets.nvidia.tma_view import PITCH, near_tile, sides
 
 
 @dataclass(frozen=True)
@@ -291,4 +291,6 @@ IM2COL = CopyAtom(
     None,
     ("sm_90",),
     completes="mbarrier",
+    pitch=PITCH,
+    furthest=MOST_STEP,
 )

@@ -48,6 +48,8 @@ _HOPPER_LIMITS = Limits(
     working_registers=64,
     loading_registers=72,
     gathering_registers=96,
+    gather_cycles=26,
+    gather_latency=30,
     launch_cycles=4200,
     following_cycles=2600,
 )

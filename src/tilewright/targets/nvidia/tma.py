@@ -17,7 +17,7 @@ from tilewright.algebra.expr import Const
 from tilewright.machine import CopyAtom, CopyRequest, MemoryView, Place, Refused
 from tilewright.machine.copy import Arguments, Array, need_alignment, table
 from tilewright.targets.nvidia.tma_tile import TmaTile, element_numbers, tile_of, written
-from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, tiled_conditions
+from tilewright.targets.nvidia.tma_view import MOST_BOX, MOST_DIMENSIONS, PITCH, tiled_conditions
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ TILED = [
         completes="mbarrier",
         rows=SWIZZLED,
         chunk=CHUNK,
+        pitch=PITCH,
     ),
     CopyAtom(
         "tma.store",
@@ -245,5 +246,6 @@ TILED = [
         completes="bulk group",
         rows=SWIZZLED,
         chunk=CHUNK,
+        pitch=PITCH,
     ),
 ]

@@ -19,6 +19,8 @@ from tilewright.targets.nvidia.tma_tile import TmaTile, tile_of
 
 MOST_DIMENSIONS = 5
 MOST_BOX = 256
+PITCH = 16
+"""Bytes of which neighbours along all dimensions but the fastest lie a multiple apart."""
 MOST_EXTENT, MOST_PITCH = 1 << 32, 1 << 40
 """What a tensor map says at most: elements of a dimension, bytes between two neighbours along one."""
 
@@ -153,9 +155,9 @@ def map_conditions(request: ViewRequest, view: MemoryView, strides: list[tuple[i
                 f"dimension {place} of {view.name} has a stride of {apart} bytes; a tensor map takes less than 2^40"
             )
             yield Condition(apart < MOST_PITCH, reason)
-        if not is_number(apart % 16, 0):
+        if not is_number(apart % PITCH, 0):
             reason = (
                 f"dimension {place} of {view.name} has a stride of {stride} elements, {apart} bytes; "
-                f"a tensor map takes multiples of 16 bytes, {16 // gcd(16, request.size)} elements"
+                f"a tensor map takes multiples of {PITCH} bytes, {PITCH // gcd(PITCH, request.size)} elements"
             )
-            yield Condition(eq(apart % 16, 0), reason)
+            yield Condition(eq(apart % PITCH, 0), reason)

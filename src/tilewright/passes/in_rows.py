@@ -1,0 +1,80 @@
+"""A program on factors that were copied first, to rows that the machine's own copies can read.
+
+Where these refuse a factor as it lies, waves could copy it, a few bytes at a time. Or it is copied once, by a program
+that is planned as any other is, and is then brought as other factors are. What both should take is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.errors import ArgumentError
+from tilewright.passes.job import InRows, Job
+from tilewright.passes.launching import can_be_early, launching
+from tilewright.passes.tile.aligning import aligned
+from tilewright.plan.general import GeneralChoice
+from tilewright.plan.model import microseconds
+from tilewright.plan.plan import LAUNCH, Placed, Plan
+
+Choose = Callable[[Job], None]
+"""The pass that plans a job."""
+ONCE = "its factors lie in rows already"
+
+
+def given_in_rows(job: Job, given: Plan, choose: Choose) -> GeneralChoice:
+    """The program on copies of factors that a plan names; the job then has it."""
+    said = [p for p in given.placed if p.at == LAUNCH]
+    rest = replace(given, placed=tuple(p for p in given.placed if p.at != LAUNCH))
+    found = _in_rows(job, rest)
+    if isinstance(found, str):
+        raise ArgumentError(f"plan: `{said[0]}`: {found}")
+    return _chosen(job, found, choose)
+
+
+def perhaps_in_rows(job: Job, choose: Choose) -> GeneralChoice | str:
+    """What the program on copies of its factors should take; or why there are none. The job is as it was."""
+    if job.no_rows:
+        return job.no_rows
+    found = _in_rows(job, None)
+    return found if isinstance(found, str) else _chosen(job, found, choose)
+
+
+def _in_rows(job: Job, given: Plan | None) -> InRows | str:
+    """The jobs that copy, and the one that works on copies; or why there are none."""
+    assert job.program is not None
+    loads = [a for a in job.machine.copies_between("global", "shared") if a.asynchronous and a.bytes_moved is None]
+    if not loads or job.opened or job.single or job.lenient:
+        return "its factors are not copied first: sizes are open, or it is a part of another program"
+    shapes = {a: tuple(int(n) for n in shape) for a, shape in job.shapes.items()}
+    pitch, furthest = max(a.pitch for a in loads), max(a.furthest for a in loads)
+    made = aligned(job.program, job.sizes, shapes, job.free, pitch, furthest)
+    if isinstance(made, str):
+        return made
+    copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
+    main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
+    return InRows(copies, main, made.sources, tuple(map(str, made.copies)))
+
+
+def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
+    """The choice of a program on copies, from that of its parts; the job then has them."""
+    for each in (*found.copies, found.main):
+        choose(each)
+    main = found.main.choice
+    assert isinstance(main, GeneralChoice)
+    machine = job.machine
+    plain = launching(machine, early=False) - launching(machine, can_be_early(machine))
+    cycles, notes = main.cycles + plain, []  # as if launched plainly: how it is, is chosen with the whole
+    for each, words in zip(found.copies, found.notes, strict=True):
+        assert isinstance(each.choice, GeneralChoice)
+        took = each.choice.cycles
+        constant = (each.program.args[0].name or "") in job.constant if each.program is not None else False
+        cycles += 0 if constant else took
+        notes.append(f"{words}: {'when it is bound' if constant else f'{microseconds(took, machine):.1f} us'}")
+    job.aligned = found
+    placed = tuple(Placed(name, LAUNCH, "rows") for name in found.sources)
+    plans = [replace(plan, placed=(*placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
+    costs = tuple(cost - main.cycles + cycles for cost in main.costs)
+    return replace(
+        main, plan=plans[0], cycles=cycles, candidates=tuple(plans[1:]), costs=costs, notes=(*notes, *main.notes)
+    )

@@ -1,0 +1,361 @@
+"""Factors in rows that a machine's copies can read: what is too short, or lies askew, is copied with zeros first.
+
+    %3 = read %x over=[i, r, s, c] at=[i//12544, 2*(i//112%112) + r - 3, 2*(i%112) + s - 3, c] : bf16[M, K_2, K_1, K_0]
+
+Taps along the last axis and their channels are one run of memory, so that a few channels become many: with four of
+each pixel instead of three, and the zeros around a line beside it, position q reads 28 neighbours from element 8*q on,
+
+    %0 = read %x over=[n, h, w, c] at=[n, h, w - 3, c] otherwise=0               before, to %x_rows (32, 224, 230, 4)
+    %3 = read %x_rows over=[i, r, j] at=[i//12544, 2*(i//112%112) + r - 3, i%112, j] : bf16[M, K_2, K_0]
+
+where %x_rows is seen as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other factor's taps and
+channels become the same run. Where taps lie apart, or there are none, as in a product of matrices, the program stays
+as it is, and rows are copied to lie far enough apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import linear
+from tilewright.algebra.expr_use import Substitution
+from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.ir.tile import TILE
+from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import own_name
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RowCopy:
+    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments."""
+
+    program: Program
+    sizes: dict[Symbol, int]
+    shapes: dict[Value, Shape]
+
+    @property
+    def source(self) -> str:
+        """The name of what is copied."""
+        return self.program.args[0].name or ""
+
+    def __str__(self) -> str:
+        given, made = self.shapes.values()
+        return f"{self.source} is copied with zeros to rows of {made[-1]} in {made}, from {given[-1]} in {given}"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The program on copies of its factors, all sizes and shapes of it, and loops that are free.
+
+    `sources` are the arguments that lie otherwise than before; most are copied.
+    """
+
+    program: Program
+    sizes: dict[Symbol, int]
+    shapes: dict[Value, Shape]
+    free: tuple[Op, ...]
+    copies: tuple[RowCopy, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A factor's read: its coordinates, over symbols that have bounds, and the tensor's extents."""
+
+    op: Op
+    over: dict[Expr, Symbol]
+    """By dimension of the tile."""
+    at: tuple[Expr, ...]
+    shape: Shape
+
+    @property
+    def source(self) -> Value:
+        return self.op.operands[0]
+
+    @property
+    def bytes(self) -> int:
+        return int(self.op.result.type.dtype.bits) // 8
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A coordinate of a read, `step * position + tap + first`: positions of windows, and taps within one."""
+
+    position: Expr
+    step: int
+    tap: Expr
+    first: int
+
+    @property
+    def positions(self) -> int:
+        return int(self.position.hi) + 1
+
+    @property
+    def reach(self) -> int:
+        """From the first tap of the first window to the last one of the last."""
+        return (self.positions - 1) * self.step + int(self.tap.hi) + 1
+
+
+def aligned(
+    program: Program,
+    sizes: Mapping[Symbol, int],
+    shapes: Mapping[Value, Shape],
+    free: Collection[Op],
+    pitch: int,
+    furthest: int,
+) -> Aligned | str:
+    """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
+
+    Windows that are more than `furthest` lines apart have an axis of their own.
+    """
+    products = [op for op in program.walk() if op.name == "mma"]
+    if len(products) != 1:
+        return f"it has {len(products)} products"
+    (product,) = products
+    with building():
+        reads = [_read(program, v, sizes, shapes) for v in product.operands[:2]]
+        if any(isinstance(r, str) for r in reads):
+            return next(r for r in reads if isinstance(r, str))
+        found = [r for r in reads if isinstance(r, _Read)]
+        sources = {r.source for r in found}
+        if len(sources) < 2 or any(
+            not sources.isdisjoint(op.operands) for op in program.walk() if op not in {r.op for r in found}
+        ):
+            return "a factor is used twice"
+        new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
+        if isinstance(new, str):
+            return new
+        return _aligned(program, sizes, shapes, free, new)
+
+
+def _read(program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> _Read | str:
+    """The read of a factor; or why it is no plain one."""
+    op = next((x for x in program.walk() if factor in x.results), None)
+    if op is None or op.name != "read" or op.operands[0] not in shapes:
+        return "a factor is computed, or is no argument"
+    kind: TileType = op.result.type
+    if set(op.attrs) & {"lookups", "bounds"} or op.attrs.get("otherwise", 0) != 0:
+        return "a factor is read where data say, or is not zero outside"
+    if kind.dtype.bits % 8:
+        return f"elements of {kind.dtype} are no whole bytes"
+    numbers = Substitution(dict(sizes))
+    before = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
+    over = {d: symbol(s.name, 0, int(numbers(d)) - 1) for d, s in zip(kind.dims, before, strict=True)}
+    images = {s: over[d] for d, s in zip(kind.dims, before, strict=True)}
+    own = dict(zip(kind.dims, before, strict=True))
+    at = op.attrs.get("at") or tuple(own[d] for d in op.operands[0].type.dims)
+    every = Substitution({**sizes, **images})
+    return _Read(op, over, tuple(map(every, at)), shapes[op.operands[0]])
+
+
+@dataclass(frozen=True)
+class _New:
+    """A read's replacement: the copy's packed shape, how the program sees it, and what its coordinates are there."""
+
+    read: _Read
+    packed: Shape
+    first: Shape
+    """Where the copy begins in the tensor along each dimension: below 0 in zeros."""
+    shape: Shape
+    strides: Shape
+    over: dict[Expr, Symbol]
+    at: tuple[Expr, ...]
+    run: Expr | None = None
+    """The dimension that stands for taps and channels."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the tensor itself can be seen so."""
+        return self.packed == self.read.shape and not any(self.first)
+
+
+def _apart(reads: Sequence[_Read], pitch: int) -> list[_New] | str:
+    """Copies of those tensors whose rows lie askew, with rows far enough apart; coordinates stay."""
+    found = []
+    for read in reads:
+        steps = _packed(read.shape)
+        if all(step * read.bytes % pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1):
+            continue
+        wide = (*read.shape[:-1], _up(read.shape[-1], pitch, read.bytes))
+        found.append(_New(read, wide, (0,) * len(wide), read.shape, _packed(wide), read.over, read.at))
+    return found or "rows lie far enough apart"
+
+
+def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, furthest: int) -> list[_New] | None:
+    """Copies in which taps and channels are one run; None where some factor's are none."""
+    one, two = (v.type.dims for v in product.operands[:2])
+    summed = [d for d in one if d in two and d not in product.result.type.dims]
+    for tap in summed:
+        for channel in (*(d for d in summed if d is not tap), None):
+            lines = [_line(read, tap, channel) for read in reads]
+            if None in lines or not _only_there(program, product, reads, tap, channel):
+                continue
+            found = [walk for walk in lines if walk is not None]
+            size, channels = reads[0].bytes, reads[0].shape[-1]
+            while any(w.positions > 1 and w.step * channels * size % pitch for w in found):
+                channels += 1
+            run = tap if channel is None else channel
+            return [
+                _in_runs(read, walk, (tap, run), channels, pitch, furthest)
+                for read, walk in zip(reads, found, strict=True)
+            ]
+    return None
+
+
+def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
+    """The last coordinate but one of a read in which a tap's channels are a run of memory; None: they are none."""
+    if len(read.at) < 2:
+        return None
+    *outer, line, last = read.at
+    whole = ZERO if channel is None else read.over[channel]
+    extent = 1 if channel is None else int(read.over[channel].hi) + 1
+    if last is not whole or read.shape[-1] != extent or any(whole in e.symbols for e in (*outer, line)):
+        return None
+    return _walk(read, len(outer), read.over[tap])
+
+
+def _walk(read: _Read, place: int, tap: Symbol | None = None) -> _Walk | None:
+    """A coordinate of a read as windows and the taps in them, where no other has these taps; None: it is none."""
+    first, terms = linear(read.at[place])
+    weights = dict(terms)
+    taps = [s for s in ((tap,) if tap is not None else read.over.values()) if weights.get(s) == 1 and s.hi != 0]
+    if len(taps) != 1 or sum(taps[0] in e.symbols for e in read.at) != 1:
+        return None
+    del weights[taps[0]]
+    position, step = next(iter(weights.items()), (ZERO, 1))
+    if len(weights) > 1 or step < 1 or position.lo != 0 or not isinstance(position.hi, int):
+        return None
+    return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
+
+
+def _only_there(program: Program, product: Op, reads: Sequence[_Read], *dims: Expr | None) -> bool:
+    """Whether nothing but the product and its factors has a dimension."""
+    known = {product, *(r.op for r in reads)}
+    found = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
+    loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate"]
+    return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in found) for d in dims if d is not None)
+
+
+def _in_runs(read: _Read, line: _Walk, both: tuple[Expr, Expr], channels: int, pitch: int, furthest: int) -> _New:
+    """A read in which taps and so many channels are one dimension, that of the channels; the last line but one of the
+    tensor is as long as all windows need it."""
+    tap, run = both
+    last = len(read.at) - 2
+    walks: dict[int, _Walk] = {last: line}
+    for place in range(last):
+        found = _walk(read, place)
+        if found is not None and found.step > furthest:
+            walks[place] = found
+    packed, first = list(read.shape), [0] * len(read.at)
+    packed[-1] = channels
+    for place, walk in walks.items():
+        if walk.first or walk.reach > packed[place] or (place == last and _askew(packed, pitch, read.bytes)):
+            packed[place], first[place] = walk.reach, walk.first
+    while _askew(packed, pitch, read.bytes):
+        packed[last] += 1
+    length = (int(read.over[tap].hi) + 1) * channels
+    j = symbol(read.over[run].name, 0, length - 1)
+    over = {d: j if d is run else s for d, s in read.over.items() if d is run or d is not tap}
+    shape, strides, at = list[int](), list[int](), list[Expr]()
+    for place, step in enumerate(_packed(tuple(packed))[:-1]):
+        if place not in walks:
+            seen = [(packed[place], step, read.at[place])]
+        else:
+            of = walks[place]
+            seen = [(of.positions, of.step * step, of.position)] if not isinstance(of.position, Const) else []
+            seen += [(int(of.tap.hi) + 1, step, of.tap)] if place != last else []
+        for extent, apart, coordinate in seen:
+            shape.append(extent)
+            strides.append(apart)
+            at.append(coordinate)
+    return _New(read, tuple(packed), tuple(first), (*shape, length), (*strides, 1), over, (*at, j), run)
+
+
+def _askew(packed: Sequence[int], pitch: int, size: int) -> bool:
+    """Whether lines of an image lie no multiple of a pitch apart."""
+    return packed[-2] * packed[-1] * size % pitch != 0
+
+
+def _aligned(
+    program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], free: Collection[Op], new: list[_New]
+) -> Aligned:
+    """The program with these reads in place of its own, and the programs that copy."""
+    copies, swapped, given = [], {}, dict[Value, Value]()
+    every, extents = dict(sizes), dict(shapes)
+    for each in new:
+        source, kind = each.read.source, each.read.op.result.type
+        name = source.name or ""
+        if not each.is_view:
+            name = own_name(program, f"{source.name}_rows")
+            copies.append(_copy(program, each, name))
+        dims, attrs = source.type.dims, each.read.op.attrs
+        if each.run is not None:
+            dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(each.shape)))
+            every |= {**dict(zip(dims, each.shape, strict=True)), **dict.fromkeys(each.run.symbols, each.shape[-1])}
+            attrs = {**attrs, "over": tuple(each.over.values()), "at": each.at}
+        seen = given[source] = Value(MemoryType(kind.dtype, dims, strides=each.strides), name)
+        extents[seen] = each.shape
+        result = Value(TileType(kind.dtype, tuple(each.over)), each.read.op.result.name)
+        swapped[each.read.op] = Op(each.read.op.spec, (seen,), attrs, (result,), loc=each.read.op.loc)
+    values = {op.result: now.result for op, now in swapped.items()}
+    kept: dict[Op, Op] = {}
+    body = _with(program.body, swapped, values, kept)
+    made = replace(program, body=body)
+    made = replace(made, args=tuple(given.get(a, a) for a in program.args))
+    verify(made)
+    return Aligned(
+        made,
+        every,
+        extents,
+        tuple(kept.get(op, op) for op in free),
+        tuple(copies),
+        tuple(a.name or "" for a in given),
+    )
+
+
+def _with(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value], kept: dict[Op, Op]) -> Block:
+    """A block with other operations in place of some; `kept` gets what became of those that have blocks."""
+    ops = []
+    for op in block.ops:
+        if op in swapped:
+            ops.append(swapped[op])
+            continue
+        blocks = tuple(_with(b, swapped, values, kept) for b in op.blocks)
+        operands = tuple(values.get(v, v) for v in op.operands)
+        ops.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
+        kept[op] = ops[-1]
+    return Block(block.args, ops)
+
+
+def _copy(program: Program, new: _New, name: str) -> RowCopy:
+    """The program that copies a factor, with zeros where it has no elements."""
+    source, dtype = new.read.source, new.read.op.result.type.dtype
+    over = tuple(symbol(f"at_{n}", 0, extent - 1) for n, extent in enumerate(new.packed))
+    at = [as_expr(s) + first for s, first in zip(over, new.first, strict=True)]
+    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(over)))
+    dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(over)))
+    given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, dims), name)
+    attrs = {"over": over, "at": tuple(at), "otherwise": 0}
+    read = Op(TILE.ops["read"], (given,), attrs, (Value(TileType(dtype, dims)),))
+    write = Op(TILE.ops["write"], (read.result, made), {})
+    body = Block((), [read, write])
+    copy = replace(program, name=f"{program.name}_{name}", args=(given, made), body=body, records=[])
+    verify(copy)
+    sizes = dict(zip((*own, *dims), (*new.read.shape, *new.packed), strict=True))
+    return RowCopy(copy, sizes, {given: new.read.shape, made: new.packed})
+
+
+def _packed(shape: Shape) -> Shape:
+    return tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+
+
+def _up(extent: int, pitch: int, size: int) -> int:
+    """The least length from an extent on whose bytes are a multiple of a pitch."""
+    while extent * size % pitch:
+        extent += 1
+    return extent
