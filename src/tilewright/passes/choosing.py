@@ -26,7 +26,7 @@ from tilewright.plan.contraction import Contraction, closed, joined, padded_dept
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import converting, copying, cores, element_bytes
+from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
@@ -335,7 +335,7 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
-        if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
+        if _widened(job, found, other, copying(c.a, wide.a, job.machine)):
             c, found = wide, other
     padded = _perhaps_padded(job, unpadded, found, fixed)
     if padded is not None:

@@ -45,12 +45,9 @@ class Operand:
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
 
+    @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
-        return self._conditions
-
-    @cached_property
-    def _conditions(self) -> list[tuple[int, Expr]]:
         found = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             found += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
@@ -59,7 +56,7 @@ class Operand:
     @property
     def loose(self) -> frozenset[int]:
         """The dimensions whose coordinate may leave the tensor."""
-        return frozenset(d for d, _ in self.conditions())
+        return frozenset(d for d, _ in self.conditions)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Contraction:
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
         """Digits of the depth that share a condition with the last digit of the rows."""
-        shared = [x.symbols for _, x in self.a.conditions() if self.rows[-1] in x.symbols]
+        shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
@@ -154,11 +151,6 @@ def closed(c: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
 def dimension(digit: Symbol) -> Symbol:
     """The dimension that a digit counts, in a program over digits."""
     return symbol(digit.name, 0)
-
-
-def coupled(c: Contraction, tap: Symbol) -> bool:
-    """Whether it depends on the place in a line which rows have a tap."""
-    return tap in c.coupled
 
 
 def joined(c: Contraction) -> Contraction:

@@ -11,7 +11,7 @@ from tilewright.algebra.expr import ZERO, Const, Symbol, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
 from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, single_digits, up
-from tilewright.plan.contraction import Contraction, coupled, size
+from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes
 from tilewright.plan.plan import Cut
@@ -47,7 +47,7 @@ def why_no_lanes(c: Contraction, machine: Machine) -> str | None:
     factor = None if form is None else form[0].get(digit)
     if not isinstance(factor, Const) or any(digit in e.symbols for e in c.out.coordinates[:-1]):
         return f"{digit.name} is not the last coordinate of {c.out.name}"
-    if any(digit in x.symbols for _, x in c.a.conditions()):
+    if any(digit in x.symbols for _, x in c.a.conditions):
         return f"{digit.name} may leave {c.a.name}"
     if not (c.sum_dtype.is_float or c.sum_dtype.name == "i32") or lane_unit(c, machine).lanes < 1:
         return f"sums of {c.sum_dtype} have no vectors"
@@ -64,7 +64,7 @@ def lane_blockings(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Ite
     singles = single_digits(c, True)
     tasks = (LANES, *(d.name for d in singles), ROWS)
     line, walked = size(c.rows[-1]), up(size(kept_digit(c)), unit.lanes)
-    flat = c.extent(tuple(singles)) == 1 and not c.a.conditions()
+    flat = c.extent(tuple(singles)) == 1 and not c.a.conditions
     for vectors in WIDE:
         width = vectors * unit.lanes
         if width > walked:
@@ -81,7 +81,7 @@ def lane_blockings(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Ite
 def _fits(c: Contraction, rows: int, vectors: int, steps: tuple[Cut, ...], machine: Machine) -> bool:
     """Whether the registers hold the sums, what waits for a later tap, and filters; at edges, all that a tap reads."""
     waiting = max(1, window(c, rows, steps)[1] + (c.a.dtype is not c.sum_dtype))
-    if any(c.rows[-1] in x.symbols for _, x in c.a.conditions()):
+    if any(c.rows[-1] in x.symbols for _, x in c.a.conditions):
         waiting = max(waiting, rows)
     products = 0 if c.sum_dtype.is_float else rows  # of integers, those of two taps may be added up first
     return (rows + waiting + products + 1) * vectors <= machine.limits.registers
@@ -101,7 +101,7 @@ def default_steps(c: Contraction) -> tuple[Cut, ...]:
     Tap by tap it is then known which rows fall outside, and rows share what they load.
     """
     last = c.depth[-1]
-    written = [t for t in c.depth if coupled(c, t) or (t is last and size(t) <= WRITTEN)]
+    written = [t for t in c.depth if t in c.coupled or (t is last and size(t) <= WRITTEN)]
     return tuple(Cut("unit" if t in written else "loop", 1, t.name) for t in c.depth)
 
 
@@ -127,7 +127,7 @@ def edges(c: Contraction, rows: int) -> tuple[int, int]:
     """
     line = c.rows[-1]
     full = size(line) // rows
-    bound = [x for _, x in c.a.conditions() if line in x.symbols]
+    bound = [x for _, x in c.a.conditions if line in x.symbols]
     lane = index("i", rows)
 
     def inside(block: int) -> bool:
@@ -215,7 +215,6 @@ def lane_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
         busiest,
         _instructions(c, how, full, tail, (how.vectors if groups else 0) + rest, strips > 1),
         0,
-        moved / workers,
     )
 
 

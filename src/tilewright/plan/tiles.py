@@ -149,16 +149,14 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     panel, strip = how.columns * deep * each, rows * deep * each if not how.stage else staged
     block_rows = how.rows * deep * each
     if how.order[0] == COLUMNS:
-        b_read = reading(limits, panel, row_blocks, block_rows if how.streams != "a" else 0)
-        a_read = reading(limits, strip, per, panel)
-        read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+        of_b = reading(limits, panel, row_blocks, block_rows if how.streams != "a" else 0)
+        read = per * of_b + reading(limits, strip, per, panel)
     else:
-        a_read = reading(limits, strip / row_blocks, per, panel if how.streams != "b" else 0)
-        b_read = reading(limits, panel * per, row_blocks, block_rows)
-        read = (row_blocks * a_read[0] + b_read[0], row_blocks * a_read[1] + b_read[1])
+        of_a = reading(limits, strip / row_blocks, per, panel if how.streams != "b" else 0)
+        read = row_blocks * of_a + reading(limits, panel * per, row_blocks, block_rows)
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
-        read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+        read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
     image = operand_bytes(c.a) / max(1, row_tasks)
     staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
     storing = costs.task if how.overlap == "defer" else blocks * how.rows * how.columns * costs.store
@@ -173,7 +171,7 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     instructions = int(written * (down * across + down + across) * (2 if not how.steps[0].written else 1) * 1.3 + 500)
     return Cost(
         busiest * products + ragged,
-        busiest * max(0.0, read[0] - products),
+        busiest * max(0.0, read - products),
         busiest * staging,
         busiest * storing,
         limits.launch_cycles,
@@ -181,7 +179,6 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
         busiest,
         instructions,
         staged + how.rows * how.columns * 4,
-        busiest * read[1],
         busiest * staged,
     )
 

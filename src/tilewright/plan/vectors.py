@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
-from tilewright.plan.contraction import Contraction, coupled, size
+from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
 from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
 from tilewright.plan.plan import Cut
@@ -48,7 +48,7 @@ def why_no_vectors(c: Contraction, atom: MultiplyAtom) -> str | None:
     last, group = c.depth[-1], atom.shape[2]
     if size(last) % group:
         return f"it adds {group} neighbours at once, which do not divide the {size(last)} of {last.name}"
-    if group > 1 and any(last in x.symbols for _, x in c.a.conditions()):
+    if group > 1 and any(last in x.symbols for _, x in c.a.conditions):
         return f"it adds {group} neighbours at once, of which some may lie outside {c.a.name}"
     return None
 
@@ -101,7 +101,7 @@ def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
     deep = max(n for n in range(1, most + 1) if size(last) % (n * group) == 0)
     if fixed.depth is not None and size(last) % fixed.depth == 0 == fixed.depth % group:
         deep = fixed.depth // group
-    few = [t for t in c.depth[:-1] if coupled(c, t) and size(t) * deep <= WRITTEN]
+    few = [t for t in c.depth[:-1] if t in c.coupled and size(t) * deep <= WRITTEN]
     taps = [Cut("unit" if t in few else "loop", 1, t.name) for t in c.depth[:-1]]
     return (*taps, Cut("loop", deep * group, last.name), Cut("unit", group, last.name))
 
@@ -147,21 +147,18 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     rounds = lines * (full + bool(tail))
     shown = 0.0
     if how.order[0] == COLUMNS:
-        b_read = reading(limits, panel, rounds, taken)
-        a_read = reading(limits, strip, per, panel)
-        read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+        of_a = reading(limits, strip, per, panel)
+        read = per * reading(limits, panel, rounds, taken) + of_a
         if strip + panel > l2(limits):  # rows of A lie apart: they are not fetched ahead as a panel is
-            shown = limits.copy_shown * a_read[0]
+            shown = limits.copy_shown * of_a
     else:
-        b_read = reading(limits, panel * per, rounds, taken)
-        a_read = reading(limits, strip, 1, 0)
-        read = (b_read[0] + a_read[0], b_read[1] + a_read[1])
+        read = reading(limits, panel * per, rounds, taken) + reading(limits, strip, 1, 0)
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
-        read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+        read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
     return Cost(
         busiest * products + ragged,
-        busiest * max(shown, read[0] - products),
+        busiest * max(shown, read - products),
         0.0,
         0.0,
         limits.launch_cycles,
@@ -169,7 +166,6 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
         busiest,
         _instructions(c, how, full, tail),
         0,
-        busiest * read[1],
     )
 
 
@@ -186,10 +182,10 @@ def _instructions(c: Contraction, how: Blocking, full: int, tail: int) -> int:
             continue
         digit = next(t for t in c.depth if t.name == s.digit)
         inner *= size(digit) if s.written else 1
-        edges *= size(digit) if s.written or coupled(c, digit) else 1
+        edges *= size(digit) if s.written or digit in c.coupled else 1
     each_row = vectors + 1
     blocks_written = [(how.rows, inner)] if full else []
-    if c.a.conditions():
+    if c.a.conditions:
         blocks_written = [(how.rows, edges)] * min(full, 2) + [(how.rows, inner)] * (full > 2)
     if tail:
         blocks_written.append((tail, edges))
