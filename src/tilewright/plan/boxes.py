@@ -17,7 +17,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS, accessed
-from tilewright.plan.microkernel import axes_of
+from tilewright.plan.microkernel import axes_in
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -329,8 +329,7 @@ def _blocked(products: list[Op], size: Size) -> set[Expr]:
     """The dimensions along which products have blocks of sums: M and N of each."""
     found: set[Expr] = set()
     for op in products:
-        a, b, c = (v.type.dims for v in op.operands)
-        axes = axes_of(a, b, c, size)
+        axes = axes_in(op, size)
         if not isinstance(axes, str):
             found |= {axes.n} if axes.m is None else {axes.m, axes.n}
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -378,12 +377,8 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | N
     if isinstance(axes, str):
         return None
     types = types_of(op, axes.swapped, low.machine)
-    how = low.microkernel(op, types, _sizes(axes, low.width))
+    how = low.microkernel(op, types, axes.sizes(low.width))
     return None if how is None else (how, how.oriented(axes), types[2])
-
-
-def _sizes(axes: Axes, width: Callable[[Expr], int]) -> tuple[int, int, int]:
-    return 1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k)
 
 
 def _by_atom(
@@ -396,7 +391,7 @@ def _by_atom(
         low.lost[op] = axes
         return None
     left, right = (b, a) if axes.swapped else (a, b)
-    how = low.microkernel(op, (left.dtype, right.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
+    how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None

@@ -16,7 +16,7 @@ from tilewright.ir.core import Op, TileType
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.values import Parts
-from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -54,13 +54,11 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     """The microkernel of a product, and its axes, where a read is its factor A, of the type that the atom takes."""
     if user.name != "mma" or user.operands[2] is read.results[0]:
         return None
-    a, b, c = (v.type.dims for v in user.operands)
-    axes = axes_of(a, b, c, low.width)
+    axes = axes_in(user, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return None
     types = types_of(user, axes.swapped, low.machine)
-    sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
-    how = low.microkernel(user, types, sizes)
+    how = low.microkernel(user, types, axes.sizes(low.width))
     return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None
 
 
