@@ -1,10 +1,12 @@
-"""Programs that are done as two on a Hopper GPU, beside PyTorch's eager calls.
+"""Programs that are done as two on a Hopper GPU, beside PyTorch's eager calls and what torch.compile makes of them.
 
-`python benchmarks/gpu_chained.py [--plans 3] [--seconds 80]` prints, for a layer of two products with gelu between and
-for a product with a softmax of its rows, microseconds of PyTorch's calls and of ours in CUDA graphs, the shortest of
-some repeats taken in turn, and the ratio; then the same of each program alone beside its call, and of the whole where
-the second program is launched when the first has ended. With --plans, so many other plans of either program are
-measured too. Results are compared with float64, and once, with small integers, exactly.
+`python benchmarks/gpu_chained.py [--plans 3] [--seconds 80] [--modes default max-autotune-no-cudagraphs]` prints, for a
+layer of two products with gelu between and for a product with a softmax of its rows, microseconds of PyTorch's calls,
+of the same calls compiled by torch.compile in each mode, and of ours, all in CUDA graphs, the shortest of some repeats
+taken in turn, and the ratios; then the same of each program alone beside its call, and of the whole where the second
+program is launched when the first has ended. With --plans, so many other plans of either program are measured too.
+Results are compared with float64, and once, with small integers, exactly. Where torch.compile cannot compile, such as
+without a C compiler or Triton, one line says why.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,7 +150,23 @@ def bound(executable: Any, tensors: dict[str, Any]) -> Callable[[], None]:
     return found
 
 
-def measured(case: Case, count: int, until: float) -> None:
+def compiled_calls(case: Case, given: list[Any], modes: list[str]) -> dict[str, Callable[[], Any]]:
+    """What torch.compile makes of a case's calls, by mode, warmed up; a refusal is printed, and left out."""
+    found: dict[str, Callable[[], Any]] = {}
+    for mode in modes:
+        torch._dynamo.reset()
+        call = partial(torch.compile(case.eager, mode=mode, dynamic=False), *given)
+        try:
+            microseconds(call)
+        except Exception as fault:  # whatever it is that the machine lacks, ours are measured all the same
+            said = next((line.strip() for line in str(fault).splitlines() if line.strip()), "")
+            print(f"torch.compile, {mode}: {type(fault).__name__}: {said[:200]}", flush=True)
+            continue
+        found[mode] = call
+    return found
+
+
+def measured(case: Case, count: int, until: float, modes: list[str]) -> None:
     """The lines of a case."""
     found = kernel_for(case.kernel, case.sizes, target="gpu")
     given = case.inputs()
@@ -158,13 +177,21 @@ def measured(case: Case, count: int, until: float) -> None:
     launch()
     exact = case.eager(*(x.double() for x in given))
     errors = difference(result, exact), difference(case.eager(*given), exact)
-    theirs, ours = microseconds(lambda: case.eager(*given), launch)
+    calls = compiled_calls(case, given, modes)
+    theirs, *compiled, ours = microseconds(lambda: case.eager(*given), *calls.values(), launch)
     wrong = "" if errors[0] <= case.largest else " WRONG"
     print(
         f"{case.name:40} theirs {theirs:7.1f} us  ours {ours:7.1f} us  ratio {theirs / ours:5.2f}  "
         f"error {errors[0]:.1e} (theirs {errors[1]:.1e}){wrong}",
         flush=True,
     )
+    for mode, time_of, call in zip(calls, compiled, calls.values(), strict=True):
+        said = f"torch.compile, {mode}:"
+        print(
+            f"    {said:36} theirs {time_of:7.1f} us  ours {ours:7.1f} us  ratio {time_of / ours:5.2f}  "
+            f"(theirs {difference(call(), exact):.1e})",
+            flush=True,
+        )
     print("    predicted " + found.explain().splitlines()[0].partition("predicted ")[2])
     _alone(case, found, tensors)
     if found.plan.then is None:
@@ -218,11 +245,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plans", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=80)
+    parser.add_argument("--modes", nargs="*", default=["default"], help="of torch.compile; none: it is left out")
     options = parser.parse_args()
     begun = time.perf_counter()
     exact()
     for number, case in enumerate(CASES, 1):
-        measured(case, options.plans, begun + options.seconds * number / len(CASES))
+        measured(case, options.plans, begun + options.seconds * number / len(CASES), options.modes)
 
 
 if __name__ == "__main__":

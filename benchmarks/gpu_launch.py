@@ -133,8 +133,9 @@ def cold() -> None:
 
 def planned() -> None:
     """Tile program to loaded kernel: traced, planned, lowered, assembled, ready to be launched."""
-    import gpu
     import gpu_rowwise as rows
+
+    import gpu
 
     def seconds(kernel: Any, sizes: dict[str, int], arrays: list[Any]) -> float:
         before = time.perf_counter()

@@ -1,19 +1,25 @@
-"""Random convolutions and matrix products on a GPU, planned as they come: the results must be exact.
+"""Random convolutions, matrix products and tile programs on a GPU, planned as they come: the results must be exact.
 
-    python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--firsts 0] [--seed S] [--first I]
-                                    [--jobs J] [--seconds T] [--interpret] [--compile] [--show]
+    python benchmarks/gpu_random.py [--convs 2000] [--products 300] [--programs 0] [--firsts 0] [--kernels 0] [--seed S]
+                                    [--first I] [--jobs J] [--seconds T] [--interpret] [--loops] [--compile] [--show]
 
 Convolutions go over one, two and three axes: images that are not square, ragged sizes, padding, dilation, strides,
 groups, depthwise, odd channels and wide ones; firsts are those of one to seven channels; products have any transposes,
-batches, a bias; programs are those of random_products.py. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32.
+batches, a bias. Types are bf16, f16, s8, e4m3, f32, and f32 rounded to tf32. Programs are tile programs: a third each
+from random_products.py (one to three products, what lies between them), from random_tiles.py (chains, reductions,
+scans, transposes, gathers, scatters, atomics, conversions, softmax, sizes that stay open), and from the generators of
+the tests (loops, conditions, workgroups); those with exponentials must lie within a bound. Kernels are those of
+ragged_kernels.py, number by number.
+
 Every one is compiled, and run twice, under its own plan and, some, under a random candidate. Before a launch every
 output, every workspace and the guards around all arrays hold NaN (a marker, for integers): what is read from outside
 shows in the result, what is written there in the guards.
 
 Many processes compile, assemble and run side by side; one whose program hangs or faults is replaced, and that counts as
 wrong. What is refused is counted by reason. Number I of a seed is the same problem in every run. `--interpret` runs
-on the interpreter instead, for places without a GPU; `--compile` runs nothing, and says what is refused; `--show`
-prints each problem and its plan. The exit code is 1 if something is wrong.
+block programs on the interpreter instead, for places without a GPU, `--loops` the loop programs that they become;
+`--compile` runs nothing, and says what is refused; `--show` prints each problem and its plan. The exit code is 1 if
+something is wrong.
 """
 
 from __future__ import annotations
@@ -30,8 +36,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -61,15 +68,38 @@ Words = Callable[[str], None]
 
 
 @dataclass
+class Run:
+    """The arguments of a kernel by name, and what it must write."""
+
+    arrays: dict[str, Array]
+    wanted: dict[str, Array]
+    far: dict[str, Array] = field(default_factory=dict)
+    """How far from that each element may lie, where it need not be equal."""
+
+
+@dataclass
 class Case:
-    """A kernel for sizes, its arguments by name, and what it must write."""
+    """A kernel for sizes, and what it is run on: of sizes that are `dynamic`, others too."""
 
     words: str
     kernel: Any
     sizes: dict[str, int]
-    arrays: dict[str, Array]
-    wanted: dict[str, Array]
+    runs: list[Run]
     constant: tuple[str, ...] = ()
+    begin: tuple[str, ...] = ()
+    """Arguments that are written, and hold something before: they are not poisoned."""
+    dynamic: tuple[str, ...] = ()
+
+
+@dataclass
+class Traced:
+    """A tile program as kernels are: something that can be traced."""
+
+    program: Any
+
+    def trace(self) -> Any:
+        """The program."""
+        return self.program
 
 
 # -- problems ------------------------------------------------------------------------------------------------
@@ -95,7 +125,7 @@ def convolution(number: int, seed: int, first: bool = False) -> Case:
         precision="tf32" if kind == "tf32" else None,
     )  # fmt: skip
     wanted = {"y": work.reference(arrays).astype(arrays["y"].dtype)}
-    return Case(f"{problem} {kind}:{result}", kernel, sizes, arrays, wanted, ("w",))
+    return Case(f"{problem} {kind}:{result}", kernel, sizes, [Run(arrays, wanted)], ("w",))
 
 
 def product(number: int, seed: int) -> Case:
@@ -128,11 +158,16 @@ def product(number: int, seed: int) -> Case:
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"c": out}
     sizes = {"M": m, "N": n, "K": k} | ({"B": count} if count > 1 else {})
     words = f"{count} of {m}x{n}x{k} {transposes} {kind}:{result}{', bias' if bias else ''}"
-    return Case(words, kernel, sizes, arrays, {"c": wanted.astype(out.dtype)})
+    return Case(words, kernel, sizes, [Run(arrays, {"c": wanted.astype(out.dtype)})])
 
 
 def program(number: int, seed: int) -> Case:
-    """A tile program with one to three products, and other work between them."""
+    """A tile program: with products, of everything else, or as the tests make them, in turn."""
+    return (_with_products, _of_tiles, _of_tests)[number % 3](number // 3, seed)
+
+
+def _with_products(number: int, seed: int) -> Case:
+    """One to three products, and other work between them."""
     from random_products import made
 
     import tilewright
@@ -143,7 +178,73 @@ def program(number: int, seed: int) -> Case:
     names = [a.name for a in case.kernel.trace().args]
     results = dict(zip(names[len(case.inputs) :], wanted, strict=True))
     arrays = dict(zip(names, [*case.inputs, *map(np.zeros_like, wanted)], strict=True))
-    return Case(case.words, case.kernel, case.sizes, arrays, results)
+    return Case(case.words, case.kernel, case.sizes, [Run(arrays, results)])
+
+
+def _of_tiles(number: int, seed: int) -> Case:
+    """A program of random_tiles.py."""
+    from random_tiles import made
+
+    case = made(number, seed)
+    runs = []
+    for arrays in (case.arrays, *case.others):
+        wanted = case.wanted(arrays)
+        far = {} if case.relative is None else {n: _allowed(x, case.relative, arrays[n]) for n, x in wanted.items()}
+        runs.append(Run(arrays, wanted, far))
+    return Case(case.words, case.kernel, case.sizes, runs, begin=case.begin, dynamic=case.dynamic)
+
+
+def _allowed(exact: Array, relative: float, given: Array) -> Array:
+    """How far from a number one may lie that is so far off before it is rounded to its type."""
+    import ml_dtypes
+
+    info: Any = ml_dtypes.finfo(given.dtype)
+    bound = relative * np.abs(exact)
+    found: Array = bound + float(info.eps) / 2 * (np.abs(exact) + bound) + float(info.smallest_normal)
+    return found
+
+
+def _of_tests(number: int, seed: int) -> Case:
+    """A program as the tests make them: loops that carry anything, conditions; half of them in workgroups."""
+    _find_tests()
+    from grid_fuzz import GridFuzz
+    from wide_fuzz import WideFuzz
+
+    import tilewright
+    from tilewright.errors import ExecutionError
+
+    rng = np.random.default_rng((seed, number, 4))
+    kind, sizes_of = ((GridFuzz, SIZES[:7]), (WideFuzz, SIZES[:14]))[number % 2]
+    while True:
+        drawn = int(rng.integers(1 << 30))
+        made = kind(drawn).program()
+        sizes = {name: int(rng.choice(sizes_of)) for name in "MNK"}
+        arrays = {}
+        for arg in made.args:
+            shape = [sizes[str(d)] for d in arg.type.dims]
+            arrays[arg.name or ""] = rng.integers(-3, 4, shape).astype(arg.type.dtype.numpy)
+        wanted = {name: array.copy() for name, array in arrays.items()}
+        try:
+            tilewright.compile(made, target="executor")(*wanted.values())
+        except ExecutionError:  # such as the largest of nothing: drawn again
+            continue
+        words = f"{kind.__name__}({drawn}), sizes {sizes}"
+        return Case(words, Traced(made), sizes, [Run(arrays, {"out": wanted["out"]})], begin=("out",))
+
+
+def _find_tests() -> None:
+    """Makes what the tests are made with known to Python."""
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path[:0] = [path for path in (str(tests / "ir"), str(tests / "passes")) if path not in sys.path]
+
+
+def kernel(number: int, seed: int) -> Case:
+    """A kernel of the library at ragged sizes; the same for all seeds."""
+    from ragged_kernels import CASES
+
+    words, make = CASES[number % len(CASES)]
+    made = make()
+    return Case(words, made.kernel, made.sizes, [Run(made.arrays, made.wanted, made.far)], begin=made.begin)
 
 
 KINDS: dict[str, Callable[[int, int], Case]] = {
@@ -151,6 +252,7 @@ KINDS: dict[str, Callable[[int, int], Case]] = {
     "products": product,
     "programs": program,
     "firsts": partial(convolution, first=True),
+    "kernels": kernel,
 }
 
 
@@ -180,19 +282,21 @@ def marker(kind: np.dtype[Any]) -> int:
 
 
 class OnHost:
-    """An array of the host between guards."""
+    """An array of the host between guards; one that is `written` holds poison before each launch, or what it is given
+    where it is to `begin` with that."""
 
-    def __init__(self, given: Array, written: bool):
+    def __init__(self, given: Array, written: bool, begin: bool = False):
         self.byte, self.written = marker(given.dtype), written
         self.zone = np.full(given.nbytes + 2 * GUARD, self.byte, np.uint8)
         self.array: Any = self.zone[GUARD:-GUARD].view(given.dtype).reshape(given.shape)
-        if not written:
+        if begin or not written:
             self.array[...] = given
+        self.before = self.zone.copy()
 
     def fill(self) -> None:
-        """Poison, where it is written."""
+        """What is written holds what it does before a launch."""
         if self.written:
-            self.zone[...] = self.byte
+            self.zone[...] = self.before
 
     def read(self) -> Array:
         """All of it, guards too."""
@@ -202,23 +306,26 @@ class OnHost:
 class OnDevice(OnHost):
     """An array of the GPU between guards; its image on the host is what it holds at first."""
 
-    def __init__(self, given: Array, written: bool):
+    def __init__(self, given: Array, written: bool, begin: bool = False):
         from tilewright.runtime.device_arrays import DeviceArray, packed_steps
         from tilewright.targets.nvidia import driver
 
-        super().__init__(given, written)
+        super().__init__(given, written, begin)
         found = driver.device()
         assert not isinstance(found, str), found
         self.memory = driver.OwnedMemory(self.zone.nbytes)
         self.cu, self.check = found.cu, found.check
-        self.check(self.cu.cuMemcpyHtoD(self.memory.pointer, self.zone.ctypes.data, self.zone.nbytes), "a copy")
+        self._bring()
         steps = packed_steps(given.shape)
         self.array = DeviceArray(self.memory.pointer + GUARD, given.shape, steps, given.dtype, self.memory)
 
+    def _bring(self) -> None:
+        self.check(self.cu.cuMemcpyHtoD(self.memory.pointer, self.before.ctypes.data, self.before.nbytes), "a copy")
+
     def fill(self) -> None:
-        """Poison, where it is written."""
+        """What is written holds what it does before a launch."""
         if self.written:
-            self.check(self.cu.cuMemsetD8(self.memory.pointer, self.byte, self.zone.nbytes), "a fill")
+            self._bring()
 
     def read(self) -> Array:
         """All of it, guards too, when the device is done."""
@@ -256,13 +363,14 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
     case = KINDS[kind](number, seed)
     clock.lap("data")
     name = f"{kind} {number} of seed {seed}: {case.words}"
-    interpreted = how == "interpret"
+    interpreted = how in ("interpret", "loops")
     where: dict[str, Any] = {"machine": machine("hopper")} if interpreted else {"target": "gpu:hopper"}
     rng, plan, found = np.random.default_rng((seed, number, 3)), None, []
-    guarded = OnHost if interpreted else OnDevice
     for _ in range(2):
         try:
-            kernel = kernel_for(case.kernel, case.sizes, plan=plan, constant=case.constant, **where)
+            kernel = kernel_for(
+                case.kernel, case.sizes, plan=plan, dynamic=case.dynamic, constant=case.constant, **where
+            )
             if not interpreted:
                 kernel.text("asm")
         except TilewrightError as why:
@@ -274,14 +382,7 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
         if how == "compile":
             found.append(("exact", path_of(kernel)))
             break
-        arrays = {n: guarded(array, n in case.wanted) for n, array in case.arrays.items()}
-        launch = kernel.bind({n: array.array for n, array in arrays.items()})
-        wrong = ""
-        for _ in range(1 if interpreted else 2):
-            for array in arrays.values():
-                array.fill()
-            launch()
-            wrong = wrong or _wrong(case, arrays)
+        wrong = next((said for run in case.runs if (said := _ran(kernel, case, run, how))), "")
         found.append(("wrong", f"{name}: {wrong} under {kernel.plan}") if wrong else ("exact", path_of(kernel)))
         clock.lap("running")
         others = kernel.choice.candidates[1:]
@@ -289,6 +390,26 @@ def tried(kind: str, number: int, seed: int, how: str, tell: Words) -> list[tupl
             break
         plan = others[int(rng.integers(len(others)))]
     return found + [("seconds", f"{what} {seconds}") for what, seconds in clock.laps.items()]
+
+
+def _ran(kernel: Any, case: Case, run: Run, how: str) -> str:
+    """Runs a kernel, on a GPU twice; what is wrong, or nothing."""
+    guarded = OnDevice if how == "run" else OnHost
+    arrays = {n: guarded(array, n in run.wanted, n in case.begin) for n, array in run.arrays.items()}
+    given = {n: array.array for n, array in arrays.items()}
+    launch = kernel.bind(given)
+    if how == "loops":
+        _find_tests()
+        from loop_level import on_the_loop_level
+
+        launch = on_the_loop_level(kernel).bind([given[a.name] for a in kernel.module.host.args])
+    wrong = ""
+    for _ in range(2 if how == "run" else 1):
+        for array in arrays.values():
+            array.fill()
+        launch()
+        wrong = wrong or _wrong(run, arrays)
+    return wrong
 
 
 class Clock:
@@ -316,14 +437,18 @@ def path_of(kernel: Any) -> str:
     return f"roles, {atom}, {'copies itself' if plan.roles.load[0] > 1 else 'TMA'}{split}{rows}"
 
 
-def _wrong(case: Case, arrays: dict[str, Any]) -> str:
+def _wrong(run: Run, arrays: dict[str, Any]) -> str:
     for name, array in arrays.items():
         found = array.read()
         if (found[:GUARD] != array.byte).any() or (found[-GUARD:] != array.byte).any():
             return f"elements beside {name} are written"
-        inside = found[GUARD:-GUARD].view(case.arrays[name].dtype).reshape(case.arrays[name].shape)
-        wanted = case.wanted.get(name, case.arrays[name])
-        differ = np.flatnonzero(inside != wanted)
+        inside = found[GUARD:-GUARD].view(run.arrays[name].dtype).reshape(run.arrays[name].shape)
+        wanted = run.wanted.get(name, run.arrays[name])
+        if name in run.far:
+            bad = ~(np.abs(inside.astype(np.float64) - wanted) <= run.far[name])
+        else:
+            bad = (inside != wanted) & ~((inside != inside) & (wanted != wanted))
+        differ = np.flatnonzero(bad)
         if differ.size:
             at = tuple(int(n) for n in np.unravel_index(differ[0], wanted.shape))
             return f"{name}: {differ.size} of {wanted.size} differ, first {at}: {inside[at]}, not {wanted[at]}"
@@ -382,6 +507,9 @@ class Worker:
                     self._again()
                 return list(found)
             what += f": no return in {PATIENCE:.0f} s"
+            if self.made_of[1] in ("interpret", "loops"):  # large ones take long there
+                self._again()
+                return [("late", what)]
         except (EOFError, BrokenPipeError, ConnectionResetError):
             what += ": the process died"
         self._again()
@@ -401,7 +529,7 @@ class Worker:
 
 def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, how: str) -> dict[str, Counter[str]]:
     """All problems, shared by processes; as many as begin within some seconds. Gives what came of them, by words."""
-    verdicts = ("tried", "exact", *REFUSED, "wrong", "seconds")
+    verdicts = ("tried", "exact", *REFUSED, "late", "wrong", "seconds")
     total: dict[str, Counter[str]] = {verdict: Counter() for verdict in verdicts}
     orders: SimpleQueue[tuple[str, int]] = SimpleQueue()
     every = [(number - numbers.start, kind, number) for kind, numbers in wanted.items() for number in numbers]
@@ -447,7 +575,7 @@ def run(wanted: dict[str, range], seed: int, jobs: int, seconds: float, how: str
 def _count(total: dict[str, Counter[str]], kind: str, found: list[tuple[str, str]]) -> None:
     """Counts what came of a problem in."""
     total["tried"][kind] += 1
-    total["exact"][f"{kind}, problems"] += not {"refused", "wrong"}.intersection(verdict for verdict, _ in found)
+    total["exact"][f"{kind}, problems"] += not {"refused", "late", "wrong"}.intersection(how for how, _ in found)
     for verdict, words in found:
         if verdict == "seconds":
             what, _, amount = words.partition(" ")
@@ -469,6 +597,8 @@ def report(total: dict[str, Counter[str]], seconds: float) -> bool:
             reasons.setdefault(re.sub(r"%\w+", "%x", re.sub(r"\d+", "N", what)), []).append(words)
         for same in sorted(reasons.values(), key=len, reverse=True):
             print(f"{verdict}, {len(same)}: {same[0][:600]}")
+    for words in total["late"]:
+        print(f"late: {words}")
     for words in total["wrong"]:
         print(f"WRONG {words[:900]}")
     took = ", ".join(f"{what} {amount:.0f}" for what, amount in total["seconds"].items())
@@ -484,17 +614,19 @@ def main() -> int:
     parser.add_argument("--products", type=int, default=300)
     parser.add_argument("--programs", type=int, default=0)
     parser.add_argument("--firsts", type=int, default=0)
+    parser.add_argument("--kernels", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after that")
     parser.add_argument("--interpret", action="store_true")
+    parser.add_argument("--loops", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--show", action="store_true", help="in this process, with what each is")
     options = parser.parse_args()
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "CUDA_CACHE_DISABLE": "1"}  # processes shall not wait for one another
     wanted = {kind: range(options.first, options.first + getattr(options, kind)) for kind in KINDS}
-    how = "interpret" if options.interpret else "compile" if options.compile else "run"
+    how = next((name for name in ("interpret", "loops", "compile") if getattr(options, name)), "run")
     if options.show:
         warnings.simplefilter("ignore")
         for kind, numbers in wanted.items():

@@ -119,7 +119,7 @@ def made(number: int, seed: int = 0, most: int = 100, types: tuple[str, ...] = t
     memory = {name: tkl.Memory[(*of, GLOBAL, kind)] for name, (of, kind) in dims.items()}
     axis = {"whole": None, "deep": K, "wide": DIMS[0]}[shape.loop]
     constraints = [] if axis is None else [tkw.TilingConstraint(axis, tkl.sym.BLOCK)]
-    kernel = _kernel(constraints, memory, partial(_body, shape))
+    kernel = kernel_of(constraints, memory, partial(_body, shape))
     if axis is not None:
         kernel = kernel.bound({tkl.sym.BLOCK: tile})
     data = np.random.default_rng((seed, number))
@@ -132,7 +132,7 @@ def made(number: int, seed: int = 0, most: int = 100, types: tuple[str, ...] = t
     return Made(kernel, inputs, sizes, words)
 
 
-def _kernel(constraints: list[Any], memory: dict[str, Any], body: Callable[[dict[str, Any]], None]) -> Any:
+def kernel_of(constraints: list[Any], memory: dict[str, Any], body: Callable[[dict[str, Any]], None]) -> Any:
     """The kernel with arguments of these names and types, as many as there are."""
 
     def program(*args: Any) -> None:

@@ -386,3 +386,10 @@ def test_a_single_number_that_is_never_written_is_named():
     text = "block idle(%y: out global f32 ())\n{\n  tasks t in 0..1 {\n    barrier\n  }\n}\n"
     with pytest.raises(errors.NotWrittenFault, match=r"1 of 1 elements of %y"):
         compile_text(text, "interpreter")(np.empty((), np.float32))
+
+
+def test_small_floats_become_scales() -> None:
+    """numpy does not convert one to the other, and said so."""
+    text = "block f(%x: in global f8e5m2 (3), %y: out global f8e8m0fnu (3)) { map %y = f8e8m0fnu(%x) }"
+    y = run(text, np.array([0.5, 2, 16], ml_dtypes.float8_e5m2))
+    assert y.astype(np.float32).tolist() == [0.5, 2, 16]

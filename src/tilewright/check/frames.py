@@ -156,6 +156,10 @@ class Frames:
                 if held(tuple(d for d in axes if d is not None)) <= MOST:
                     self.axes[op] = axes
                 continue
+            if op.name == "reduce" and not inside:
+                kept = tuple(d for i, d in enumerate(axes) if d is not None and i != op.attrs["along"])
+                if held(kept) > ALTOGETHER:  # no lane has registers for so many results
+                    continue
             turn = None if inside or op.name not in ("map", "copy") else self._turn(op)
             if turn is not None:
                 self.turned[op] = turn

@@ -70,8 +70,8 @@ def require_extents(kind: Any, shape: tuple[Expr, ...], strides: tuple[Expr, ...
 class TensorType:
     """A tensor in memory.
 
-    `role` says what a program may do with an argument: "in" it reads, "out" it writes completely, "inout" both; None
-    for memory of its own and for views.
+    `role` says what a program may do with an argument: "in" it reads, "out" it writes completely, "inout" both;
+    "scratch" is room that it needs, and reads only where it wrote. None for memory of its own and for views.
     """
 
     space: str
@@ -238,7 +238,7 @@ def read_type(reader: Reader) -> Any:
     start = reader.at
     word = reader.word("a type")
     role = None
-    if word in ("in", "out", "inout"):
+    if word in ("in", "out", "inout", "scratch"):
         role, word = word, reader.word("a space")
     if word != "register" and word not in SPACES:
         raise reader.fail(f"expected a space: {', '.join((*SPACES, 'register'))}", start)

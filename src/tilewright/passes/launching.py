@@ -5,9 +5,10 @@ of the next: the launch itself, making barriers, dealing out registers. What was
 
 - Every role waits before it touches memory, until the launch before has ended and what that wrote can be read. What
   comes before the wait is the workgroup's own: barriers, registers, descriptions of tensors that the launch passes.
-- A program that waits for memory lets the next launch in right after that wait: all launches before this one have ended
-  by then, and waiting for one predecessor is enough. One with products does so when its workgroups end: they take a
-  core each, and what came earlier would crowd on the few cores that have none (1000x1000x1000 lost 0.6 us so).
+- The next launch is let in right after that wait, so all launches before this one have ended by then, and waiting for
+  one predecessor is enough. It is let in no later because it does no harm: the machine admits it when all workgroups of
+  this launch have begun, and gives it what these leave over. A workgroup with roles has all registers of its core, so
+  that the next one's comes there when it leaves; later, the launch of a short kernel would not be hidden whole.
 - All programs of one plan follow its word: those that add up parts of a sum as the one that multiplies.
 """
 

@@ -25,12 +25,14 @@ from tilewright.passes.host import write_host
 from tilewright.passes.in_rows import ONCE
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.launching import launched
+from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
 from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
+from tilewright.passes.tile.ordering import in_order
 from tilewright.plan.blocking import blocking_of
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
@@ -98,6 +100,8 @@ def general(job: Job) -> None:
         else:
             if job.parts is None and job.aligned is None:
                 _narrow(job)
+    if job.machine.lanes is not None and job.parts is None and job.choice.cuts.roles is None:
+        job.lowered = outside(job.lowered, job.machine)
 
 
 def _narrow(job: Job) -> None:
@@ -111,6 +115,8 @@ def _narrow(job: Job) -> None:
     if over is None or job.plan is None:
         return
     if job.given is not None:
+        if _is_chosen(job):
+            return
         plan = job.plan
         lines = list(map(str, [plan.roles] if plan.roles else [*(a for a in plan.axes if a.cuts), *plan.products]))
         raise ArgumentError(f"plan: `{'`, `'.join(lines)}`: {over.what}")
@@ -125,6 +131,14 @@ def _narrow(job: Job) -> None:
         job.narrowed += 1
     choose_plan(job)
     job.lowered = lowered if job.plan == before else None
+
+
+def _is_chosen(job: Job) -> bool:
+    """Whether a given plan is the one that is chosen: no other has tasks that shared memory holds more of."""
+    own = replace(job, given=None, lowered=None, nearer=None, narrowed=0)
+    choose_plan(own)
+    general(own)
+    return own.plan == job.given
 
 
 def _contracted(job: Job) -> Lowered:
@@ -211,6 +225,8 @@ def _lowered(
     )
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     if cuts.roles is None:
+        if job.machine.lanes is not None:
+            in_order(lowered.program)
         return lowered, ()
     made, notes = with_roles(lowered.program, lowered.loads, lowered.stores, cuts.roles, job.machine)
     if cuts.overlap == "ahead":

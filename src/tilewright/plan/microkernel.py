@@ -7,7 +7,7 @@ least is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -176,11 +176,16 @@ def names_of(program: Program) -> dict[str, Op]:
 
 
 def products_of(
-    program: Program, machine: Machine, width: Callable[[Expr], int], lanes: int | None = None
+    program: Program,
+    machine: Machine,
+    width: Callable[[Expr], int],
+    opened: Collection[Expr] = (),
+    lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
     """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops.
 
-    All are done by as many lanes: those of one wave, where no wider atom does for all of them.
+    All are done by as many lanes: those of one wave, where no wider atom does for all of them. Sums over a size that is
+    `opened` are one wave's: slabs of shared memory have whole steps of K, of which the last must be known.
     """
     found: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
@@ -188,14 +193,14 @@ def products_of(
         if isinstance(axes, str):
             found[op] = None
         else:
-            types = types_of(op, axes.swapped, machine)
-            found[op] = microkernel(machine, types, axes.sizes(width), lanes, precision_of(op))
+            types, own = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
+            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op))
     if (
         machine.lanes is not None
         and lanes is None
         and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1
     ):
-        return products_of(program, machine, width, machine.lanes)
+        return products_of(program, machine, width, opened, machine.lanes)
     return found
 
 

@@ -338,7 +338,7 @@ class _Writing:
     def _used(self, op: Op) -> list[tuple[Value, bool, bool]]:
         if op.name == "launch":
             roles = [a.type.role for a in self.executor.module.programs[op.attrs["program"]].args]
-            return [(v, r != "out", r != "in") for v, r in zip(op.operands, roles, strict=True)]
+            return [(v, r in ("in", "inout"), r != "in") for v, r in zip(op.operands, roles, strict=True)]
         return [(op.operands[0], op.name == "check", op.name != "check")]
 
     def _check_written(self, arguments: int) -> None:

@@ -300,3 +300,18 @@ def test_elements_side_by_side_are_neighbouring_lanes(shape: tuple[int, int], ki
         tkw.write(v + v, y)
 
     compare(doubled, M=shape[0], N=shape[1])
+
+
+def test_a_reduction_with_more_results_than_registers_goes_by_rows() -> None:
+    """One wave was to hold 63 x 640 results: more than a register of the loop level has."""
+    text = """block most(%x: in global f32 (63, 5, 640), %y: out global f32 (63, 640))
+  machine hopper
+  waves 1
+{
+  tasks t in 0..1 {
+    reduce %x -> %y along 1 with max
+  }
+}"""
+    x = np.random.default_rng(0).integers(-9, 9, (63, 5, 640)).astype(np.float32)
+    loop = tilewright.compile_text(text, "gpu:hopper").text("loop")
+    assert np.array_equal(tilewright.compile_text(loop, "interpreter")(x), x.max(1))

@@ -65,4 +65,6 @@ def _cast(value: Any, kind: DType | None, to: DType) -> Array:
     array = np.asarray(value)
     if array.dtype.kind == "f" and not to.is_float and to.kind != "bool":
         array = np.trunc(array.astype(np.float64))
+    if kind is not None and kind.is_narrow and to.is_narrow:  # numpy does not know all pairs of them
+        array = array.astype(np.float32)
     return array.astype(to.numpy)

@@ -114,7 +114,7 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], several: bool) -> Buffer:
     BUFFER.check(kind.cosize(), f"%{name}: {kind}")
     data = np.zeros(max(kind.cosize(), 0), kind.dtype.numpy)
     data[_places(kind)] = array
-    buffer = Buffer(f"%{name}", data, "global", kind.role != "out")
+    buffer = Buffer(f"%{name}", data, "global", kind.role in ("in", "inout"))
     if several and kind.role != "in":
         buffer.sharing = Sharing(data.size)
     return buffer

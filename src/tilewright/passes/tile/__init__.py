@@ -35,4 +35,5 @@
 | masks        | conditions on coordinates: where they hold everywhere, or nowhere                     |
 | fusing       | operations along the same rows, a few rows at a time                                  |
 | storing      | results that leave through shared memory                                              |
+| ordering     | barriers between operations of a task on one argument                                 |
 """

@@ -68,7 +68,7 @@ def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
         _compute(low, op, result, operands, lane, v, at)
         moving.put(low, result, target, lane, v, at, inside)
 
-    moving.over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+    moving.over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
 
 
 # -- along a dimension ------------------------------------------------------------------------------------------

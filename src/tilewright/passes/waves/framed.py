@@ -167,7 +167,8 @@ def _part(low: Waves, op: Op, axes: tuple[Dim | None, ...], part: Window) -> Non
             formula: Formula = op.attrs["formula"].mapped(low.expr)
         low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
     if not isinstance(handle, Spread):
-        stored(low, result, low.handles[target], axes, part)
+        again = any(low.frames.root(v) is low.frames.root(target) for v in sources)
+        stored(low, result, low.handles[target], axes, part, again)
 
 
 def fetched(
@@ -205,13 +206,17 @@ def expanded(low: Waves, handle: Spread, dims: Dims, own: Dims) -> Value:
     return found
 
 
-def stored(low: Waves, source: Value, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> None:
-    """A lane's values go to memory; of lanes that have the same, the first stores."""
+def stored(
+    low: Waves, source: Value, memory: Any, axes: tuple[Dim | None, ...], part: Window, again: bool = False
+) -> None:
+    """A lane's values go to memory; of lanes that have the same, the first stores. `again`: all have read it there."""
     lane, v = low.axes(part.values)
     places = part.places(low, lane, v)
     where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
-    inside = [c for _, c in places.values() if c is not None]
-    condition = both((*inside, *first(low, part.whole, lane), *where.conditions))
+    inside, alone = [c for _, c in places.values() if c is not None], first(low, part.whole, lane)
+    if again and alone:
+        low.meet()
+    condition = both((*inside, *alone, *where.conditions))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
     low.emit("store", (source, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
     low.written(memory)
@@ -262,7 +267,7 @@ def reduce(low: Waves, op: Op) -> None:
     formula = Formula.operand(1)
     low.emit("compute", (result, total), formula=formula if kind is target.type.dtype else to_type(target.type.dtype))
     if not isinstance(into, Spread):
-        stored(low, result, low.handles[target], rest, window(kept))
+        stored(low, result, low.handles[target], rest, window(kept), bool(op.attrs.get("accumulate")))
 
 
 def to_type(kind: DType) -> Formula:

@@ -6,6 +6,7 @@ What lies in registers is stored first, and results are loaded to where they bel
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.along import arguments_as_operands
-from tilewright.passes.places import PlacedMemory, PlacedView, Where
+from tilewright.passes.places import PlacedMemory, PlacedView, Where, sizes
 from tilewright.passes.waves import moving
 from tilewright.passes.waves.held import Held, both
 
@@ -34,7 +35,7 @@ def scratch(low: Waves, key: Any, dtype: DType, shape: tuple[int, ...]) -> Place
     """Shared memory of the group for an operation."""
     room = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(room * low.group.halves),))
-    buffer = low.hoist((*key, low.role, low.group.halves), kind, "scratch")
+    buffer = low.room_for((*key, low.role, low.group.halves), kind)
     strides = tuple(int(e) for e in packed(tuple(map(as_expr, shape))))
     return PlacedMemory(buffer, dtype, shape, strides, None, low.group.side * room)
 
@@ -81,7 +82,7 @@ class Rows:
         self.along = op.attrs["along"]
         self.targets = [in_memory(low, op, self.half + i, self._kept_before()) for i in range(self.half)]
         self.sources = [self._apart(i) for i in range(self.half)]
-        shape = self.sources[0].extents
+        shape = self.sources[0].shape
         self.length, self.outer = shape[self.along], shape[: self.along] + shape[self.along + 1 :]
         wide = op.attrs["with"] in ("sum", "prod")
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
@@ -171,7 +172,7 @@ class Rows:
         else:
             totals = self.begin(self.items(lane, v, self.full(at, as_expr(0)), inside))
             first = 1
-        if first < self.length:
+        if self.length != first:
             with low.loop("along", first, self.length) as i:
                 self.combine(totals, self.items(lane, v, self.full(at, i), inside))
         self.write(totals, lane, v, at, inside)
@@ -223,7 +224,7 @@ def broadcast(low: Waves, op: Op) -> None:
         found = moving.get(low, source, lane, v, (*at[:axis], *at[axis + 1 :]), inside, 0)
         moving.put(low, found, target, lane, v, at, inside)
 
-    moving.over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+    moving.over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
     back(low, op, (1,), [target])
 
 
@@ -239,7 +240,7 @@ def _elements(
 ) -> None:
     """The body for each element of the tile, with the place in memory that the data give."""
     indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
-    shape = tuple(int(s.upper + 1) for s in op.attrs["over"])
+    shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
 
     def one(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
         meanings: dict[Symbol, Expr] = dict(zip(op.attrs["over"], at, strict=True))
@@ -262,7 +263,7 @@ def _elements(
     if not in_order:
         moving.over_lanes(low, shape, 16, one)
         return
-    with low.one_wave(), low.loop("element", 0, int(np.prod(shape, dtype=np.int64))) as number:
+    with low.one_wave(), low.loop("element", 0, prod(map(as_expr, shape), start=as_expr(1))) as number:
         lane, v = low.axes(1)
         one(lane, v, moving.unravelled(number, shape), lane < 1)
 

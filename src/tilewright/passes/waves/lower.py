@@ -29,9 +29,24 @@ EVERYONE = "all"
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """The loop program of a block program whose parameters are bound, for a machine whose waves have many lanes."""
+    """The loop program of a block program whose parameters are bound, for a machine whose waves have many lanes.
+
+    Operations have scratch memory of their own, so that waves need not meet in between; where shared memory does not
+    hold that, they share it.
+    """
     with building():
-        return Waves(program, machine).whole()
+        found = Waves(program, machine).whole()
+        return found if past_shared(found, machine) <= 0 else Waves(program, machine, thrifty=True).whole()
+
+
+def past_shared(program: Program, machine: Machine) -> int:
+    """How many bytes of shared memory the tensors of a loop program take that a workgroup has not; below 0: has."""
+    space, total = machine.spaces["shared"], 0
+    for op in program.body.ops:
+        kind = op.attrs.get("type")
+        if op.name == "alloc" and isinstance(kind, TensorType):
+            total += -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
+    return 0 if space.bytes is None else total - space.bytes
 
 
 @dataclass(frozen=True)
@@ -49,8 +64,11 @@ class WaveGroup:
 class Waves(LoopLowering):
     """What names mean in the role that is written, and what goes on by itself at this point."""
 
-    def __init__(self, program: Program, machine: Machine):
+    def __init__(self, program: Program, machine: Machine, thrifty: bool = False):
         super().__init__(program, machine, machine)
+        self.thrifty = thrifty
+        """Whether operations share scratch memory."""
+        self._scratch: tuple[Op | None, list[Any]] = (None, [])
         if machine.lanes is None:
             raise ProgramError(f"{machine.name} has no waves of many lanes")
         self.rules = RULES
@@ -167,6 +185,22 @@ class Waves(LoopLowering):
             found = self.hoisted[key] = op.results[0]
             found.name = self.fresh(name)
             self.top.ops.append(op)
+        return found
+
+    def room_for(self, key: Any, kind: TensorType) -> Value:
+        """Scratch memory for an operation: its own by a key, or, where that is scarce, what others are done with."""
+        if not self.thrifty:
+            return self.hoist(key, kind, "scratch")
+        if self._scratch[0] is not self.between_lanes.current:
+            self._scratch = self.between_lanes.current, []
+        own = self._scratch[1]
+        if key not in own:
+            own.append(key)
+        self.meet()  # those before have read what is there
+        found = self.hoist(("scratch", own.index(key), kind.dtype, self.role), kind, "scratch")
+        if found.type.cosize() < kind.cosize():
+            op = next(op for op in self.top.ops if op.results == (found,))
+            op.attrs["type"] = found.type = kind
         return found
 
     def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.algebra.expr_rules import maximum
+from tilewright.algebra.expr_use import Substitution, ceildiv, evaluate
 from tilewright.check.distribution import Placement, placement
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import RegisterType, TensorType
 from tilewright.machine import Machine, RegisterOperand
 from tilewright.machine.views import is_number, weight
-from tilewright.passes.places import PlacedMemory, PlacedView, Where, sizes
+from tilewright.passes.places import PlacedMemory, PlacedView, Size, Where, sizes
 from tilewright.passes.waves import channels
 from tilewright.passes.waves.held import Held, Piece, both, matching, numbered, place, storing
 
@@ -194,38 +195,41 @@ def store(low: Waves, source: Value, piece: Piece, memory: InMemory) -> None:
 
 def over_lanes(
     low: Waves,
-    shape: tuple[int, ...],
+    shape: tuple[Size, ...],
     size: int,
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
     width: int | None = None,
 ) -> None:
-    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or 16 bytes where that fits."""
-    count = prod(shape)
-    if not count:
+    """`body` for every element of a shape, dealt out over lanes: `width` to a lane, or 16 bytes where that fits.
+
+    Where an extent is open, a call tells how many rounds there are.
+    """
+    count = prod(map(as_expr, shape), start=as_expr(1))
+    if count is as_expr(0):
         return
     if width is None:
         width = _widest(shape, size)
     threads = low.lanes * low.group.waves
-    rounds = -(-count // (threads * width))
-    with low.loop("round", 0, rounds) as turn:
+    with low.loop("round", 0, ceildiv(count, threads * width)) as turn:
         lane, v = low.axes(width)
         number = ((turn * low.group.waves + low.group.wave) * low.lanes + lane) * width + v
-        inside = None if count % (threads * width) == 0 else number < count
+        inside = None if count % (threads * width) is as_expr(0) else number < count
         body(lane, v, unravelled(number, shape), inside)
 
 
-def _widest(shape: tuple[int, ...], size: int) -> int:
+def _widest(shape: tuple[Size, ...], size: int) -> int:
     """How many elements a lane takes: up to 16 bytes, of one row."""
     width = max(1, 16 // size)
-    while shape and shape[-1] % width:
+    while shape and as_expr(shape[-1]) % width is not as_expr(0):
         width //= 2
     return width if shape else 1
 
 
-def unravelled(number: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
-    """The coordinates of an element by its number, last dimension fastest."""
+def unravelled(number: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
+    """The coordinates of an element by its number, last dimension fastest; what is empty has no elements."""
     at: list[Expr] = []
-    for extent in reversed(shape[1:]):
+    for size in reversed(shape[1:]):
+        extent = maximum(1, size)
         at.append(number % extent)
         number = number // extent
     return (*([number] if shape else []), *reversed(at))
@@ -249,7 +253,7 @@ def fill(low: Waves, op: Op) -> None:
         low.emit("fill", (register,), value=value)
         put(low, register, target, lane, v, at, inside)
 
-    over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+    over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
 
 
 def put(
@@ -306,7 +310,7 @@ def copy(low: Waves, op: Op) -> None:
         def body(lane: Symbol, v: Symbol, at: tuple[Expr, ...], inside: Expr | None) -> None:
             put(low, get(low, source, lane, v, at, inside, otherwise), target, lane, v, at, inside)
 
-        over_lanes(low, target.extents, target.dtype.numpy.itemsize, body)
+        over_lanes(low, target.shape, target.dtype.numpy.itemsize, body)
 
 
 # -- copies that go on by themselves --------------------------------------------------------------------------

@@ -54,7 +54,8 @@ class Scan:
         found = into.fragment if isinstance(into, Spread) else low.fragment(target.type.dtype, held(self.dims))
         low.emit("compute", (found, result), formula=to_type(target.type.dtype))
         if not isinstance(into, Spread):
-            stored(low, found, low.handles[target], self.axes, window(self.dims))
+            again = low.frames.root(op.operands[0]) is low.frames.root(target)
+            stored(low, found, low.handles[target], self.axes, window(self.dims), again)
 
     def _single(self, values: Value, result: Value) -> None:
         if self.op.attrs.get("exclusive"):

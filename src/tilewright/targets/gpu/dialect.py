@@ -46,9 +46,8 @@ class Dialect(Protocol):
     def begin(self, e: Emitter, barriers: list[tuple[int, int]]) -> None:
         """The first thread prepares barriers, (offset, arrivals); then the workgroup, or its cluster, meets."""
 
-    def after_the_launch_before(self, e: Emitter, lets_in: bool) -> None:
-        """Waits for the launch before, which may still go on; the next one may begin as far as this now, or at the
-        end."""
+    def after_the_launch_before(self, e: Emitter) -> None:
+        """Waits for the launch before, which may still go on; the next one may begin as far as this."""
 
     def check_registers(self, roles: list[tuple[int, int | None]]) -> None:
         """Raises where roles, (threads, registers of each or None), ask for more registers than there are."""

@@ -109,10 +109,11 @@ class Emitter:
         w, d = self.w, self.dialect
         roles = [op for op in self.program.body.ops if op.name == "role"]
         for op in self.program.body.ops:
-            if op.name == "alloc":
-                self.reserve(op)
-            elif op.name != "role":
+            if op.name not in ("alloc", "role"):
                 raise ProgramError(f"{op.name} stands outside of roles; a kernel's work is done by its roles", op.loc)
+        allocs = [op for op in self.program.body.ops if op.name == "alloc"]
+        for op in sorted(allocs, key=lambda op: isinstance(op.attrs["type"], BarrierType)):  # between tensors, each
+            self.reserve(op)  # would take as much as tensors are aligned to
         self.dealt = dealing.dealt(roles)
         for deal, leads in self.dealt.values():
             if leads:
@@ -186,7 +187,7 @@ class Emitter:
                 (count,) = numbers((op.attrs["registers"],), "registers")
                 self.dialect.registers(self, count, self.threads)
             if self.programmatic:  # all that comes before touches no memory but the workgroup's own
-                self.dialect.after_the_launch_before(self, self.waits_for_memory)
+                self.dialect.after_the_launch_before(self)
             if room == size:
                 self._role(op, mine)
                 return
@@ -416,7 +417,8 @@ class Emitter:
 
     def _each(self, op: Op, axes: tuple[Symbol, ...], formula: Formula, to: DType, count: int) -> None:
         target = op.operands[0]
-        pairs = formula.name == "cast" and formula.value is to and to.bits == 16 and count % 2 == 0
+        rounds = formula.name == "cast" and formula.value is to and to.is_float and to.bits == 16
+        pairs = rounds and count % 2 == 0
         if pairs and self._in_pairs(op, axes, formula, to, count):
             return
         found = [self._formula(op, axes, i).write(formula, to) for i in range(count)]

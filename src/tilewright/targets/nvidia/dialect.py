@@ -154,14 +154,13 @@ class Ptx:
         w.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         w.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
-    def after_the_launch_before(self, e: Emitter, lets_in: bool) -> None:
-        """griddepcontrol: every thread waits before it touches memory; then the next grid may come up to here, or, as
-        the machine does by itself, when a workgroup ends.
+    def after_the_launch_before(self, e: Emitter) -> None:
+        """griddepcontrol: every thread waits before it touches memory, and the next grid may come up to here.
 
         In this order: when the next grid is let in, all before this one have ended, and it waits for this one alone. A
         workgroup lets it in with the first thread that says so.
         """
-        e.w.assembly("griddepcontrol.wait;" + "\ngriddepcontrol.launch_dependents;" * lets_in)
+        e.w.assembly("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;")
 
     def meet(self, e: Emitter, barrier: str, threads: int) -> None:
         """bar.sync with a count; number 0 is also that of the beginning."""

@@ -1,0 +1,155 @@
+"""Operations on one argument, in order: the waves of a task meet where one touches what another has written.
+
+copy %x_view -> %y_view                   copy %x_view -> %y_view
+map %y = %y + %z                          barrier
+                                          map %y = %y + %z
+
+Operations on shared memory are followed by barriers as they are written. Of arguments, most are written by one
+operation, and need none: the elements of an operation are no two waves' at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.check.block import definitions, written
+from tilewright.check.places import Places
+from tilewright.ir.attrs import Range
+from tilewright.ir.block import BLOCK
+from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.tensors import TensorType
+
+NAMING = ("alloc", "view", "bitcast", "let")
+"""Operations that touch no element."""
+
+
+def in_order(program: Program) -> None:
+    """Puts barriers between operations of waves that touch the same elements of an argument.
+
+    >>> from tilewright.ir.block import parse_block
+    >>> program = parse_block('''block f(%x: in global f32 (64), %y: out global f32 (64))
+    ...   waves 2
+    ... {
+    ...   tasks t in 0..1 {
+    ...     copy %x -> %y
+    ...     %back = view %y (i 64) -> [63 - i]
+    ...     map %back = %x
+    ...   }
+    ... }''')
+    >>> in_order(program)
+    >>> [op.name for op in program.body.ops[0].blocks[0].ops]
+    ['copy', 'view', 'barrier', 'map']
+    """
+    _Ordering(program).run(program.body)
+
+
+@dataclass
+class _Touched:
+    """Operations that have read and written a tensor since the waves met last."""
+
+    read: set[Op] = field(default_factory=set)
+    written: set[Op] = field(default_factory=set)
+
+
+class _Ordering:
+    def __init__(self, program: Program):
+        self._chain = Places(program, definitions(program))
+        arguments = {a for a in program.args if isinstance(a.type, TensorType)}
+        changed = {self._chain.root(v) for op in program.walk() for v in written(op)}
+        self._shared = arguments & changed
+        """Arguments that are written: those that are only read need no order."""
+        self._touched: dict[Value, _Touched] = {}
+
+    def run(self, block: Block) -> None:
+        """A block that is done once."""
+        if self._shared:
+            self._block(block, ())
+
+    def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
+        place = 0
+        while place < len(block.ops):
+            op = block.ops[place]
+            if op.name == "barrier":
+                self._touched.clear()
+            elif op.name not in NAMING and not op.blocks and self._must_follow(op, loops):
+                block.ops.insert(place, Op(BLOCK.ops["barrier"], (), {}, loc=op.loc))
+                self._touched.clear()
+                place += 1
+            self._note(op)
+            self._inner(op, loops)
+            place += 1
+
+    def _inner(self, op: Op, loops: tuple[Range, ...]) -> None:
+        """The blocks of an operation, which may be left out, and, of a loop, done again."""
+        before = dict(self._touched)
+        rounds = tuple(op.attrs.get("ranges", ()))
+        repeated = op.name in ("for", "while")
+        ends = []
+        for inner in op.blocks:
+            self._touched = _copied(before)
+            self._block(inner, loops)
+            if repeated:  # what a round leaves, the next one finds
+                self._block(inner, (*loops, *rounds))
+            ends.append(self._touched)
+        if op.blocks:
+            self._touched = _copied(before)
+            for end in ends:
+                for tensor, found in end.items():
+                    mine = self._touched.setdefault(tensor, _Touched())
+                    mine.read |= found.read
+                    mine.written |= found.written
+
+    def _must_follow(self, op: Op, loops: tuple[Range, ...]) -> bool:
+        """Whether it touches what another operation, or itself in another round, wrote, or writes what one read."""
+        changed = {self._chain.root(v) for v in written(op)}
+        for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
+            found = self._touched.get(tensor, _Touched())
+            if found.written - {op} or (tensor in changed and found.read - {op}):
+                return True
+            if op in found.written and not self._own_in_every_round(op, tensor, loops):
+                return True
+        return False
+
+    def _own_in_every_round(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
+        """Whether an operation does not meet elements that it wrote in another round, or is the same in all rounds."""
+        if "where" in op.attrs:
+            return False
+        views = [v for v in op.operands if self._chain.root(v) is tensor]
+        for loop in loops:
+            for value in views:
+                over, at = self._coordinates(value)
+                if not any(loop.symbol in e.symbols for e in at):
+                    continue
+                later = {s: symbol(f"{s.name}_later", s.lower, s.upper) for s in over}
+                moved = Substitution({**later, loop.symbol: loop.symbol + loop.step})
+                if not any((moved(e) - e).lo > 0 or (e - moved(e)).lo > 0 for e in at):
+                    return False
+        return True
+
+    def _coordinates(self, value: Value) -> tuple[tuple[Symbol, ...], tuple[Expr, ...]]:
+        """The axes of a view, and which element of the tensor at the bottom they name."""
+        op = self._chain.made.get(value)
+        if op is None or op.name not in ("view", "bitcast"):
+            return (), ()
+        if op.name == "bitcast":
+            return self._coordinates(op.operands[0])
+        over, at = op.attrs["over"], tuple(e for e, _ in op.attrs["at"])
+        axes, below = self._coordinates(op.operands[0])
+        if not below:
+            return over, at
+        images = Substitution(dict(zip(axes, at, strict=True)))
+        return over, tuple(map(images, below))
+
+    def _note(self, op: Op) -> None:
+        if op.name in NAMING or op.blocks:
+            return
+        changed = {self._chain.root(v) for v in written(op)}
+        for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
+            found = self._touched.setdefault(tensor, _Touched())
+            (found.written if tensor in changed else found.read).add(op)
+
+
+def _copied(touched: dict[Value, _Touched]) -> dict[Value, _Touched]:
+    return {tensor: _Touched(set(found.read), set(found.written)) for tensor, found in touched.items()}
