@@ -111,10 +111,10 @@ def test_nothing_changes_where_it_is_not_asked_for():
     for problem in ("mb1ic64ih8oc64kh3ph1", "32x64:64x32"):
         works = [read_workload(read_problem(problem), dt) for dt in ("f16", "f16sums")]
         usual, asked = (work.planned(row) for work in works)
-        assert (usual.form.atom.name, asked.form.atom.name) == ("neon.f32", "neon.f16")
+        assert (usual.plan.atom, asked.plan.atom) == ("neon.f32", "neon.f16")
         assert "accumulate" not in f"{works[0].traced}{usual.explain()}"
         assert "accumulate=f16" in str(works[1].traced)
-        assert asked.form.columns % 8 == 0
+        assert asked.plan.axis("columns").cut("loop").size % 8 == 0
 
 
 def test_rows_that_elements_are_picked_from_fit_the_registers_for_that():
@@ -122,7 +122,7 @@ def test_rows_that_elements_are_picked_from_fit_the_registers_for_that():
     work = read_workload(read_problem("mb1ic64ih14oc64kh3ph1"), "f16sums")
     row = machine("aarch64.neon.fullfp16.dotprod")
     kernel = work.planned(row)
-    assert kernel.form.rows == 7
+    assert "loop 7, unit 1" in str(kernel.plan.axis("rows"))
     given = str(kernel.plan).replace("loop 7,", "loop 14,")
     with pytest.raises(ArgumentError, match=r"neon\.f16 picks from 16 registers, enough for 8 rows; here are 14"):
         work.planned(row, given.replace("loop 16,", "loop 8,"))

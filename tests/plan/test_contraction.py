@@ -96,7 +96,7 @@ def test_only_padding_makes_coordinates_loose():
     assert conv_contraction(CONVOLUTIONS[4]).a.loose == frozenset()
     assert conv_contraction(CONVOLUTIONS[0]).a.loose == {1, 2}
     assert conv_contraction(CONVOLUTIONS[1]).a.loose == {2}
-    assert all(not conv_contraction(p).out.conditions() for p in CONVOLUTIONS)
+    assert all(not conv_contraction(p).out.conditions for p in CONVOLUTIONS)
 
 
 def test_a_pointwise_convolution_is_a_matrix_product():

@@ -17,9 +17,9 @@ from tilewright.cli.workload import read_problem, read_types
 from tilewright.compiler.text import compile_text
 from tilewright.errors import ArgumentError
 from tilewright.ops import Conv2d
+from tilewright.plan.blocking import plan_of
 from tilewright.plan.fixed import Fixed
-from tilewright.plan.forms import LaneForm, VectorForm, plan_of
-from tilewright.plan.lanes import default_steps, edges, lane_forms, why_no_lanes, window
+from tilewright.plan.lanes import default_steps, edges, lane_blockings, why_no_lanes, window
 from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
 from tilewright.plan.validate import impossible, validate
@@ -82,7 +82,7 @@ TYPES = ["f32", "bf16", "f16", "s8", "f64"]
 def test_depthwise_convolutions_are_exact_and_stay_within_their_arrays(problem, dt):
     work = workload(problem, dt)
     found = choose(work.contraction, host.host_machine()).candidates
-    plan = str(next(x.plan for x in found if isinstance(x.form, LaneForm)))
+    plan = str(next(x.plan for x in found if x.blocking.by_lanes))
     for at in ("begin", "end"):
         check(work, plan, at)
 
@@ -101,7 +101,7 @@ def test_random_depthwise_convolutions_under_a_random_form(number):
     mb, shape = int(rng.integers(1, 3)), {"i": i, "k": k, "s": s, "d": d, "p": p}
     problem = ConvProblem(mb=mb, ic=channels, oc=more * channels, g=channels, **shape)
     work = workload(problem, str(rng.choice(["f32", "bf16", "f16", "s8"])))
-    found = [x for x in choose(work.contraction, host.host_machine()).candidates if isinstance(x.form, LaneForm)]
+    found = [x for x in choose(work.contraction, host.host_machine()).candidates if x.blocking.by_lanes]
     check(work, str(found[int(rng.integers(len(found)))].plan), at="end")
 
 
@@ -116,15 +116,13 @@ def test_bias_and_activation_end_a_block(channels, more, dtype):
     problem = ConvProblem(mb=1, ic=channels, oc=more * channels, g=channels, i=(6, 11), k=(3, 3), p=(1, 1))
     sums = conv_forward(problem, x, w, x_layout="nxc", w_layout="oxi", y_layout="nxc")
     assert np.array_equal(layer(x), np.maximum(sums + bias, 0).astype(dtype))
-    assert isinstance(layer.kernel(x)[0].form, LaneForm) or more > 1  # 2 columns to a row: some CPUs broadcast it
+    assert layer.kernel(x)[0].plan.atom.startswith("lanes.") or more > 1  # 2 columns to a row: some CPUs broadcast it
 
 
 def test_a_task_with_the_last_lanes_alone_stays_within_its_arrays():
     """The channels are 4 units and 1, a block 2 units, a task 2 blocks: the second task has a unit and no block."""
     first = workload("g65mb1ic65ih3iw7oc65kh3kw3ph1pw1")
-    plans = [
-        str(x.plan) for x in choose(first.contraction, host.host_machine()).candidates if isinstance(x.form, LaneForm)
-    ]
+    plans = [str(x.plan) for x in choose(first.contraction, host.host_machine()).candidates if x.blocking.by_lanes]
     unit = int(re.search(r"axis lanes = .*?unit (\d+)", plans[0])[1])
     count = 4 * unit + 1
     work = workload(f"g{count}mb1ic{count}ih3iw7oc{count}kh3kw3ph1pw1")
@@ -135,7 +133,7 @@ def test_a_task_with_the_last_lanes_alone_stays_within_its_arrays():
 def test_the_interpreter_agrees():
     work = workload("g18mb1ic18ih3iw7oc36kh3kw3sw2ph1pw1")
     kernel = work.compiled(target="interpreter")
-    assert isinstance(kernel.form, LaneForm)
+    assert kernel.plan.atom.startswith("lanes.")
     arrays = work.arrays(np.random.default_rng(3), exact=True)
     *_, out = arrays.values()
     kernel.bind(arrays)()
@@ -179,11 +177,11 @@ def test_sums_stay_in_registers_over_all_taps(dt, size):
 
 def test_depthwise_convolutions_take_lanes():
     for dt in ("f32", "bf16", "f16", "s8"):
-        assert isinstance(choose(workload(SMALL, dt).contraction, AMX).best.form, LaneForm)
+        assert choose(workload(SMALL, dt).contraction, AMX).best.blocking.by_lanes
 
 
 def test_many_filters_of_a_channel_take_vectors_of_columns():
-    assert isinstance(choose(workload("g2mb1ic2ih14oc256kh3ph1").contraction, AMX).best.form, VectorForm)
+    assert choose(workload("g2mb1ic2ih14oc256kh3ph1").contraction, AMX).best.plan.atom == "avx512.f32"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +195,7 @@ def test_many_filters_of_a_channel_take_vectors_of_columns():
 def test_what_has_no_form_is_told_why(problem, why):
     c = workload(problem).contraction
     assert why_no_lanes(c, AMX) == why
-    assert list(lane_forms(c, AMX)) == []
+    assert list(lane_blockings(c, AMX)) == []
     assert f"lanes: {why}" in map(str, choose(c, AMX).refused)
 
 
@@ -205,7 +203,7 @@ def test_forms_fit_the_registers_there_are():
     c = workload("g64mb1ic64ih28iw28oc64kh3kw3ph1pw1").contraction
     for registers in (16, 32):
         machine = replace(AMX, limits=replace(AMX.limits, registers=registers))
-        forms = list(lane_forms(c, machine))
+        forms = list(lane_blockings(c, machine))
         assert forms
         assert all(impossible(c, form, machine) is None for form in forms)
         assert max(form.rows * form.vectors for form in forms) < registers
@@ -228,8 +226,8 @@ def test_blocks_whose_taps_fall_outside_are_at_the_ends():
 
 def test_what_is_fixed_holds():
     c = workload(SMALL).contraction
-    lines = [x.form for x in choose(c, AMX, fixed=Fixed(rows=9, columns=1)).candidates if isinstance(x.form, LaneForm)]
-    parts = [x.form for x in choose(c, AMX, fixed=Fixed(rows=4)).candidates]
+    lines = [x.blocking for x in choose(c, AMX, fixed=Fixed(rows=9, columns=1)).candidates if x.blocking.by_lanes]
+    parts = [x.blocking for x in choose(c, AMX, fixed=Fixed(rows=4)).candidates]
     assert lines
     assert parts
     assert {form.strip for form in lines} == {9}
@@ -265,7 +263,7 @@ atom lanes.f32"""
 def test_the_plan_above_is_fine_and_says_what_is_done():
     c = workload(PROBLEM).contraction
     form = validate(parse_plan(PLAN), c, AMX)
-    assert (form.rows, form.width, form.vectors, form.strip, form.task_width) == (4, 32, 2, 9, 32)
+    assert (form.rows, form.columns, form.vectors, form.strip, form.task_columns) == (4, 32, 2, 9, 32)
     assert plan_of(c, form).lines() == PLAN.splitlines()
 
 
@@ -349,8 +347,8 @@ def test_a_plan_for_another_contraction_is_refused():
 
 def test_narrow_factors_are_converted_first_only_for_another_strategy():
     by_lanes, by_columns = (workload(p, "f16").compiled() for p in (SMALL, "g2mb1ic2ih28oc256kh3ph1"))
-    assert isinstance(by_lanes.form, LaneForm)
-    assert isinstance(by_columns.form, VectorForm)
+    assert by_lanes.plan.atom.startswith("lanes.")
+    assert not by_columns.plan.atom.startswith(("lanes.", "amx."))
     assert list(by_lanes.module.programs) == ["pack_w", "conv"]
     assert list(by_columns.module.programs) == ["widen_w", "pack_w", "widen_x", "conv"]
 
@@ -358,7 +356,9 @@ def test_narrow_factors_are_converted_first_only_for_another_strategy():
 def test_a_plan_by_columns_may_be_given_all_the_same():
     work = workload(SMALL)
     plan = next(
-        x.plan for x in choose(work.contraction, host.host_machine()).candidates if isinstance(x.form, VectorForm)
+        x.plan
+        for x in choose(work.contraction, host.host_machine()).candidates
+        if not (x.blocking.by_lanes or x.blocking.in_tiles)
     )
     check(work, str(plan))
     check(workload(SMALL, "f16"), str(plan))  # its factors are converted first

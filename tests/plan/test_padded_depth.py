@@ -40,7 +40,7 @@ def test_few_channels_take_the_atom_that_adds_neighbours(problem: str) -> None:
     kernel.bind(arrays)()
     assert np.array_equal(out, wanted)
     if "launch pad_x" in kernel.text("host"):
-        assert kernel.form.atom.shape[2] in GROUPS
+        assert kernel.machine.multiply[kernel.plan.atom].shape[2] in GROUPS
         assert "are copied with zeros after" in kernel.explain()
         again = work.compiled(str(kernel.plan))
         assert str(again.plan) == str(kernel.plan)

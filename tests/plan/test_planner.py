@@ -11,7 +11,7 @@ from contraction_checks import Problem
 
 from tilewright.cli.workload import read_problem, read_types
 from tilewright.errors import ArgumentError
-from tilewright.plan.forms import TileForm, VectorForm, form_of
+from tilewright.plan.blocking import blocking_of
 from tilewright.plan.plan import parse_plan
 from tilewright.plan.planner import choose
 from tilewright.plan.validate import validate
@@ -43,16 +43,16 @@ def reasons(choice):
 
 
 def registers_used(form):
-    vectors = form.columns // form.lanes
+    vectors = form.columns // form.atom.shape[1]
     return form.rows * vectors + vectors + 1
 
 
 @pytest.mark.parametrize("problem", LAYERS)
 def test_sums_fit_the_registers_there_are(problem):
     full, half = chosen(problem, "f32"), chosen(problem, "f32", with_limits(AMX, registers=16))
-    assert all(registers_used(x.form) <= 32 for x in full.candidates)
-    assert all(registers_used(x.form) <= 16 for x in half.candidates)
-    assert registers_used(full.best.form) > 16
+    assert all(registers_used(x.blocking) <= 32 for x in full.candidates)
+    assert all(registers_used(x.blocking) <= 16 for x in half.candidates)
+    assert registers_used(full.best.blocking) > 16
     assert half.best.cost.cycles > full.best.cost.cycles
     assert any("registers of 32" in why for why in reasons(full))
     assert any("registers of 16" in why for why in reasons(half))
@@ -61,8 +61,8 @@ def test_sums_fit_the_registers_there_are(problem):
 @pytest.mark.parametrize("problem", LAYERS)
 def test_blocks_fit_the_tile_registers_there_are(problem):
     full, half = chosen(problem, "bf16"), chosen(problem, "bf16", with_limits(AMX, tile_registers=4))
-    assert (full.best.form.rows, full.best.form.columns) == (32, 32)
-    assert (half.best.form.rows, half.best.form.columns) == (16, 16)
+    assert (full.best.blocking.rows, full.best.blocking.columns) == (32, 32)
+    assert (half.best.blocking.rows, half.best.blocking.columns) == (16, 16)
     assert half.best.cost.cycles > full.best.cost.cycles
     assert any("3 x 2 tiles of sums and their factors take 11 tile registers of 8" in why for why in reasons(full))
     assert any("tile registers of 4" in why for why in reasons(half))
@@ -70,8 +70,9 @@ def test_blocks_fit_the_tile_registers_there_are(problem):
 
 def test_a_smaller_first_cache_changes_which_factor_stays():
     large, small = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", with_limits(AMX, l1_bytes=8 << 10))
-    assert large.best.form.streams == "a"  # the weights of a block stay
-    assert small.best.form.streams != large.best.form.streams or small.best.form.order != large.best.form.order
+    wide, narrow = large.best.blocking, small.best.blocking
+    assert wide.streams == "a"  # the weights of a block stay
+    assert (narrow.streams, narrow.order) != (wide.streams, wide.order)
     assert small.best.cost.cycles >= large.best.cost.cycles
     assert large.explain() != small.explain()
 
@@ -79,7 +80,7 @@ def test_a_smaller_first_cache_changes_which_factor_stays():
 def test_a_smaller_second_cache_makes_smaller_strips():
     problem = "mb1ic256ih56oc128oh28kh1sh2ph0"
     large, small = chosen(problem, "bf16").best, chosen(problem, "bf16", with_limits(AMX, l2_bytes=128 << 10)).best
-    assert small.form.strip < large.form.strip
+    assert small.blocking.strip < large.blocking.strip
     assert small.cost.cycles > large.cost.cycles
 
 
@@ -93,15 +94,15 @@ def test_weights_beyond_the_cache_cost_time():
 def test_without_tiles_vectors_are_chosen():
     bare = replace(AMX, multiply={n: a for n, a in AMX.multiply.items() if not n.startswith("amx")})
     with_tiles, without = chosen(LAYERS[0], "bf16"), chosen(LAYERS[0], "bf16", bare)
-    assert isinstance(with_tiles.best.form, TileForm)
-    assert isinstance(without.best.form, VectorForm)
+    assert with_tiles.best.blocking.in_tiles
+    assert not without.best.blocking.in_tiles
     assert without.best.cost.cycles > with_tiles.best.cost.cycles
     assert without.bound.cycles > with_tiles.bound.cycles
 
 
 def test_a_machine_without_the_atom_does_not_know_it():
     fewer = with_limits(machine("x86.avx512"), cores=2)
-    assert isinstance(chosen(LAYERS[0], "bf16", fewer).best.form, VectorForm)
+    assert not chosen(LAYERS[0], "bf16", fewer).best.blocking.in_tiles
     assert not any("amx" in why for why in reasons(chosen(LAYERS[0], "bf16", fewer)))
 
 
@@ -129,7 +130,7 @@ def test_a_short_program_is_all_that_a_small_budget_allows():
 
 def test_few_channels_are_joined_with_their_taps():
     found = chosen("mb1ic3ih32oc64kh7sh2ph3", "bf16")
-    tiles = next(x for x in found.candidates if isinstance(x.form, TileForm))
+    tiles = next(x for x in found.candidates if x.blocking.in_tiles)
     assert tiles.contraction.extent(tiles.contraction.depth[-1:]) == 21
 
 
@@ -162,10 +163,10 @@ def test_what_is_refused_fails_for_its_reason_or_is_slower(problem, dt):
     given = [r for r in found.refused if r.plan is not None]
     assert given
     for r in given:
-        contraction = next(x.contraction for x in found.candidates if x.form.atom.name == r.plan.atom)
+        contraction = next(x.contraction for x in found.candidates if x.blocking.atom.name == r.plan.atom)
         if "times as long" in r.why:
             form = validate(r.plan, contraction, AMX)
-            other = next(x for x in found.candidates if x.form == form)
+            other = next(x for x in found.candidates if x.blocking == form)
             assert other.cost.cycles > found.best.cost.cycles
             continue
         with pytest.raises(ArgumentError) as caught:
@@ -202,7 +203,7 @@ def results(work, plans):
 def test_the_first_candidates_and_the_last_are_exact(problem, dt):
     work = workload(problem, dt)
     candidates = work.compiled().choice.candidates
-    kinds = {(x.form.atom.name, x.form.order, getattr(x.form, "stage", "")): x for x in reversed(candidates)}
+    kinds = {(x.blocking.atom.name, x.blocking.order, x.blocking.stage): x for x in reversed(candidates)}
     plans = [x.plan for x in (*candidates[:2], *kinds.values(), candidates[-1])]
     assert all(right for _, right in results(work, plans))
 
@@ -320,7 +321,8 @@ def test_a_plan_that_does_not_fit_is_refused_by_name(case):
 def test_the_plans_above_are_fine_as_they_are():
     for dt, plan in (("bf16", TILED), ("f32", VECTORS)):
         c = workload("mb1ic40ih9iw7oc70oh9ow7kh3kw2ph1pw1", dt).contraction
-        assert validate(parse_plan(plan), c, AMX) == form_of(c, parse_plan(plan), AMX.multiply[parse_plan(plan).atom])
+        given = parse_plan(plan)
+        assert validate(given, c, AMX) == blocking_of(c, given, AMX.multiply[given.atom])
 
 
 def test_where_no_plan_fits_every_reason_is_given(monkeypatch):

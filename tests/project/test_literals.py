@@ -34,8 +34,6 @@ REASONS = {
     "plan/microkernel.py: microkernel.good": "digits that tell two costs apart",
     "plan/model.py: (UNKNOWN_L1, UNKNOWN_L2)": "caches of a machine whose row does not say: small ones",
     "plan/model.py: microseconds": "from nanoseconds",
-    "plan/opening.py: _UNLIKELY": "primes, so that what depends on a size shows",
-    "plan/opening.py: opened": "a size of 1 may leave a digit out",
     "plan/patches.py: _boxes": "dimensions of an image and its batch",
     "plan/plan.py: _size": "digits of the largest number a plan may hold; characters of a text that are shown",
     "plan/planner.py: _size": "bytes in a kilobyte",

@@ -249,3 +249,8 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
     """
     b = as_expr(b)
     return (as_expr(a) + b - 1) // b
+
+
+def number_or(e: Expr) -> int | Expr:
+    """The number that an expression is; itself, where it is none."""
+    return e.value if isinstance(e, Const) else e

@@ -41,8 +41,8 @@ class Compiled:
     """A kernel for one set of sizes, or for all values of those that stay open: what passes made of it, ready to run.
 
     `module` is its host program with the block programs; `main` is the block program that does the work, which others
-    prepare. `contraction` and `form` say what it was planned as, where it is a single contraction. `again` is the
-    executable that it is a member of, and which.
+    prepare. `contraction` says what it was planned as, where it is a single one. `again` is the executable that it
+    is a member of, and which.
     """
 
     def __init__(self, job: Job, target: str, again: tuple[Any, ...]):
@@ -51,9 +51,8 @@ class Compiled:
         assert job.choice is not None
         self.target, self.machine, self._again = target, job.machine, again
         self.plan, self.choice, self.why = job.plan, job.choice, job.why
-        self.contraction, self.form = job.contraction, job.form
-        opened = job.opened.parameters if job.contraction is None else job.contraction.parameters
-        self.parameters: tuple[Symbol, ...] = opened
+        self.contraction = job.contraction
+        self.parameters: tuple[Symbol, ...] = job.opened.parameters
         """The sizes that a call tells."""
         self.module = job.module
         self.logs: tuple[Log, ...] = () if job.lowered is None else job.lowered.logs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.device import INTERPRETER, memory_near
 from tilewright.compiler.fast_path import report_loss
@@ -23,13 +23,10 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.printer import program_symbols
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
-from tilewright.passes.choosing import open_in_tiles
 from tilewright.passes.job import Job
 from tilewright.passes.pipeline import run
 from tilewright.passes.places import Size
 from tilewright.passes.tile.opened import opened as opened_sizes
-from tilewright.passes.tile.values import number_or
-from tilewright.plan.opening import opened
 from tilewright.plan.plan import Plan, parse_plan
 from tilewright.runtime.arguments import Arguments
 from tilewright.runtime.device_arrays import DeviceArray
@@ -161,31 +158,12 @@ class NativeExecutable(Executable):
         key = ("open", tuple(sorted((s.name, n) for s, n in fixed.items())))
         found = self._kernels.get(key)
         if found is None:
-            bound = {**{s: as_expr(n) for s, n in fixed.items()}, **{s: e for s, e in left.items() if s not in fixed}}
-            images = Substitution(fixed)
-            known = {s: images(e) for s, e in bound.items()}
-            job = self._open_contraction(symbols, known) or self._open_job(symbols)
-            run(job, Dump.of(self.name).write)
+            job = run(self._open_job(symbols), Dump.of(self.name).write)
             if job.lowered is not None:
                 self._report_loss(job.lowered.lost)
             found = self._kernels[key] = Compiled(job, self.target, self._again(symbols, None, False))
         self._last = found
         return found
-
-    def _open_contraction(self, symbols: Mapping[Symbol, int], known: Mapping[Symbol, Expr]) -> Job | None:
-        """The job of a contraction with open batches in tile registers; None where it is none."""
-        asked = self.path == "general" or (self.plan is not None and self.plan.atom is None)
-        if asked or self._grid or not self.machine.limits.tile_registers:
-            return None
-        typical = {s: symbols[s] for s in self.dynamic}
-        contraction = opened(self.program, known, self.dynamic, typical, self.machine)
-        if isinstance(contraction, str) or not open_in_tiles(contraction, self.machine):
-            return None
-        renamed = Substitution(dict(zip(self._opened(), contraction.parameters, strict=True)))
-        measures = Substitution(known)
-        shapes = {a: tuple(renamed(measures(d)) for d in _measured(a)) for a in self.program.args}
-        arguments = self._arguments(shapes)
-        return Job(self.machine, given=self.plan, contraction=contraction, arguments=arguments, constant=self._constant)
 
     def _open_job(self, symbols: Mapping[Symbol, int]) -> Job:
         """The job of any program: its sizes are expressions of those that are dynamic, planned as if typical."""
@@ -197,7 +175,7 @@ class NativeExecutable(Executable):
         images = Substitution(extents)
         shapes = {a: tuple(number_or(images(d)) for d in _measured(a)) for a in self.program.args}
         job = self._job(typical, shapes, logs=False)
-        job.extents, job.opened, job.general_only = extents, names, True
+        job.extents, job.opened = extents, names
         given = {a: tuple(names.written_out(as_expr(e)) for e in shape) for a, shape in shapes.items()}
         job.arguments = self._arguments(given)
         return job

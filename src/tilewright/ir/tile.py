@@ -370,6 +370,13 @@ def _check_allocate(op: Op) -> None:
         raise ProgramError("allocate makes one tensor in memory")
 
 
+def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
+    """(the memory, what is read or written of it, values that the access looks up) of a read, write or atomic."""
+    if op.name == "read":
+        return op.operands[0], op.results[0].type, op.operands[1:]
+    return op.operands[1], op.operands[0].type, op.operands[2:]
+
+
 def loose(op: Op) -> tuple[set[Expr], str] | None:
     """Dimensions that an operation leaves out or adds without combining along them, and what to say of it.
 

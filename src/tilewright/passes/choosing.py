@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op
 from tilewright.ir.tile import REDUCTIONS
-from tilewright.machine import Machine
+from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.in_rows import given_in_rows, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
@@ -19,14 +19,14 @@ from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
+from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
-from tilewright.plan.contraction import Contraction, joined, padded_depth, size
+from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.forms import LANES, LaneForm, TileForm
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
 from tilewright.plan.microkernel import names_of
-from tilewright.plan.model import converting, copying, cores, element_bytes
+from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
 from tilewright.plan.plan import BACKWARD, LAUNCH, Cut, Plan
 from tilewright.plan.planner import Choice, Refusal, choose, variant
@@ -329,14 +329,13 @@ def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
 
 def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
     """Whether a contraction has a plan; the job then has it. One with open rows is planned for its typical sizes."""
-    if c.typical is not None:
-        return _planned_open(job, c, c.typical)
+    if c.open:
+        return _planned_open(job, c)
     unpadded, found = c, choose(c, job.machine, fixed)
-    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or isinstance(found.best.form, LaneForm)):
+    if c.a.dtype.bits < c.sum_dtype.bits and (found.best is None or found.best.blocking.by_lanes):
         wide = replace(c, a=replace(c.a, dtype=c.sum_dtype), b=replace(c.b, dtype=c.sum_dtype))
         other = choose(wide, job.machine, fixed)
-        if _widened(job, found, other, converting(c.a, c.sum_dtype, job.machine)):
-            job.widened = {x.name: x.dtype for x in (c.a, c.b)}
+        if _widened(job, found, other, copying(c.a, wide.a, job.machine)):
             c, found = wide, other
     padded = _perhaps_padded(job, unpadded, found, fixed)
     if padded is not None:
@@ -346,12 +345,13 @@ def _planned(job: Job, c: Contraction, fixed: Fixed) -> bool:
         whole = joined(c)
         atom = job.machine.multiply.get(job.given.atom or "")
         job.contraction = whole if atom is None else variant(whole, atom)
-        job.plan, job.form = job.given, validate(job.given, job.contraction, job.machine)
+        validate(job.given, job.contraction, job.machine)
+        job.plan = job.given
         return True
     if found.best is None:
         job.why = f"no plan fits: {'; '.join(map(str, found.refused))}"
         return False
-    job.plan, job.form, job.contraction = found.best.plan, found.best.form, found.best.contraction
+    job.plan, job.contraction = found.best.plan, found.best.contraction
     return True
 
 
@@ -375,10 +375,6 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
         cycles = other.best.cost.cycles + copying(c.a, padded.a, job.machine)
         if job.given is None and found.best is not None and found.best.cost.cycles <= cycles:
             continue
-        job.widened = {}
-        for factor, whole in ((c.a, padded.a), (c.b, padded.b)):
-            (place,) = (d for d, (n, m) in enumerate(zip(factor.shape, whole.shape, strict=True)) if n != m)
-            job.padded[factor.name] = place - len(factor.shape)
         last, wide = c.depth[-1], padded.depth[-1]
         note = (
             f"{c.a.name} and {c.b.name} are copied with zeros after {last.name}: {size(wide)} instead of {size(last)}"
@@ -393,34 +389,50 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
-def open_in_tiles(c: Contraction, machine: Machine) -> bool:
-    """Whether a contraction with open rows is planned in tile registers: only batches are open, so images are whole."""
-    if c.typical is None or not machine.limits.tile_registers or any(digit in c.rows[-2:] for digit, _ in c.open):
-        return False
-    best = choose(c.typical, machine).best
-    return best is not None and isinstance(best.form, TileForm)
+def recognised(job: Job) -> Contraction | str:
+    """The contraction that a job's program is; or why it is planned as any other program.
+
+    With open sizes it is one in tile registers, where only batches are open, so images are whole.
+    """
+    assert job.program is not None
+    if not job.opened:
+        return recognise(job.program, job.sizes, job.machine)
+    if not job.machine.limits.tile_registers:
+        return "rows that are open are planned as such in tile registers only"
+    found = recognise(job.program, job.extents, job.machine)
+    if isinstance(found, str):
+        return found
+    best = None if {*found.open} & {*found.rows[-2:]} else choose(_typical(job, found), job.machine).best
+    return found if best is not None and best.blocking.in_tiles else "no plan in tile registers is the best"
 
 
-def _planned_open(job: Job, c: Contraction, typical: Contraction) -> bool:
+def _typical(job: Job, c: Contraction) -> Contraction:
+    """What a contraction with open rows is planned for."""
+    return closed(c, {e: job.sizes[s] for s, e in job.extents.items() if isinstance(e, Symbol)})
+
+
+def _planned_open(job: Job, c: Contraction) -> bool:
     """The plan of a contraction with open batches, in tile registers: every plan of one image fits."""
+    typical = _typical(job, c)
     found = choose(typical, job.machine)
-    fit = [x for x in found.candidates if isinstance(x.form, TileForm)]
-    note = f"{', '.join(s.name for s in c.parameters)} open: every plan of one image in tile registers fits"
+    fit = [x for x in found.candidates if x.blocking.in_tiles]
+    note = f"{', '.join(s.name for s in job.opened.parameters)} open: every plan of one image in tile registers fits"
     job.choice = replace(found, candidates=tuple(fit), notes=(*found.notes, note))
-    names = {digit.name for digit, _ in c.open}
+    names = {digit.name for digit in c.open}
     if job.given is not None:
         if job.given.open != names:
             raise ArgumentError(f"plan: open here are {', '.join(sorted(names))}, marked as in `m_0 56?`")
-        job.form = validate(job.given.opened(()), typical, job.machine)
-        if job.form not in [x.form for x in fit]:
+        how = validate(job.given.opened(()), typical, job.machine)
+        if how not in [x.blocking for x in fit]:
             raise ArgumentError(f"plan: {note}")
+        job.plan = job.given
     elif fit:
-        job.form = fit[0].form
+        job.plan, how = fit[0].plan.opened(names), fit[0].blocking
     else:
         job.why = f"no plan fits open sizes: {'; '.join(map(str, found.unfit))}"
         return False
-    assert isinstance(job.form, TileForm)
-    job.plan, job.contraction = job.given or fit[0].plan.opened(names), variant(c, job.form.atom)
+    assert isinstance(how.atom, MultiplyAtom)
+    job.contraction = variant(c, how.atom)
     return True
 
 
@@ -430,7 +442,7 @@ def _widened(job: Job, narrow: Choice, wide: Choice, converting: float) -> bool:
         return True
     if job.given is not None:
         atom = job.given.atom or ""
-        return not atom.startswith(f"{LANES}.") and all(x.form.atom.name != atom for x in narrow.candidates)
-    if wide.best is None or isinstance(wide.best.form, LaneForm):  # lanes convert what they load
+        return not atom.startswith(f"{LANES}.") and all(x.blocking.atom.name != atom for x in narrow.candidates)
+    if wide.best is None or wide.best.blocking.by_lanes:  # lanes convert what they load
         return False
     return wide.best.cost.cycles + converting < narrow.best.cost.cycles

@@ -54,7 +54,6 @@ class _Host:
         self.cores = job.machine.limits.cores or 1
         self.written_out = job.opened.written_out
         self.args: dict[str, Value] = {}
-        self.padded = job.padded
         self.bound = False
         """Whether what is written now is done when arguments are bound."""
         if job.opened:
@@ -80,8 +79,8 @@ class _Host:
         if kind.strides is not None:
             attrs = {"type": replace(kind, role=None)}
             return self.b.emit("restride", (given,), attrs, names=(f"{name}_seen_",)).result
-        if name in self.padded:
-            return self._padded(name, given, kind)
+        if (place := self._lengthened(given.type, kind)) is not None:
+            return self._padded(name, given, kind, place)
         if given.type.dtype is kind.dtype:
             return self.shaped(given, kind.shape)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
@@ -90,9 +89,21 @@ class _Host:
         self.launch(_widening(name, given.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
 
-    def _padded(self, name: str, given: Value, kind: TensorType) -> Value:
+    def is_copied(self, name: str, kind: TensorType) -> bool:
+        """Whether a program takes an argument only after it was converted, or copied with zeros."""
+        given = self.args[name].type
+        return given.dtype is not kind.dtype or self._lengthened(given, kind) is not None
+
+    def _lengthened(self, given: TensorType, kind: TensorType) -> int | None:
+        """The dimension, counted from the last, along which a program takes more of a tensor than there is; None: it
+        takes as much as there is, perhaps in another shape, or sees it with strides of its own."""
+        before, after = given.shape, tuple(map(self.written_out, kind.shape))
+        if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
+            return None
+        return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
+
+    def _padded(self, name: str, given: Value, kind: TensorType, place: int) -> Value:
         """A factor with zeros after one of its dimensions."""
-        place = self.padded[name]
         made = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
         outer, inner = ([self.written_out(e) for e in part] for part in (kind.shape[:place], kind.shape[place:][1:]))
         rows, columns = self._as_rows(outer)
@@ -170,7 +181,7 @@ def _launched(host: _Host, job: Job, lowered: Lowered) -> None:
     for arg, own in zip(lowered.arguments, block.args, strict=False):
         if arg.name not in host.args:
             host.args[arg.name or ""] = host.workspace(own.type.dtype, own.type.shape, arg.name or "")
-        with host.once(arg.name in job.constant and arg.name in (*job.widened, *job.padded)):
+        with host.once(arg.name in job.constant and host.is_copied(arg.name or "", own.type)):
             operands.append(host.as_taken(arg.name or "", own.type))
     operands += packed
     rest = block.args[len(operands) :]

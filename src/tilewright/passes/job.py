@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
-from tilewright.ir.dtypes import DType
 from tilewright.ir.module import Module
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
 from tilewright.passes.tile.general import Lowered
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.patches import Patched
-from tilewright.passes.tile.splitting import Halves
+from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.contraction import Contraction
-from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Choice
@@ -63,7 +61,6 @@ class Job:
     """Why it is no contraction that a plan fits."""
     choice: Choice | GeneralChoice | None = None
     plan: Plan | None = None
-    form: Form | None = None
     split: Halves | None = None
     """The program in two halves, where parts of its sum are added up by a program of their own."""
     single: bool = False
@@ -90,10 +87,6 @@ class Job:
     """A plan with smaller tiles than the best, because shared memory does not hold what that brings at a time."""
     narrowed: int = 0
     """How often tasks were halved, because shared memory did not hold what one of them works on."""
-    widened: dict[str, DType] = field(default_factory=dict)
-    """Factors that are converted to the sum's type beforehand, because no atom takes theirs, and their types."""
-    padded: dict[str, int] = field(default_factory=dict)
-    """Factors that are copied with zeros after one of their dimensions: which one, counted from the last."""
     lowered: Lowered | None = None
     module: Module | None = None
     """The host program with its block programs: what the job comes to."""

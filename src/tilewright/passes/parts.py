@@ -16,7 +16,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.launching import can_be_early, launching
 from tilewright.passes.tile.apart import apart
 from tilewright.passes.tile.memory import is_ordered
-from tilewright.passes.tile.splitting import Halves
+from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.general import GeneralChoice, only_adds
 from tilewright.plan.microkernel import names_of

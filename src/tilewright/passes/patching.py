@@ -11,7 +11,7 @@ from tilewright.passes.tile.patches import Patched, in_patches
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice
-from tilewright.plan.microkernel import axes_of, names_of
+from tilewright.plan.microkernel import axes_in, names_of
 from tilewright.plan.patches import patches, plan_of, rows_of
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Plan
@@ -24,8 +24,7 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     products = list(names_of(job.program).values())
     if job.no_patches or job.gathered or len(products) != 1 or tiles_of(job.program, job.sizes)[0]:
         return job.no_patches or job.gathered or "its tiles are stated, or it has not one product"
-    a, b, c = (v.type.dims for v in products[0].operands)
-    axes = axes_of(a, b, c, numbers_of(job.sizes))
+    axes = axes_in(products[0], numbers_of(job.sizes))
     if isinstance(axes, str):
         return axes
     counted = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)

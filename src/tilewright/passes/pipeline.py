@@ -20,7 +20,7 @@ from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
 from tilewright.passes.ahead import products_ahead
-from tilewright.passes.choosing import choose_plan, nearer
+from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
 from tilewright.passes.in_rows import ONCE
 from tilewright.passes.job import InRows, Job
@@ -34,9 +34,11 @@ from tilewright.passes.tile.general import Lowered, to_block
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
-from tilewright.plan.contraction import Contraction, recognise
+from tilewright.plan.blocking import blocking_of
+from tilewright.plan.contraction import Contraction
 from tilewright.plan.cutting import cuts_of, digits_of, in_lines
 from tilewright.plan.general import Cuts, GeneralChoice
+from tilewright.plan.validate import multiplies
 
 Dumped = Callable[[str, str, Callable[[], str]], None]
 """Takes what a pass left: the pass's name, the kind of text, and the text when it is wanted."""
@@ -49,15 +51,14 @@ def normalise(job: Job) -> None:
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
-    asked = job.general_only or job.logs or bool(job.opened) or (job.given is not None and job.given.atom is None)
-    if asked:
+    if job.general_only or job.logs or (job.given is not None and job.given.atom is None):
         found: Contraction | str = "it was asked for"
     elif (longer := job.longer()) is not None:
         found = f"the argument {longer} is longer than its dimensions say"
     elif job.machine.lanes is not None:
         found = "only one thread a worker does a single contraction"
     else:
-        found = recognise(job.program, job.sizes, job.machine)
+        found = recognised(job)
     if isinstance(found, str):
         job.why = found
         summed = job.machine.lanes is not None  # copies over lanes go along flat rows as they are
@@ -143,15 +144,15 @@ def _is_chosen(job: Job) -> bool:
 
 def _contracted(job: Job) -> Lowered:
     """The block program of a contraction, from its program over digits and its plan."""
-    c, form = job.contraction, job.form
+    c, plan = job.contraction, job.plan
     assert c is not None
-    assert form is not None
-    walked = in_lines(c, form)
-    normal = over_digits(walked, digits_of(walked, form))
+    assert plan is not None
+    how = blocking_of(c, plan, multiplies(plan.atom or "", c, job.machine))
+    walked = in_lines(c, how)
+    normal = over_digits(walked, digits_of(walked, how))
     (product,) = (op for op in normal.program.walk() if op.name == "mma")
-    cuts, sizes = cuts_of(c, form, product), {**job.sizes, **normal.sizes}
-    opened = job.opened = normal.opened
-    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=opened)
+    cuts, sizes = cuts_of(c, how, product), {**job.sizes, **normal.sizes}
+    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=job.opened)
     lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
     return lowered
 

@@ -5,12 +5,11 @@
 | contraction | a product and sum recognised in a tile program by its accesses, in digits   |
 | sliding     | how a contraction's rows lie: as sliding lines, at one stride, side by side |
 | plan        | the plan: axes, cuts, order, operands, atom; its text                       |
-| forms       | what the passes read off a plan: by tiles, vectors or lanes                 |
-| opening     | contractions whose batches are known only when they run                     |
+| blocking    | the numbers that a contraction's plan says: in tiles, by vectors or lanes   |
 | fixed       | what an author's constraints fix                                            |
-| tiles       | forms by tiles, and what they cost                                          |
-| vectors     | forms by vectors, and what they cost                                        |
-| lanes       | forms by lanes, and what they cost                                          |
+| tiles       | blockings in tile registers, and what they cost                             |
+| vectors     | blockings by vectors, and what they cost                                    |
+| lanes       | blockings by lanes, and what they cost                                      |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
 | general     | plans of programs that are no single contraction                            |
 | model       | the cost model: caches, copies, the roofline                                |

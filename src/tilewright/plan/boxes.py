@@ -16,8 +16,8 @@ import numpy as np
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
-from tilewright.ir.tile import REDUCTIONS
-from tilewright.plan.microkernel import axes_of
+from tilewright.ir.tile import REDUCTIONS, accessed
+from tilewright.plan.microkernel import axes_in
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
 RUN = 16
@@ -146,8 +146,7 @@ def _crossed(op: Op, program: Program) -> set[Expr]:
 
 def _looked_up(op: Op) -> set[Expr]:
     """The dimensions of tiles that an access looks up elsewhere than at its own coordinates."""
-    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
-    extra = op.operands[1:] if op.name == "read" else op.operands[2:]
+    _, kind, extra = accessed(op)
     own = dict(zip(op.attrs.get("over", ()), kind.dims, strict=False))
     found: set[Expr] = set()
     for (_, at), value in zip(op.attrs.get("lookups", ()), extra, strict=True):
@@ -175,10 +174,9 @@ def _apart(dims: list[Expr], writes: list[Op], reads: list[Op], size: Size, open
 
 def place_of(op: Op, dim: Expr) -> tuple[int, object] | None:
     """The coordinate of memory that a dimension alone decides, and how; None if there is none."""
-    memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
-    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
-        return (memory.dims.index(dim), (1, None)) if dim in memory.dims else None
+        return (memory.type.dims.index(dim), (1, None)) if dim in memory.type.dims else None
     iterator = dict(zip(kind.dims, op.attrs["over"], strict=True)).get(dim)
     if iterator is None:
         return None
@@ -331,8 +329,7 @@ def _blocked(products: list[Op], size: Size) -> set[Expr]:
     """The dimensions along which products have blocks of sums: M and N of each."""
     found: set[Expr] = set()
     for op in products:
-        a, b, c = (v.type.dims for v in op.operands)
-        axes = axes_of(a, b, c, size)
+        axes = axes_in(op, size)
         if not isinstance(axes, str):
             found |= {axes.n} if axes.m is None else {axes.m, axes.n}
     return found
@@ -365,8 +362,7 @@ def _radices(program: Program, dim: Expr, size: Size) -> set[int]:
     for op in program.walk():
         if "at" not in op.attrs or not (op.name == "read" or op.name in WRITES):
             continue
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
-        over = dict(zip(kind.dims, op.attrs["over"], strict=True))
+        over = dict(zip(accessed(op)[1].dims, op.attrs["over"], strict=True))
         for node in (n for e in op.attrs["at"] for n in e.divisions(set()) if over.get(dim) in n.symbols):
             by = node.parts[1]
             if by.symbols.isdisjoint(op.attrs["over"]):
@@ -389,10 +385,9 @@ def innermost(program: Program) -> list[Expr]:
 
 def side_by_side(op: Op) -> list[Expr]:
     """The dimensions of a read or a write that lie side by side in memory."""
-    memory: MemoryType = op.operands[0 if op.name == "read" else 1].type
-    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
-        return list(memory.dims[-1:])
+        return list(memory.type.dims[-1:])
     named = zip(kind.dims, op.attrs["over"], strict=True)
     return [d for d, iterator in named if op.attrs["at"] and iterator in op.attrs["at"][-1].symbols]
 

@@ -11,19 +11,21 @@ loop over c).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 from tilewright.algebra.access import Access
-from tilewright.algebra.expr import Const, Expr, Symbol, index, symbol
-from tilewright.algebra.expr_use import Substitution, has_division, linear_form
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, index, symbol
+from tilewright.algebra.expr_use import Substitution, has_division, linear_form, number_or
 from tilewright.errors import ProgramError, TilewrightError
-from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import BINARY, COMPARISONS, UNARY, Formula
+from tilewright.ir.tile import accessed
 from tilewright.ir.tile_functions import elementwise
 from tilewright.machine import Machine
 from tilewright.plan.sums import summed_in
@@ -43,12 +45,9 @@ class Operand:
     coordinates: tuple[Expr, ...]
     otherwise: float | None = None
 
+    @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
         """(dimension, condition) for every coordinate that may leave its tensor."""
-        return self._conditions
-
-    @cached_property
-    def _conditions(self) -> list[tuple[int, Expr]]:
         found = []
         for d, (c, n) in enumerate(zip(self.coordinates, self.shape, strict=True)):
             found += [(d, condition) for condition in (c >= 0, c < n) if not isinstance(condition, Const)]
@@ -57,12 +56,12 @@ class Operand:
     @property
     def loose(self) -> frozenset[int]:
         """The dimensions whose coordinate may leave the tensor."""
-        return frozenset(d for d, _ in self.conditions())
+        return frozenset(d for d, _ in self.conditions)
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """out = epilogue(start + sum over depth of a * b); the epilogue's operand 1 is the sum, others are `extras`."""
+    """out = what is computed, element by element, from start + sum over depth of a * b and from `extras`."""
 
     name: str
     rows: tuple[Symbol, ...]
@@ -73,19 +72,11 @@ class Contraction:
     out: Operand
     start: float
     sum_dtype: DType
-    epilogue: Formula
     extras: tuple[Operand, ...]
-    arguments: tuple[str, ...]
     batch: tuple[Symbol, ...] = ()
     """Digits that both factors and the result keep: groups, or matrices of a batch."""
     dims: tuple[tuple[str, ...], tuple[str, ...], str] = ((), (), "")
     """The program's dimensions that became rows and columns, and the one that became the last of the depth."""
-    open: tuple[tuple[Symbol, Expr], ...] = ()
-    """Row digits whose extent is known only when the program runs, and the extent."""
-    parameters: tuple[Symbol, ...] = ()
-    """The sizes that open extents are made of."""
-    typical: Contraction | None = None
-    """What an open contraction is planned for."""
     apart: bool = False
     """Whether digits stay as they are, rather than being joined."""
     over: tuple[tuple[tuple[Expr, ...], tuple[Symbol, ...]], ...] = ()
@@ -95,10 +86,15 @@ class Contraction:
     accesses: tuple[Op, ...] = ()
     """The program's read of `a`, of `b`, its write, and the reads of `extras`."""
 
+    @property
+    def open(self) -> tuple[Symbol, ...]:
+        """The digits of rows whose extent is known only when the program runs."""
+        return tuple(d for d in self.rows if _is_open(d))
+
     @cached_property
     def coupled(self) -> frozenset[Symbol]:
         """Digits of the depth that share a condition with the last digit of the rows."""
-        shared = [x.symbols for _, x in self.a.conditions() if self.rows[-1] in x.symbols]
+        shared = [x.symbols for _, x in self.a.conditions if self.rows[-1] in x.symbols]
         return frozenset(d for d in self.depth if any(d in symbols for symbols in shared))
 
     def text(self) -> str:
@@ -113,7 +109,7 @@ class Contraction:
         for operand in (self.a, self.b, self.out, *self.extras):
             at = ", ".join(f"{e}{' ?' if n in operand.loose else ''}" for n, e in enumerate(operand.coordinates))
             lines.append(f"{operand.name} {operand.dtype} ({', '.join(map(str, operand.shape))}) [{at}]")
-        return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}, then {self.epilogue}"]) + "\n"
+        return "\n".join([*lines, f"start {self.start} in {self.sum_dtype}"]) + "\n"
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
         """The product of the digits' extents."""
@@ -133,35 +129,39 @@ def size(s: Symbol) -> int:
     return int(s.hi) + 1
 
 
+def _is_open(digit: Symbol) -> bool:
+    return not isinstance(digit.upper, Const)
+
+
+def closed(c: Contraction, sizes: Mapping[Symbol, int]) -> Contraction:
+    """The contraction with numbers for sizes that are open; its digits stay as they are."""
+    numbers = Substitution(dict(sizes))
+    digits = {d: index(d.name, int(numbers(d.upper + 1))) for d in c.open if d.upper is not None}
+    images = Substitution(digits)
+
+    def of(operand: Operand) -> Operand:
+        shape = tuple(int(numbers(as_expr(n))) for n in operand.shape)
+        return replace(operand, shape=shape, coordinates=tuple(map(images, operand.coordinates)))
+
+    rows = tuple(digits.get(d, d) for d in c.rows)
+    extras = tuple(map(of, c.extras))
+    return replace(c, rows=rows, a=of(c.a), b=of(c.b), out=of(c.out), extras=extras, apart=True)
+
+
 def dimension(digit: Symbol) -> Symbol:
     """The dimension that a digit counts, in a program over digits."""
     return symbol(digit.name, 0)
-
-
-def coupled(c: Contraction, tap: Symbol) -> bool:
-    """Whether it depends on the place in a line which rows have a tap."""
-    return tap in c.coupled
 
 
 def joined(c: Contraction) -> Contraction:
     """The contraction with its row digits as one, where every tensor has them side by side: a 1x1 convolution is a
     matrix product.
     """
-    rows = c.rows
-    if len(rows) < 2 or c.apart:
+    if len(c.rows) < 2 or c.apart or c.open:
         return c
-    whole = index("rows_0", c.extent(rows))
-    operands = []
-    for operand in (c.a, c.out, *c.extras):
-        found = _merged(operand, rows, whole)
-        if found is None:
-            return c
-        operands.append(found)
-    a, out, *extras = operands
-    if len({(x.name, x.shape) for x in operands}) > len({x.name for x in operands}):
-        return c  # a tensor has one shape
-    over = over_joined(c.over, rows, whole)
-    return replace(c, rows=(whole,), a=a, out=out, extras=tuple(extras), over=over)
+    whole = index("rows_0", c.extent(c.rows))
+    found = _with_one(c, c.rows, whole)
+    return c if found is None else replace(found, rows=(whole,))
 
 
 def joined_depth(c: Contraction) -> Contraction:
@@ -171,17 +171,42 @@ def joined_depth(c: Contraction) -> Contraction:
     """
     if len(c.depth) < 2:
         return c
-    tap, last = c.depth[-2:]
-    whole = index("taps_0", size(tap) * size(last))
-    operands = [_run(o, tap, last, whole) for o in (c.a, c.b)]
-    if None in operands or any({tap, last} & e.symbols for x in (c.out, *c.extras) for e in x.coordinates):
-        return c
-    a, b = operands
-    assert a is not None
-    assert b is not None
-    if any(x.name == a.name and x.shape != a.shape for x in c.extras):
-        return c  # a tensor has one shape
-    return replace(c, depth=(*c.depth[:-2], whole), a=a, b=b, over=over_joined(c.over, (tap, last), whole))
+    whole = index("taps_0", c.extent(c.depth[-2:]))
+    found = _with_one(c, c.depth[-2:], whole)
+    return c if found is None else replace(found, depth=(*c.depth[:-2], whole))
+
+
+def _with_one(c: Contraction, digits: tuple[Symbol, ...], whole: Symbol) -> Contraction | None:
+    """The contraction with operands that have one digit for several; None where one has them not side by side."""
+    given = (c.a, c.b, c.out, *c.extras)
+    found = [x for x in (_run(x, digits, whole) for x in given) if x is not None]
+    if len(found) < len(given):
+        return None
+    a, b, out, *extras = found
+    others = (a, out, *extras)
+    if len({(x.name, x.shape) for x in others}) > len({x.name for x in others}):
+        return None  # a tensor has one shape
+    return replace(c, a=a, b=b, out=out, extras=tuple(extras), over=over_joined(c.over, digits, whole))
+
+
+def _run(operand: Operand, digits: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
+    """The operand with its dimensions of these digits as one, or None where they are not side by side.
+
+    The first of them may be counted from somewhere else.
+    """
+    used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
+    if not used:
+        return operand
+    first, end = used[0], used[0] + len(digits)
+    moved = operand.coordinates[first] - digits[0]
+    inner = tuple(map(size, digits[1:]))
+    if used != list(range(first, end)) or moved.symbols & set(digits) or operand.shape[first + 1 : end] != inner:
+        return None
+    if operand.coordinates[first + 1 : end] != digits[1:]:
+        return None
+    shape = (*operand.shape[:first], operand.shape[first] * prod(inner), *operand.shape[end:])
+    coordinates = (*operand.coordinates[:first], prod(inner) * moved + whole, *operand.coordinates[end:])
+    return replace(operand, shape=shape, coordinates=coordinates)
 
 
 def padded_depth(c: Contraction, group: int) -> Contraction:
@@ -225,43 +250,17 @@ def over_joined(
     return (*(entry for entry in over if entry not in joint), one)
 
 
-def _run(operand: Operand, tap: Symbol, last: Symbol, whole: Symbol) -> Operand | None:
-    """The operand with its dimensions of tap and last digit as one, or None where they are not side by side."""
-    inner = [d for d, e in enumerate(operand.coordinates) if last in e.symbols]
-    outer = [d for d, e in enumerate(operand.coordinates) if tap in e.symbols]
-    if len(inner) != 1 or len(outer) != 1 or inner[0] != outer[0] + 1:
-        return None
-    d = outer[0]
-    moved = operand.coordinates[d] - tap
-    if operand.coordinates[d + 1] is not last or tap in moved.symbols or operand.shape[d + 1] != size(last):
-        return None
-    shape = (*operand.shape[:d], operand.shape[d] * size(last), *operand.shape[d + 2 :])
-    coordinates = (*operand.coordinates[:d], size(last) * moved + whole, *operand.coordinates[d + 2 :])
-    return replace(operand, shape=shape, coordinates=coordinates)
-
-
-def _merged(operand: Operand, rows: tuple[Symbol, ...], whole: Symbol) -> Operand | None:
-    used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(rows)]
-    if not used:
-        return operand
-    count = len(rows)
-    first = used[0]
-    window = slice(first, first + count)
-    if used != list(range(first, first + count)) or operand.coordinates[window] != rows:
-        return None
-    if operand.shape[window] != tuple(size(s) for s in rows):
-        return None
-    shape = (*operand.shape[:first], size(whole), *operand.shape[first + count :])
-    coordinates = (*operand.coordinates[:first], whole, *operand.coordinates[first + count :])
-    return replace(operand, shape=shape, coordinates=coordinates)
-
-
 class NoContraction(Exception):
     """Why a program is not a single contraction; the message is one sentence."""
 
 
-def recognise(program: Program, sizes: Mapping[Symbol, int], machine: Machine | None = None) -> Contraction | str:
-    """The contraction that a tile program is, summed as the machine does; or why it is none."""
+def recognise(
+    program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None = None
+) -> Contraction | str:
+    """The contraction that a tile program is, summed as the machine does; or why it is none.
+
+    Sizes are numbers, or expressions of those that only a call tells; such may be the extents of rows.
+    """
     try:
         return _Recogniser(program, sizes, machine).run()
     except NoContraction as why:
@@ -274,10 +273,9 @@ def recognise(program: Program, sizes: Mapping[Symbol, int], machine: Machine | 
 class Structure:
     """The operations of a program that is one loop of products, elementwise work and a write; its dimensions by part.
 
-    `epilogue` computes an element from the sum, operand 1, and the reads `extras`.
+    `extras` are the reads of that work.
     """
 
-    loop: Op
     left: Op
     right: Op
     write: Op
@@ -288,12 +286,12 @@ class Structure:
     start: float
     sum_dtype: DType
     extras: list[Op]
-    epilogue: Formula
 
 
 class _Recogniser:
-    def __init__(self, program: Program, sizes: Mapping[Symbol, int], machine: Machine | None):
+    def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
+        self.opened = {s for e in sizes.values() if isinstance(e, Expr) for s in e.symbols}
         self.made = {r: op for op in program.walk() for r in op.results}
         self.images = Substitution(dict(sizes))
 
@@ -302,7 +300,7 @@ class _Recogniser:
         found = self.structure()
         write = found.write
         dims = [*found.batch, *found.rows, *found.columns, *found.summed]
-        indices = {d: index(name, self.number(d)) for d, name in _names(dims).items()}
+        indices = {d: index(name, self.size(d)) for d, name in _names(dims).items()}
         accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
         digits = self.digits(indices, list(accesses.values()))
 
@@ -312,6 +310,8 @@ class _Recogniser:
         summed = sorted(found.summed, key=lambda d: _depth_order(indices[d], accesses[found.left]))
         depth = tuple(s for s in of(summed) if size(s) > 1) or of(summed)[-1:]
         batch = tuple(s for s in of(found.batch) if size(s) > 1)
+        if fixed := [s.name for s in (*of(found.columns), *depth, *batch) if _is_open(s)]:
+            raise NoContraction(f"the code depends on {', '.join(fixed)}, which only a call tells")
         single = Substitution({s: 0 for s in (*of(found.batch), *of(summed)) if s not in (*batch, *depth)})
         meanings = Substitution({axis: single(total) for axis, (_, total) in digits.items()})
         operand = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
@@ -325,9 +325,7 @@ class _Recogniser:
             operand[write],
             found.start,
             found.sum_dtype,
-            found.epilogue,
             tuple(operand[op] for op in found.extras),
-            tuple(a.name or "" for a in self.program.args),
             batch,
             (tuple(map(str, found.rows)), tuple(map(str, found.columns)), str(summed[-1])),
             over=tuple(((d,), tuple(s for s in digits[indices[d]][0] if single(s) is s)) for d in dims),
@@ -376,24 +374,24 @@ class _Recogniser:
         if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
             raise NoContraction("its sum does not start from a number")
         sum_dtype = summed_in(product, self.machine)
-        extras, epilogue = self.epilogue(write, result, sum_dtype)
-        value = float(start.attrs["value"])
-        return Structure(loop, left, right, write, batch, rows, columns, summed, value, sum_dtype, extras, epilogue)
+        extras, value = self.extras(write, result), float(start.attrs["value"])
+        return Structure(left, right, write, batch, rows, columns, summed, value, sum_dtype, extras)
 
-    def number(self, e: Expr) -> int:
+    def size(self, e: Expr) -> int | Expr:
         found = self.images(e)
-        if not isinstance(found, Const):
+        if isinstance(found, Const):
+            return found.value
+        if not found.symbols <= self.opened:
             raise NoContraction(f"the size {e} is not known")
-        return found.value
+        return found
 
     def access(self, op: Op, indices: Mapping[Expr, Symbol]) -> Access:
         """The access of a read or write, over the index of each dimension."""
-        memory = op.operands[1] if op.name == "write" else op.operands[0]
-        tile = op.operands[0].type if op.name == "write" else op.results[0].type
+        memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
         if kind.extents is not None or "lookups" in op.attrs or "bounds" in op.attrs:
             raise NoContraction("an access uses values that are data, or sizes of its own")
-        shape = tuple(self.number(d) for d in kind.dims)
+        shape = tuple(self.size(d) for d in kind.dims)
         if "at" in op.attrs:
             meanings: dict[Any, Any] = {i: indices[d] for i, d in zip(op.attrs["over"], tile.dims, strict=True)}
             images = Substitution({**self.sizes, **meanings})
@@ -407,27 +405,27 @@ class _Recogniser:
         self, indices: Mapping[Expr, Symbol], accesses: list[Access]
     ) -> dict[Symbol, tuple[tuple[Symbol, ...], Expr]]:
         """For each index, the digits that all accesses share, slowest first, and the index in terms of them."""
-        steps: dict[Symbol, set[int]] = {axis: {1} for axis in indices.values()}
+        steps: dict[Symbol, set[int | Expr]] = {axis: {1} for axis in indices.values()}
         for access in accesses:
             normal = access.normalise()
             if normal.general:
                 raise NoContraction(f"an access has no normal form: {normal.general}")
             for axis, e in normal.indices:
-                form = linear_form(e, e.symbols)
+                form = linear_form(e, e.symbols & set(normal.axes))
                 if form is None:
                     raise NoContraction("an access has no normal form")
-                steps[axis] |= {int(c) for c in form[0].values()}
+                steps[axis] |= {number_or(c) for c in form[0].values()}
         found = {}
         for axis, radices in steps.items():
-            extent = int(axis.hi) + 1
-            ordered = sorted(radices)
-            ends = [*ordered[1:], extent]
-            if any(end % step for step, end in zip(ordered, ends, strict=True)):
-                raise NoContraction(f"{axis.name} is divided by {', '.join(map(str, ordered))}, which are no chain")
+            assert axis.upper is not None
+            ends = chain(radices, number_or(axis.upper + 1))
+            if ends is None:
+                said = ", ".join(sorted(map(str, radices), key=lambda text: (len(text), text)))
+                raise NoContraction(f"{axis.name} is divided by {said}, which are no chain")
             made = [
                 (index(f"{axis.name}_{i}", end // step), step)
-                for i, (step, end) in enumerate(zip(ordered, ends, strict=True))
-                if end // step > 1 or len(ordered) == 1
+                for i, (step, end) in enumerate(pairwise(ends))
+                if end != step or len(ends) == 2
             ]
             total: Any = sum((s * step for s, step in made), start=0)
             found[axis] = (tuple(s for s, _ in reversed(made)), total)
@@ -437,72 +435,45 @@ class _Recogniser:
         coordinates = tuple(meanings(c) for c in access.coordinates)
         if any(has_division(c) for c in coordinates):
             raise NoContraction("an access still divides after its digits are taken apart")
-        memory = op.operands[1] if op.name == "write" else op.operands[0]
-        shape = tuple(int(n) for n in access.shape)
+        memory = accessed(op)[0]
+        shape = tuple(map(number_or, access.shape))
         return Operand(memory.name or "", memory.type.dtype, shape, coordinates, op.attrs.get("otherwise"))
 
-    def epilogue(self, write: Op, result: Value, sum_dtype: DType) -> tuple[list[Op], Formula]:
-        """(reads besides the sum, the formula) of the elementwise work before the write."""
-        extras: list[Op] = []
-        known: dict[Value, Formula] = {}
+    def extras(self, write: Op, result: Value) -> list[Op]:
+        """The reads besides the sum of the elementwise work before the write."""
+        reads: list[Op] = []
+        known: dict[Value, int] = {result: 1}
 
-        def formula(value: Value) -> Formula:
+        def steps(value: Value) -> int:
             if value not in known:
-                known[value] = made_of(value)
+                op = self.made.get(value)
+                if op is None:
+                    raise NoContraction("the write takes a value that is no result")
+                reads.extend([op] if op.name == "read" else ())
+                self.require_elementwise(op)
+                known[value] = 1 + sum(steps(v) for v in op.operands if op.name != "read")
             return known[value]
 
-        def made_of(value: Value) -> Formula:
-            if value is result:
-                return formulas.converted(Formula.operand(1), sum_dtype, result.type.dtype)
-            op = self.made.get(value)
-            if op is None:
-                raise NoContraction("the write takes a value that is no result")
-            if op.name == "read":
-                if op not in extras:
-                    extras.append(op)
-                return Formula.operand(2 + extras.index(op))
-            if op.name in ("fill", "scalar"):
-                return formulas.number(self.constant(op), op.results[0].type.dtype)
-            if op.name == "broadcast":
-                return formula(op.operands[0])
-            kind = op.operands[0].type.dtype if op.operands else None
-            if op.name == "cast" and kind is not None:
-                return formulas.cast(formula(op.operands[0]), kind, op.attrs["dtype"])
-            if op.name == "select":
-                return formulas.call("select", *(formula(v) for v in op.operands))
-            if op.name in (*UNARY, *BINARY, *COMPARISONS) and kind is not None:
-                try:
-                    return elementwise(op.name, kind, *(formula(v) for v in op.operands))
-                except ProgramError as fault:
-                    raise NoContraction(fault.what) from None
-            raise NoContraction(f"{op.name} after the sum is not done element by element")
-
-        made = formula(write.operands[0])
-        memory: MemoryType = write.operands[1].type
-        tile = write.operands[0].type
-        kept = set(result.type.dims)
-        if not {d for v in (write.operands[0], *(op.results[0] for op in extras)) for d in v.type.dims} <= kept:
-            raise NoContraction("a value after the sum has dimensions of its own")
-        if _steps(made, {}) > LONGEST:
+        if steps(write.operands[0]) > LONGEST:
             raise NoContraction(f"what follows the sum has more than {LONGEST} steps")
-        return extras, formulas.converted(made, tile.dtype, memory.dtype)
+        kept = set(result.type.dims)
+        if not {d for v in (write.operands[0], *(op.results[0] for op in reads)) for d in v.type.dims} <= kept:
+            raise NoContraction("a value after the sum has dimensions of its own")
+        return reads
 
-    def constant(self, op: Op) -> float:
-        """The number that an operation gives to all elements."""
-        value = op.attrs["value"]
-        if not isinstance(value, Expr):
-            return float(value) if op.results[0].type.dtype.is_float else int(value)
-        found = self.images(value)
-        if isinstance(found, Const):
-            return found.value
-        raise NoContraction(f"the number {value} after the sum is not known")
-
-
-def _steps(formula: Formula, known: dict[int, int]) -> int:
-    """The nodes of a formula, written out; parts that are shared in memory are counted in no time."""
-    if id(formula) not in known:
-        known[id(formula)] = 1 + sum(_steps(part, known) for part in formula.parts)
-    return known[id(formula)]
+    def require_elementwise(self, op: Op) -> None:
+        """That an operation is done element by element, with numbers that are known."""
+        if op.name in ("fill", "scalar"):
+            value = op.attrs["value"]
+            if isinstance(value, Expr) and not isinstance(self.images(value), Const):
+                raise NoContraction(f"the number {value} after the sum is not known")
+        elif op.name in (*UNARY, *BINARY, *COMPARISONS) and op.operands:
+            try:
+                elementwise(op.name, op.operands[0].type.dtype, *(Formula.operand(1) for _ in op.operands))
+            except ProgramError as fault:
+                raise NoContraction(fault.what) from None
+        elif op.name not in ("read", "broadcast", "cast", "select"):
+            raise NoContraction(f"{op.name} after the sum is not done element by element")
 
 
 def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
@@ -510,6 +481,25 @@ def _depth_order(axis: Symbol, access: Access) -> tuple[bool, int]:
     places = [d for d, e in enumerate(access.coordinates) if axis in e.symbols]
     alone = all(access.coordinates[d].symbols == {axis} for d in places)
     return alone, min(places, default=-1)
+
+
+def chain(radices: Collection[int | Expr], extent: int | Expr) -> list[int | Expr] | None:
+    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
+
+    >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
+    >>> chain({q, p * q, 1}, n * p * q), chain({4, 6}, 24)
+    ([1, <Q>, <P*Q>, <N*P*Q>], None)
+    """
+    left, found = {r for r in radices if r not in (1, extent)}, list[int | Expr]([1])
+    if isinstance(extent, int):
+        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
+    while left:
+        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
+        if following is None:
+            return None
+        found.append(following)
+        left.discard(following)
+    return [*found, extent]
 
 
 def _names(dims: list[Expr]) -> dict[Expr, str]:

@@ -22,7 +22,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_of, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
@@ -155,8 +155,7 @@ def _blocks_of(
     Blocks of N come first: what a block reads of B is read again for the next rows.
     """
     ((op, how),) = products.items()
-    a, b, c = (v.type.dims for v in op.operands)
-    axes = axes_of(a, b, c, width)
+    axes = axes_in(op, width)
     if how is None or isinstance(axes, str) or axes.m not in dims or axes.n not in dims:
         return {}
     return {axes.n: how.columns, axes.m: how.rows, **{d: 1 for d in axes.around if d in dims and width(d) > 1}}
@@ -177,9 +176,8 @@ def _ranked(
 ) -> Ranked | None:
     """The tasks and blocks of a program whose one product is done in blocks, where vectors do it."""
     (op,) = products
-    a, b, c = (v.type.dims for v in op.operands)
-    axes = axes_of(a, b, c, size)
-    if not blocks or isinstance(axes, str) or any(size(d) == 0 for d in (*a, *b, *c)):
+    axes = axes_in(op, size)
+    if not blocks or isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
         return None
     found = ranked(program, op, axes, size, machine)
     return None if found is None or not set(found.blocks) <= {*blocks} else found

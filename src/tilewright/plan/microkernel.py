@@ -119,6 +119,10 @@ class Axes:
     deep: Dims
     swapped: bool
 
+    def sizes(self, width: Callable[[Expr], int]) -> tuple[int, int, int]:
+        """How far M, N and K go."""
+        return 1 if self.m is None else width(self.m), width(self.n), width(self.k)
+
     @property
     def transposed(self) -> Axes:
         """The same product with M and N, and with them its factors, exchanged; there must be an M."""
@@ -145,6 +149,12 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | s
     m, k = _along(rows, width) if rows else None, _along(summed, width)
     around, deep = tuple(d for d in c[:-1] if d is not m), tuple(d for d in summed if d is not k)
     return Axes(m, c[-1], k, around, deep, swapped)
+
+
+def axes_in(op: Op, width: Callable[[Expr], int]) -> Axes | str:
+    """The parts that dimensions have in a product of a program; or why it has no blocks of sums."""
+    a, b, c = (v.type.dims for v in op.operands)
+    return axes_of(a, b, c, width)
 
 
 def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
@@ -179,14 +189,12 @@ def products_of(
     """
     found: dict[Op, Microkernel | None] = {}
     for op in names_of(program).values():
-        a, b, c = (v.type.dims for v in op.operands)
-        axes = axes_of(a, b, c, width)
+        axes = axes_in(op, width)
         if isinstance(axes, str):
             found[op] = None
         else:
-            sizes = (1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k))
-            own = machine.lanes if axes.k in opened else lanes
-            found[op] = microkernel(machine, types_of(op, axes.swapped, machine), sizes, own, precision_of(op))
+            types, own = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
+            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op))
     if (
         machine.lanes is not None
         and lanes is None
@@ -223,8 +231,7 @@ def _given(each: Multiplied, op: Op, machine: Machine) -> Microkernel:
         atom = machine.multiply_atom(each.atom or "")
     except LookupError as fault:
         raise ArgumentError(f"plan: {each}: {fault}") from None
-    a, b, c = (v.type.dims for v in op.operands)
-    axes = axes_of(a, b, c, lambda d: 1)
+    axes = axes_in(op, lambda d: 1)
     if isinstance(axes, str):
         raise ArgumentError(f"plan: {each}: {axes}; it runs by loops")
     fitting = atoms_for(machine, *types_of(op, axes.swapped, machine), precision_of(op))

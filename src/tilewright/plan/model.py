@@ -8,12 +8,12 @@ plans; it does not promise times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Limits, Machine, MultiplyAtom
+from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.forms import LaneUnit
 
 L1_SHARE, L2_SHARE = 0.8, 0.6
 """What of a cache can be counted on."""
@@ -36,7 +36,6 @@ class Cost:
     """Instructions of the program, roughly."""
     scratch: int
     """Bytes of memory of its own that a worker uses."""
-    memory_bytes: float = 0.0
     staged_bytes: float = 0.0
 
     @property
@@ -102,25 +101,18 @@ def cores(machine: Machine) -> int:
     return max(1, machine.limits.cores or 1)
 
 
-def reading(limits: Limits, kept: float, times: float, around: float) -> tuple[float, float]:
-    """(cycles, bytes from beyond the first cache) of reading `kept` bytes `times` over, with `around` bytes between.
+def reading(limits: Limits, kept: float, times: float, around: float) -> float:
+    """Cycles of reading `kept` bytes `times` over, with `around` bytes between.
 
     What is read again comes from the cache that holds it and what lies between two readings; the first time, from the
     second cache where everything fits it, else from behind.
     """
     between = kept + around
-    first = kept / (limits.l2_rate if between <= l2(limits) else limits.far_rate)
-    if times <= 1:
-        return first * times, kept * times
-    if between <= l1(limits):
-        return first, kept
     rate = limits.l2_rate if between <= l2(limits) else limits.far_rate
-    return first + (times - 1) * kept / rate, kept * times
-
-
-def converting(operand: Operand, wide: DType, machine: Machine) -> float:
-    """Cycles of a launch that writes a tensor in a wider type."""
-    return copying(operand, replace(operand, dtype=wide), machine)
+    first = kept / rate
+    if times <= 1:
+        return first * times
+    return first if between <= l1(limits) else first + (times - 1) * kept / rate
 
 
 def copying(given: Operand, made: Operand, machine: Machine) -> float:

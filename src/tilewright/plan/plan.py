@@ -89,6 +89,11 @@ class Cut:
     def __str__(self) -> str:
         return f"{self.role} {self.digit} {self.size}" if self.digit else f"{self.role} {self.size}"
 
+    @property
+    def written(self) -> bool:
+        """Whether it is written out, not a loop."""
+        return self.role == "unit"
+
 
 @dataclass(frozen=True)
 class Axis:

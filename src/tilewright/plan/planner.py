@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
+from tilewright.plan.blocking import Blocking, LaneUnit, plan_of, up
 from tilewright.plan.contraction import Contraction, joined, joined_depth, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.forms import Form, LaneForm, LaneUnit, Step, TileForm, VectorForm, plan_of
-from tilewright.plan.lanes import lane_forms, lane_unit, larger, why_no_lanes
+from tilewright.plan.lanes import lane_blockings, lane_unit, why_no_lanes
 from tilewright.plan.model import Cost, Roofline, cores, microseconds, roofline
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.sliding import halo_of
-from tilewright.plan.tiles import tile_forms
+from tilewright.plan.tiles import tile_blockings
 from tilewright.plan.validate import cost_of, impossible, too_much, unfit
-from tilewright.plan.vectors import vector_forms
+from tilewright.plan.vectors import vector_blockings
 
 CLEARLY = 1.4
 """A plan that the model gives so many times the cycles of the best is refused; what lies below may be as good."""
@@ -29,16 +29,16 @@ MORE = 12
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A form, the contraction it is for (its digits perhaps joined), and what the model says of it."""
+    """A blocking, the contraction it is for (its digits perhaps joined), and what the model says of it."""
 
-    form: Form
+    blocking: Blocking
     contraction: Contraction
     cost: Cost
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that the form is."""
-        return plan_of(self.contraction, self.form)
+        """The plan that says the blocking."""
+        return plan_of(self.contraction, self.blocking)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def choose(
 def _follows(best: Candidate, fixed: Fixed) -> bool:
     """Whether a plan's loop of the depth goes as far as the constraints say; one of all the depth needs no loop."""
     deep = best.contraction.extent(best.contraction.depth)
-    return fixed.depth is None or fixed.depth >= deep or any(s.size == fixed.depth for s in best.form.steps)
+    return fixed.depth is None or fixed.depth >= deep or any(s.size == fixed.depth for s in best.blocking.steps)
 
 
 def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
@@ -130,23 +130,22 @@ def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
 
 
 def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed) -> Iterator[Candidate]:
-    for form, of in _forms(c, fit, machine, fixed):
-        if impossible(of, form, machine) is None:
-            cost = cost_of(of, form, machine)
+    for how, of in _blockings(c, fit, machine, fixed):
+        if impossible(of, how, machine) is None:
+            cost = cost_of(of, how, machine)
             if too_much(cost, machine) is None:
-                yield Candidate(form, of, cost)
+                yield Candidate(how, of, cost)
 
 
-def _forms(
+def _blockings(
     c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed
-) -> Iterator[tuple[Form, Contraction]]:
-    """The forms of every strategy, each with the contraction as it takes it."""
+) -> Iterator[tuple[Blocking, Contraction]]:
+    """The blockings of every kind, each with the contraction as it takes it."""
     for atom in fit:
         of = variant(c, atom)
-        forms: Iterator[Form]
-        forms = (tile_forms if isinstance(atom.c, OpaqueOperand) else vector_forms)(of, atom, machine, fixed)
-        yield from ((form, of) for form in forms)
-    yield from ((form, c) for form in lane_forms(c, machine, fixed))
+        listed = tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings
+        yield from ((how, of) for how in listed(of, atom, machine, fixed))
+    yield from ((how, c) for how in lane_blockings(c, machine, fixed))
 
 
 # -- what was refused -------------------------------------------------------------------------------------
@@ -154,42 +153,36 @@ def _forms(
 
 def _beyond(best: Candidate, machine: Machine) -> Iterator[Refusal]:
     """Neighbours of the best plan that the machine's limits forbid."""
-    form, c = best.form, best.contraction
-    neighbours: list[Form] = [x for more in range(1, MORE) for x in _larger(form, c, more)]
-    if isinstance(form, TileForm):
-        neighbours += [replace(form, stage=s) for s in ("place", "lines") if s != form.stage]
-        neighbours.append(replace(form, steps=_all_written(form.steps)))
+    how, c = best.blocking, best.contraction
+    neighbours = [x for more in range(1, MORE) for x in _larger(how, c, more)]
+    if how.in_tiles:
+        neighbours += [replace(how, stage=s) for s in ("", "lines") if s != how.stage]
+        neighbours.append(replace(how, steps=_all_written(how.steps)))
     seen: set[str] = set()
     for other in neighbours:
         why = impossible(c, other, machine) or too_much(cost_of(c, other, machine), machine)
         kind = re.sub(r"\d+", "", why or "")  # the nearest of each kind is enough
         if why is not None and kind not in seen:
             seen.add(kind)
-            if isinstance(other, TileForm) and other.stage == "lines" and halo_of(c) is None:
+            if other.stage == "lines" and halo_of(c) is None:
                 yield Refusal(f"{c.a.name} staged at task as lines", why)  # how long a line would be has no meaning
                 continue
             plan = plan_of(c, other)
             yield Refusal(plan.differs(best.plan), why, plan)
 
 
-def _larger(form: Form, c: Contraction, more: int) -> Iterator[Form]:
-    """The form with larger blocks of sums: more rows, or more of what vectors and tiles run along."""
-    if isinstance(form, LaneForm):
-        yield from larger(form, c, more)
-        return
-    m, n, _ = form.atom.shape
-    rows, columns = form.rows + more * m, form.columns + more * n
-    yield replace(form, rows=rows, strip=_whole(c, form, rows))
-    yield replace(form, columns=columns, task_columns=-(-form.task_columns // columns) * columns)
+def _larger(how: Blocking, c: Contraction, more: int) -> Iterator[Blocking]:
+    """The blocking with larger blocks of sums: more rows, or more of what vectors and tiles run along."""
+    m, n, _ = how.atom.shape
+    rows, columns = how.rows + more * m, how.columns + more * n
+    lines = how.strip >= size(c.rows[-1]) if how.by_lanes else len(c.rows) > 1
+    yield replace(how, rows=rows, strip=how.strip if lines else up(how.strip, rows))
+    yield replace(how, columns=columns, task_columns=up(how.task_columns, columns))
 
 
-def _all_written(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _all_written(steps: tuple[Cut, ...]) -> tuple[Cut, ...]:
     kept = [s for n, s in enumerate(steps) if not (n == 0 and len([x for x in steps if x.digit == s.digit]) == 2)]
-    return tuple(replace(s, written=True) for s in kept)
-
-
-def _whole(c: Contraction, form: TileForm | VectorForm, rows: int) -> int:
-    return form.strip if len(c.rows) > 1 else -(-form.strip // rows) * rows
+    return tuple(replace(s, role="unit") for s in kept)
 
 
 def _slower(choice: Choice) -> Iterator[Refusal]:
@@ -210,13 +203,10 @@ def _slower(choice: Choice) -> Iterator[Refusal]:
 
 def _kinds(x: Candidate) -> list[tuple[str, object]]:
     """What tells plans apart: the atom, where rows lie, the block of sums, how many tasks there are."""
-    form = x.form
-    kinds: list[tuple[str, object]] = [
-        ("atom", form.atom.name),
-        ("block", form.block),
-        ("tasks", x.cost.tasks),
-    ]
-    return [*kinds, ("stage", form.stage)] if isinstance(form, TileForm) else kinds
+    how = x.blocking
+    block = how.rows, how.columns
+    kinds: list[tuple[str, object]] = [("atom", how.atom.name), ("block", block), ("tasks", x.cost.tasks)]
+    return [*kinds, ("stage", how.stage)] if how.in_tiles else kinds
 
 
 def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
@@ -228,7 +218,7 @@ def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
     )
     workers = cores(machine)
     if part == "products":
-        if other.form.atom.name != best.form.atom.name:
+        if other.blocking.atom.name != best.blocking.atom.name:
             return f"{times}: its products take {theirs[part] / max(1.0, mine[part]):.1f} times as long"
         whole = other.cost.tasks * best.cost.busiest, best.cost.tasks * other.cost.busiest
         if other.cost.busiest * workers > 1.1 * other.cost.tasks and whole[0] < whole[1]:

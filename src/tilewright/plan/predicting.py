@@ -14,7 +14,7 @@ from tilewright.ir.core import Block, MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
-from tilewright.plan.microkernel import Microkernel, axes_of, waves_of
+from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.model import cores, element_bytes, l2
 
 
@@ -84,24 +84,22 @@ def _arrivals(
 
 def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int:
     """Steps of a product in a task: blocks of sums, each with slabs of K where those go through shared memory."""
-    a, b, c = (v.type.dims for v in op.operands)
-    axes = axes_of(a, b, c, width)
+    axes = axes_in(op, width)
     if how is None or isinstance(axes, str):
         return 1
-    rows = 1 if axes.m is None else width(axes.m)
-    slabs = ceil(width(axes.k) / how.slab) if how.slab else 1
-    return ceil(rows / how.rows) * ceil(width(axes.n) / how.columns) * slabs
+    rows, columns, deep = axes.sizes(width)
+    slabs = ceil(deep / how.slab) if how.slab else 1
+    return ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
 
 
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
     if op.name == "mma":
-        a, b, c = (v.type.dims for v in op.operands)
-        axes = axes_of(a, b, c, width)
+        axes = axes_in(op, width)
         each = 1 / machine.limits.lane_rate
         if how is not None and not isinstance(axes, str):
-            rows, columns = 1 if axes.m is None else width(axes.m), width(axes.n)
+            rows, columns, _ = axes.sizes(width)
             whole = ceil(rows / how.atom.shape[0]) * ceil(columns / how.atom.shape[1]) / (rows * columns)
             each = how.atom.cycles * whole / how.atom.shape[2]
     elif op.name in REDUCTIONS:

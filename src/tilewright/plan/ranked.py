@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.ir.core import MemoryType, Op, Program, Value
-from tilewright.ir.formula import Formula
-from tilewright.machine import Machine, OpaqueOperand
+from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
+from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.forms import COLUMNS, VectorForm
 from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, types_of
 from tilewright.plan.validate import too_much
-from tilewright.plan.vectors import vector_cost, vector_forms
+from tilewright.plan.vectors import vector_blockings, vector_cost
 
 Size = Callable[[Expr], int]
 
@@ -34,24 +33,25 @@ def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -
         return None
     batch = [d for d in axes.around if d not in rows]
     c = _contraction(program, op, axes, (rows, batch), size, machine)
-    best: tuple[float, VectorForm] | None = None
+    best: tuple[float, Blocking] | None = None
     for atom in atoms_for(machine, *types_of(op, axes.swapped, machine)):
         if isinstance(atom.c, OpaqueOperand) or atom.shape[0] > 1:
             return None
-        for form in vector_forms(c, atom, machine):
-            cost = vector_cost(c, form, machine)
-            if form.order[0] == COLUMNS and too_much(cost, machine) is None and (best is None or cost.cycles < best[0]):
-                best = cost.cycles, form
+        for how in vector_blockings(c, atom, machine):
+            cost = vector_cost(c, how, machine)
+            if how.order[0] == COLUMNS and too_much(cost, machine) is None and (best is None or cost.cycles < best[0]):
+                best = cost.cycles, how
     if best is None:
         return None
-    form = best[1]
+    how = best[1]
     strip = rows[-2] if len(rows) > 1 else axes.m
     widths = dict.fromkeys((*batch, *rows[:-2]), 1) | {
         axes.m: size(axes.m),
-        axes.n: min(form.task_columns, size(axes.n)),
+        axes.n: min(how.task_columns, size(axes.n)),
     }
-    blocks = {axes.n: form.columns, axes.m: form.rows} | {d: 1 for d in axes.around if size(d) > 1}
-    return Ranked(widths | {strip: form.strip}, blocks, Microkernel(form.atom, form.rows, form.columns))
+    blocks = {axes.n: how.columns, axes.m: how.rows} | {d: 1 for d in axes.around if size(d) > 1}
+    assert isinstance(how.atom, MultiplyAtom)
+    return Ranked(widths | {strip: how.strip}, blocks, Microkernel(how.atom, how.rows, how.columns))
 
 
 def _dims(op: Op, operand: int) -> tuple[Expr, ...]:
@@ -81,6 +81,5 @@ def _contraction(
     depth = digits([*axes.deep, axes.k])
     wide = types_of(op, axes.swapped, machine)[2]
     return Contraction(
-        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, Formula.operand(1), (), (),
-        digits(batch),
+        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, (), digits(batch)
     )  # fmt: skip

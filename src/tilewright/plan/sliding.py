@@ -82,7 +82,7 @@ def is_direct(c: Contraction, plan_depth: int) -> bool:
     inner = c.a.coordinates[-1]
     return (
         len(c.rows) == 1
-        and not c.a.conditions()
+        and not c.a.conditions
         and inner is last
         and c.a.shape[-1] == size(last)
         and size(last) % plan_depth == 0

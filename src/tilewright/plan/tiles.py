@@ -1,14 +1,15 @@
-"""Forms of a contraction by tiles: all that are worth a thought, and what each costs."""
+"""Blockings of a contraction in tile registers: all that are worth a thought, and what each costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.forms import COLUMNS, ROWS, Step, TileForm, up
 from tilewright.plan.model import Cost, cores, element_bytes, l1, l2, operand_bytes, reading
+from tilewright.plan.plan import Cut
 from tilewright.plan.sliding import halo_of, is_direct
 
 WRITTEN = 72
@@ -16,10 +17,10 @@ WRITTEN = 72
 ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 
 
-def tile_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[TileForm]:
-    """The forms of a contraction with an atom of tile registers."""
+def tile_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
+    """The blockings of a contraction with an atom of tile registers."""
     (column,) = c.columns
-    singles = [d.name for d in (*c.batch, *c.rows[:-2])]
+    tasks = (*(d.name for d in (*c.batch, *c.rows[:-2])), ROWS, COLUMNS)
     steps = _steps(c, atom, fixed)
     for rows, columns in _blocks(c, atom, machine):
         blocks = up(size(column), columns) // columns
@@ -27,10 +28,10 @@ def tile_forms(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixe
             for strip in fixed.strips(c, rows, _strips(c, stage, rows, cores(machine))):
                 for task_columns in fixed.task_columns(columns, blocks, {1, 2, cores(machine), 2 * cores(machine)}):
                     for order in ORDERS[: 1 if task_columns == columns else 2]:
-                        yield TileForm(
-                            atom, rows, columns, stage, strip, task_columns, order, steps,
-                            _streams(c, atom, rows, columns, order, machine), "defer", (*singles, ROWS, COLUMNS),
-                            "strided",
+                        streams = _streams(c, atom, rows, columns, order, machine)
+                        yield Blocking(
+                            atom, rows, columns, strip, task_columns, order, steps, tasks, "strided", stage, streams,
+                            "defer",
                         )  # fmt: skip
 
 
@@ -54,26 +55,26 @@ def registers(rows: int, columns: int) -> int:
 def stages(c: Contraction, atom: MultiplyAtom) -> list[str]:
     """Where rows can be read."""
     if is_direct(c, atom.shape[2]):
-        return ["place"]
+        return [""]
     return ["lines", "panel"] if halo_of(c) is not None else ["panel"]
 
 
-def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Step, ...]:
+def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
     """The steps of the depth: written out as far as that is not too much."""
     last, depth = c.depth[-1], atom.shape[2]
     chunks, taps = -(-size(last) // depth), c.extent(c.depth[:-1])
-    each = tuple(Step(t.name, 1, True) for t in c.depth[:-1])
-    end = Step(last.name, depth, True)
+    each = tuple(Cut("unit", 1, t.name) for t in c.depth[:-1])
+    end = Cut("unit", depth, last.name)
     if fixed.depth is not None and fixed.depth % depth == 0 and fixed.depth < chunks * depth:
-        return (Step(last.name, fixed.depth, False), *each, end)
+        return (Cut("loop", fixed.depth, last.name), *each, end)
     if taps * chunks <= WRITTEN:
         return (*each, end)
     if chunks == 1 or taps > WRITTEN:
-        return (*(Step(t.name, 1, False) for t in c.depth[:-1]), Step(last.name, depth, False))
+        return (*(Cut("loop", 1, t.name) for t in c.depth[:-1]), Cut("loop", depth, last.name))
     per = max(1, WRITTEN // taps)
     while chunks % per:
         per -= 1
-    return (Step(last.name, per * depth, False), *each, end)
+    return (Cut("loop", per * depth, last.name), *each, end)
 
 
 def _streams(
@@ -91,26 +92,26 @@ def _strips(c: Contraction, stage: str, rows: int, workers: int) -> list[int]:
     most = size(c.rows[-2 if len(c.rows) > 1 else -1])
     wanted = {1, 2, 3, 3 * workers, *(workers << n for n in range(most.bit_length()))}
     if len(c.rows) == 1:
-        blocks = max(1, size(c.rows[-1]) // rows if stage == "place" else -(-size(c.rows[-1]) // rows))
+        blocks = max(1, size(c.rows[-1]) // rows if not stage else -(-size(c.rows[-1]) // rows))
         return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks} or {rows})
     lines = size(c.rows[-2])
     return sorted({-(-lines // parts) for parts in wanted if parts <= lines})
 
 
-def rows_of(c: Contraction, form: TileForm) -> tuple[int, int, int]:
+def rows_of(c: Contraction, how: Blocking) -> tuple[int, int, int]:
     """(tasks over rows, rows that the largest computes, bytes that it stages)."""
     last, each = c.rows[-1], element_bytes(c.a.dtype)
-    deep = up(size(c.depth[-1]), form.depth)
+    deep = up(size(c.depth[-1]), how.atom.shape[2])
     taps = c.extent(c.depth[:-1])
     if len(c.rows) == 1:
-        whole = size(last) // form.rows * form.rows if form.stage == "place" else size(last)
-        tasks = max(1, -(-whole // form.strip))
-        rows = form.strip if tasks > 1 else max(form.rows, whole)
-        return tasks, rows, 0 if form.stage == "place" else form.strip * deep * taps * each
+        whole = size(last) // how.rows * how.rows if not how.stage else size(last)
+        tasks = max(1, -(-whole // how.strip))
+        rows = how.strip if tasks > 1 else max(how.rows, whole)
+        return tasks, rows, 0 if not how.stage else how.strip * deep * taps * each
     lines = size(c.rows[-2])
-    tasks = -(-lines // form.strip)
-    strip = min(form.strip, lines)
-    if form.stage == "panel":
+    tasks = -(-lines // how.strip)
+    strip = min(how.strip, lines)
+    if how.stage == "panel":
         rows = strip * size(last)
         return tasks, rows, rows * deep * taps * each
     halo = halo_of(c)
@@ -120,73 +121,71 @@ def rows_of(c: Contraction, form: TileForm) -> tuple[int, int, int]:
     return tasks, strip * line, (strip + more) * line * deep * each
 
 
-def tile_cost(c: Contraction, form: TileForm, machine: Machine) -> Cost:
-    """What a form costs."""
-    limits, costs = machine.limits, machine.costs.tiles
-    m, n, _ = form.atom.shape
+def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
+    """What a how costs."""
+    limits, costs, atom = machine.limits, machine.costs.tiles, how.atom
+    assert isinstance(atom, MultiplyAtom)
+    m, n, k = atom.shape
     each = element_bytes(c.a.dtype)
-    across, down = form.columns // n, form.rows // m
-    deep = up(size(c.depth[-1]), form.depth) * c.extent(c.depth[:-1])
-    steps = deep // form.depth
-    row_tasks, rows, staged = rows_of(c, form)
-    blocks_of_columns = up(size(c.columns[0]), form.columns) // form.columns
-    per = form.task_columns // form.columns
+    across, down = how.columns // n, how.rows // m
+    deep = up(size(c.depth[-1]), k) * c.extent(c.depth[:-1])
+    steps = deep // k
+    row_tasks, rows, staged = rows_of(c, how)
+    blocks_of_columns = up(size(c.columns[0]), how.columns) // how.columns
+    per = how.task_columns // how.columns
     column_tasks = -(-blocks_of_columns // per)
-    row_blocks = -(-rows // form.rows)
+    row_blocks = -(-rows // how.rows)
     per = min(per, blocks_of_columns)
     tasks = row_tasks * column_tasks * c.extent(c.batch) * c.extent(c.rows[:-2])
     busiest = -(-tasks // cores(machine))
-    fed = max(down * across * form.atom.cycles, (down + across) * form.atom.load_cycles)
+    fed = max(down * across * atom.cycles, (down + across) * atom.load_cycles)
     blocks = row_blocks * per
     products = blocks * (steps * fed + costs.block)
-    left = form.stage == "place" and size(c.rows[-1]) % form.rows
+    left = not how.stage and size(c.rows[-1]) % how.rows
     ragged = (
         per * (steps * (fed + costs.staged) + costs.block) if left else 0.0
     )  # the last strip has these rows besides, staged
     ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))
-    panel, strip = form.columns * deep * each, rows * deep * each if form.stage == "place" else staged
-    block_rows = form.rows * deep * each
-    if form.order[0] == COLUMNS:
-        b_read = reading(limits, panel, row_blocks, block_rows if form.streams != "a" else 0)
-        a_read = reading(limits, strip, per, panel)
-        read = (per * b_read[0] + a_read[0], per * b_read[1] + a_read[1])
+    panel, strip = how.columns * deep * each, rows * deep * each if not how.stage else staged
+    block_rows = how.rows * deep * each
+    if how.order[0] == COLUMNS:
+        of_b = reading(limits, panel, row_blocks, block_rows if how.streams != "a" else 0)
+        read = per * of_b + reading(limits, strip, per, panel)
     else:
-        a_read = reading(limits, strip / row_blocks, per, panel if form.streams != "b" else 0)
-        b_read = reading(limits, panel * per, row_blocks, block_rows)
-        read = (row_blocks * a_read[0] + b_read[0], row_blocks * a_read[1] + b_read[1])
+        of_a = reading(limits, strip / row_blocks, per, panel if how.streams != "b" else 0)
+        read = row_blocks * of_a + reading(limits, panel * per, row_blocks, block_rows)
     shared = min(column_tasks * c.extent(c.batch), cores(machine))
     if operand_bytes(c.b) / shared + strip > l2(limits):  # not there from the last launch
-        read = (read[0] + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate), read[1])
+        read = read + per * panel * (1 / limits.far_rate - 1 / limits.l2_rate)
     image = operand_bytes(c.a) / max(1, row_tasks)
     staging = staged / limits.copy_rate + (image / limits.far_rate if staged and image > l2(limits) else 0)
-    storing = costs.task if form.overlap == "defer" else blocks * form.rows * form.columns * costs.store
-    lines = blocks * form.rows * form.columns * element_bytes(c.out.dtype) / limits.line_bytes
-    if form.stage == "place" and form.order[0] == COLUMNS and per > 1:  # results of a row are not written together
+    storing = costs.task if how.overlap == "defer" else blocks * how.rows * how.columns * costs.store
+    lines = blocks * how.rows * how.columns * element_bytes(c.out.dtype) / limits.line_bytes
+    if not how.stage and how.order[0] == COLUMNS and per > 1:  # results of a row are not written together
         storing += lines * costs.scattered
     if column_tasks > 1:  # several workers write parts of one row
         storing += lines * costs.shared
     written = 1
-    for s in form.steps:
-        written *= _count(c, s, form) if s.written else 1
-    instructions = int(written * (down * across + down + across) * (2 if not form.steps[0].written else 1) * 1.3 + 500)
+    for s in how.steps:
+        written *= _count(c, s, how) if s.written else 1
+    instructions = int(written * (down * across + down + across) * (2 if not how.steps[0].written else 1) * 1.3 + 500)
     return Cost(
         busiest * products + ragged,
-        busiest * max(0.0, read[0] - products),
+        busiest * max(0.0, read - products),
         busiest * staging,
         busiest * storing,
         limits.launch_cycles,
         tasks,
         busiest,
         instructions,
-        staged + form.rows * form.columns * 4,
-        busiest * read[1],
+        staged + how.rows * how.columns * 4,
         busiest * staged,
     )
 
 
-def _count(c: Contraction, s: Step, form: TileForm) -> int:
+def _count(c: Contraction, s: Cut, how: Blocking) -> int:
     last = c.depth[-1]
     if s.digit != last.name:
         return size(next(t for t in c.depth if t.name == s.digit))
-    outer = next((x.size for x in form.steps if x.digit == last.name and x is not s), None)
-    return (outer or up(size(last), form.depth)) // form.depth
+    outer = next((x.size for x in how.steps if x.digit == last.name and x is not s), None)
+    return (outer or up(size(last), how.atom.shape[2])) // how.atom.shape[2]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tilewright.algebra.expr import Symbol
 from tilewright.errors import ArgumentError
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import lanes, tiles, vectors
+from tilewright.plan.blocking import LANES, Blocking, LaneUnit, checked, up
 from tilewright.plan.contraction import Contraction, size
-from tilewright.plan.forms import LANES, Form, LaneForm, LaneUnit, TileForm, VectorForm, form_of, up
 from tilewright.plan.model import Cost
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.sliding import halo_of, is_direct
 
 
@@ -25,24 +28,21 @@ def unfit(c: Contraction, atom: MultiplyAtom) -> str | None:
     return vectors.why_no_vectors(c, atom)
 
 
-def cost_of(c: Contraction, form: Form, machine: Machine) -> Cost:
-    """What a form costs."""
-    if isinstance(form, LaneForm):
-        return lanes.lane_cost(c, form, machine)
-    return tiles.tile_cost(c, form, machine) if isinstance(form, TileForm) else vectors.vector_cost(c, form, machine)
+def cost_of(c: Contraction, how: Blocking, machine: Machine) -> Cost:
+    """What a blocking costs."""
+    cost = lanes.lane_cost if how.by_lanes else tiles.tile_cost if how.in_tiles else vectors.vector_cost
+    return cost(c, how, machine)
 
 
-def impossible(c: Contraction, form: Form, machine: Machine) -> str | None:
-    """Why a form cannot be done; None if it can."""
-    if isinstance(form, LaneForm):
-        return _of_lanes(c, form, machine)
-    return _of_shape(c, form) or (
-        _of_tiles(c, form, machine) if isinstance(form, TileForm) else _of_vectors(c, form, machine)
-    )
+def impossible(c: Contraction, how: Blocking, machine: Machine) -> str | None:
+    """Why a blocking cannot be done; None if it can."""
+    if how.by_lanes:
+        return _of_lanes(c, how, machine)
+    return _of_shape(c, how) or (_of_tiles if how.in_tiles else _of_vectors)(c, how, machine)
 
 
 def too_much(cost: Cost, machine: Machine) -> str | None:
-    """Why a form that could be done is not: it needs too much memory, or too long a program."""
+    """Why a blocking that could be done is not: it needs too much memory, or too long a program."""
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * (limits.l2_bytes or 1 << 20)
     if cost.scratch > room:
@@ -52,16 +52,20 @@ def too_much(cost: Cost, machine: Machine) -> str | None:
     return None
 
 
-def _of_shape(c: Contraction, form: TileForm | VectorForm) -> str | None:
-    if form.task_columns % form.columns:
-        return f"a task's {form.task_columns} columns are no whole blocks of {form.columns}"
-    if len(c.rows) == 1 and form.strip % form.rows:
-        return f"a task's {form.strip} rows are no whole blocks of {form.rows}"
-    last = c.depth[-1]
-    chunk = form.depth if isinstance(form, TileForm) else form.group
-    mine = [s.size for s in form.steps if s.digit == last.name]
-    others = [s for s in form.steps if s.digit != last.name]
-    if sorted(s.digit for s in others) != sorted(t.name for t in c.depth[:-1]) or any(s.size != 1 for s in others):
+def _not_one_by_one(steps: Sequence[Cut], digits: Sequence[Symbol]) -> bool:
+    """Whether steps are not one for each digit, by 1."""
+    return sorted(s.digit or "" for s in steps) != sorted(d.name for d in digits) or any(s.size != 1 for s in steps)
+
+
+def _of_shape(c: Contraction, how: Blocking) -> str | None:
+    if how.task_columns % how.columns:
+        return f"a task's {how.task_columns} columns are no whole blocks of {how.columns}"
+    if len(c.rows) == 1 and how.strip % how.rows:
+        return f"a task's {how.strip} rows are no whole blocks of {how.rows}"
+    last, chunk = c.depth[-1], how.atom.shape[2]
+    mine = [s.size for s in how.steps if s.digit == last.name]
+    others = [s for s in how.steps if s.digit != last.name]
+    if _not_one_by_one(others, c.depth[:-1]):
         return f"every digit of the depth before {last.name} is cut once, by 1"
     if not mine or mine[-1] != chunk:
         said = ", ".join(map(str, mine)) or "nothing"
@@ -72,62 +76,62 @@ def _of_shape(c: Contraction, form: TileForm | VectorForm) -> str | None:
     return None
 
 
-def _of_tiles(c: Contraction, form: TileForm, machine: Machine) -> str | None:
-    m, n, _ = form.atom.shape
-    last = c.depth[-1]
-    used, there = tiles.registers(form.rows // m, form.columns // n), machine.limits.tile_registers
+def _of_tiles(c: Contraction, how: Blocking, machine: Machine) -> str | None:
+    m, _, depth = how.atom.shape
+    last, tall, wide = c.depth[-1], how.rows // m, how.vectors
+    used, there = tiles.registers(tall, wide), machine.limits.tile_registers
     if used > there:
-        tall, wide = form.rows // m, form.columns // n
         return f"{tall} x {wide} tiles of sums and their factors take {used} tile registers of {there}"
-    if form.stage == "place" and not is_direct(c, form.depth):
+    if not how.stage and not is_direct(c, depth):
         return (
             f"rows cannot be read in place: they must lie at one stride, without padding, {last.name} side by side in "
-            f"whole steps of {form.depth}"
+            f"whole steps of {depth}"
         )
-    if form.stage == "lines" and halo_of(c) is None:
+    if how.stage == "lines" and halo_of(c) is None:
         return "rows do not slide over two dimensions by one"
-    two = [s for s in form.steps if s.digit == last.name]
-    if len(two) == 2 and (form.steps[0] is not two[0] or two[0].written):
+    two = [s for s in how.steps if s.digit == last.name]
+    if len(two) == 2 and (how.steps[0] is not two[0] or two[0].written):
         return f"the larger step of {last.name} is the outermost of the depth, and a loop"
     return None
 
 
-def _of_vectors(c: Contraction, form: VectorForm, machine: Machine) -> str | None:
-    wide = form.columns // form.atom.shape[1]
-    used, there = vectors.registers(form.rows, wide, form.atom), machine.limits.registers
+def _of_vectors(c: Contraction, how: Blocking, machine: Machine) -> str | None:
+    wide, atom = how.vectors, how.atom
+    assert isinstance(atom, MultiplyAtom)
+    used, there = vectors.registers(how.rows, wide, atom), machine.limits.registers
     if used > there:
-        return f"{form.rows} rows of {wide} vectors take {used} registers of {there}"
-    most = vectors.most_picked(form.atom)
-    if most and form.rows > most:
-        there = form.atom.picks_from
-        return f"{form.atom.name} picks from {there} registers, enough for {most} rows; here are {form.rows}"
-    if form.rows > size(c.rows[-1]):
-        return f"a block of {form.rows} rows is longer than a line of {size(c.rows[-1])}"
-    if form.streams != "none":
+        return f"{how.rows} rows of {wide} vectors take {used} registers of {there}"
+    most = vectors.most_picked(atom)
+    if most and how.rows > most:
+        there = atom.picks_from
+        return f"{atom.name} picks from {there} registers, enough for {most} rows; here are {how.rows}"
+    if how.rows > size(c.rows[-1]):
+        return f"a block of {how.rows} rows is longer than a line of {size(c.rows[-1])}"
+    if how.streams:
         return "loads of vectors have no hint: keep"
-    mine = [s for s in form.steps if s.digit == c.depth[-1].name]
-    if len(mine) != 2 or mine[0].written or not mine[1].written or form.steps[-2:] != tuple(mine):
+    mine = [s for s in how.steps if s.digit == c.depth[-1].name]
+    if len(mine) != 2 or mine[0].written or not mine[1].written or how.steps[-2:] != tuple(mine):
         return f"{c.depth[-1].name} is cut last, by a loop and then by what one product takes"
     return None
 
 
-def _of_lanes(c: Contraction, form: LaneForm, machine: Machine) -> str | None:
+def _of_lanes(c: Contraction, how: Blocking, machine: Machine) -> str | None:
     line = size(c.rows[-1])
-    if form.task_width % form.width:
-        return f"a task's {form.task_width} lanes are no whole blocks of {form.width}"
-    if form.strip < line and form.strip % form.rows:
-        return f"a task's {form.strip} rows are neither a line nor whole blocks of {form.rows}"
-    if sorted(s.digit for s in form.steps) != sorted(t.name for t in c.depth) or any(s.size != 1 for s in form.steps):
+    if how.task_columns % how.columns:
+        return f"a task's {how.task_columns} lanes are no whole blocks of {how.columns}"
+    if how.strip < line and how.strip % how.rows:
+        return f"a task's {how.strip} rows are neither a line nor whole blocks of {how.rows}"
+    if _not_one_by_one(how.steps, c.depth):
         return "every digit of the depth is cut once, by 1"
-    used, there = lanes.registers(form.rows, form.vectors), machine.limits.registers
+    used, there = lanes.registers(how.rows, how.vectors), machine.limits.registers
     if used > there:
-        return f"{form.rows} rows of {form.vectors} vectors take {used} registers of {there}"
-    if form.rows > line:
-        return f"a block of {form.rows} rows is longer than a line of {line}"
+        return f"{how.rows} rows of {how.vectors} vectors take {used} registers of {there}"
+    if how.rows > line:
+        return f"a block of {how.rows} rows is longer than a line of {line}"
     return None
 
 
-def _multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
+def multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
     """What a plan names as its atom; raises an ArgumentError where it cannot do the contraction."""
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):
@@ -146,16 +150,16 @@ def _multiplies(name: str, c: Contraction, machine: Machine) -> MultiplyAtom | L
     return atom
 
 
-def validate(plan: Plan, c: Contraction, machine: Machine) -> Form:
-    """The form that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
+def validate(plan: Plan, c: Contraction, machine: Machine) -> Blocking:
+    """The blocking that a plan means; raises an ArgumentError that says why it is impossible on a machine."""
     if plan.open:
         raise ArgumentError(f"plan: {', '.join(sorted(plan.open))}: no size is open here")
     if plan.atom is None:
         raise ArgumentError("plan: no atom is named")
     if any(p.at is not None and p.form == "lines" for p in plan.placed) and halo_of(c) is None:
         raise ArgumentError(f"plan: `{plan.operand(c.a.name)}`: rows do not slide over two dimensions by one")
-    form = form_of(c, plan, _multiplies(plan.atom, c, machine))
-    why = impossible(c, form, machine) or too_much(cost_of(c, form, machine), machine)
+    how = checked(c, plan, multiplies(plan.atom, c, machine))
+    why = impossible(c, how, machine) or too_much(cost_of(c, how, machine), machine)
     if why is not None:
         raise ArgumentError(f"plan: {why}")
-    return form
+    return how

@@ -3,6 +3,7 @@
 | file         | subject                                                                               |
 |--------------|---------------------------------------------------------------------------------------|
 | general      | the walk over a program, and what each operation becomes                              |
+| tasks        | the tasks of a program, and the pieces by which each goes over its dimensions         |
 | normal       | a contraction as a program over its digits                                            |
 | values       | tiles that are not computed yet: a formula over named coordinates                     |
 | writer       | the block program as it grows: memory, views, maps                                    |
@@ -17,6 +18,7 @@
 | moving       | dimensions that end where data say, loops that start there                            |
 | grid         | workgroups one after another, memory of their own                                     |
 | opened       | sizes that only a call tells                                                          |
+| rewriting    | programs written again: over other dimensions, or as two                              |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
 | apart        | a program as two, where a value between products goes through memory                  |
 | splitting    | split-K: a program with one product as two                                            |

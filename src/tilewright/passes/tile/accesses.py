@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution, evaluate
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
@@ -95,6 +96,16 @@ def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr
 def loose(low: Lowering, access: TileAccess, images: Substitution) -> tuple[bool, ...]:
     """Which of the memory coordinates may lie outside, over a part of the dimensions."""
     return tuple(not low.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
+
+
+def may_leave(e: Expr, size: Size | Expr) -> bool:
+    """Whether a coordinate may lie outside 0..size-1, by its range alone."""
+    return not ((e >= 0) is ONE and (e < size) is ONE)
+
+
+def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
+    """Coordinates in a tensor of this shape, and which of them may lie outside."""
+    return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
 def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.splitting import own_name
+from tilewright.passes.tile.rewriting import own_name
 
 Shape = tuple[int, ...]
 

@@ -13,14 +13,11 @@ once. What follows may be taken apart again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from tilewright.algebra.expr import Symbol
-from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building, walk_block
+from tilewright.ir.core import Block, Op, Program, TileType, Value, building
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
-from tilewright.ir.verifier import verify
-from tilewright.passes.tile.splitting import Halves, own_name
+from tilewright.passes.tile.rewriting import Halves, between, halved, within
 
 NAME = "between"
 _SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
@@ -34,17 +31,9 @@ def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
         if not found:
             return "nothing that is computed from a product is all that the rest needs of it"
         op, ops = min(reversed(found), key=lambda x: (sum(map(_multiplies, x[1])), x[0].result.type.dtype.bits))
-        kind: TileType = op.result.type
-        memory = Value(MemoryType(kind.dtype, kind.dims), own_name(program, NAME))
-        write = Op(TILE.ops["write"], (op.result, memory), {}, loc=op.loc)
-        first = _program(program, f"{program.name}_before", [*ops, write], memory)
-        read = Op(TILE.ops["read"], (memory,), {}, (Value(kind, op.result.name),), loc=op.loc)
-        rest = _rest(program.body.ops, op, read)
-        second = _program(program, program.name, rest, memory)
-        verify(first)
-        verify(second)
-    images = Substitution(sizes)
-    return Halves(first, second, memory, {}, tuple(int(images(d)) for d in kind.dims))
+        memory = between(program, NAME, op.result)
+        read = Op(TILE.ops["read"], (memory,), {}, (Value(op.result.type, op.result.name),), loc=op.loc)
+        return halved(program, ("before", ops), memory, op, [read], sizes, {})
 
 
 def _blocks(program: Program) -> Iterator[Block]:
@@ -71,7 +60,7 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
         if needed is None or not any(_multiplies(x) for x in needed):
             continue
         dependent = _dependent(needed, order)
-        inside = {x for each in needed for x in (each, *_within(each))}
+        inside = {x for each in needed for x in (each, *within(each))}
         if any(x.name not in _SIMPLE and not _multiplies(x) for x in dependent):
             continue
         open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
@@ -88,21 +77,21 @@ def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | No
         if now in found:
             continue
         found.add(now)
-        own = {r for x in _within(now) for r in x.results} | {
-            a for x in (now, *_within(now)) for b in x.blocks for a in b.args
+        own = {r for x in within(now) for r in x.results} | {
+            a for x in (now, *within(now)) for b in x.blocks for a in b.args
         }
-        for value in (v for x in (now, *_within(now)) for v in x.operands):
+        for value in (v for x in (now, *within(now)) for v in x.operands):
             if value in made:
                 wanted.append(made[value])
             elif value not in given and value not in own:
                 return None
-        if any(x.name not in (*_SIMPLE, *_GIVEN, "mma", "iterate", "yield") for x in (now, *_within(now))):
+        if any(x.name not in (*_SIMPLE, *_GIVEN, "mma", "iterate", "yield") for x in (now, *within(now))):
             return None
     return found
 
 
 def _multiplies(op: Op) -> bool:
-    return op.name == "mma" or any(x.name == "mma" for x in _within(op))
+    return op.name == "mma" or any(x.name == "mma" for x in within(op))
 
 
 def _dependent(needed: set[Op], order: list[Op]) -> list[Op]:
@@ -130,33 +119,3 @@ def _is_more(op: Op, users: Mapping[Value, list[Op]], inside: set[Op]) -> bool:
                 return True
             wanted += user.results
     return False
-
-
-def _within(op: Op) -> list[Op]:
-    return [x for block in op.blocks for x in walk_block(block)]
-
-
-def _rest(ops: list[Op], cut: Op, read: Op) -> list[Op]:
-    """The operations with a read in place of one, wherever it stands, and without those that nothing needs."""
-    values = {cut.result: read.result}
-    found: list[Op] = []
-    for op in ops:
-        if op is cut:
-            found.append(read)
-            continue
-        blocks = tuple(Block(b.args, _rest(b.ops, cut, read)) for b in op.blocks)
-        operands = tuple(values.get(v, v) for v in op.operands)
-        found.append(Op(op.spec, operands, op.attrs, op.results, blocks, op.loc))
-    while True:
-        used = {v for op in found for x in (op, *_within(op)) for v in x.operands}
-        kept = [op for op in found if not op.results or not used.isdisjoint(op.results)]
-        if len(kept) == len(found):
-            return kept
-        found = kept
-
-
-def _program(program: Program, name: str, ops: list[Op], memory: Value) -> Program:
-    """A program of some operations of another."""
-    used = {v for op in ops for x in (op, *_within(op)) for v in x.operands}
-    args = (*(a for a in program.args if a in used), memory)
-    return replace(program, name=name, args=args, body=Block((), ops))

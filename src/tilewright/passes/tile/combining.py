@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -33,6 +32,7 @@ from tilewright.passes.tile.values import (
     only_load,
     rewritten,
 )
+from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
 from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
@@ -377,12 +377,8 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | N
     if isinstance(axes, str):
         return None
     types = types_of(op, axes.swapped, low.machine)
-    how = low.microkernel(op, types, _sizes(axes, low.width))
+    how = low.microkernel(op, types, axes.sizes(low.width))
     return None if how is None else (how, how.oriented(axes), types[2])
-
-
-def _sizes(axes: Axes, width: Callable[[Expr], int]) -> tuple[int, int, int]:
-    return 1 if axes.m is None else width(axes.m), width(axes.n), width(axes.k)
 
 
 def _by_atom(
@@ -395,7 +391,7 @@ def _by_atom(
         low.lost[op] = axes
         return None
     left, right = (b, a) if axes.swapped else (a, b)
-    how = low.microkernel(op, (left.dtype, right.dtype, wide), _sizes(axes, lambda d: most(known[d][1])))
+    how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
     if how is None:
         low.lost[op] = "its plan says loops"
         return None
@@ -483,7 +479,7 @@ def _products(
     *outer, (dim, (first, length)) = summed
     if outer:
         (d, (start, width)), *rest = outer
-        with low.w.loop(f"k_{_word(d)}", width) as k:
+        with low.w.loop(f"k_{word(d)}", width) as k:
             images = Substitution({low.coordinate(d): start + k})
             inner = (rewritten(left, images), rewritten(right, images))
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
@@ -500,16 +496,10 @@ def _products(
 
     rounds, rest_of = divided(length, AT_ONCE)
     if rounds != 0:
-        with low.w.loop(f"k_{_word(dim)}", rounds) as k:
+        with low.w.loop(f"k_{word(dim)}", rounds) as k:
             step(k * AT_ONCE, AT_ONCE)
     if isinstance(rest_of, Expr):
-        with low.w.loop(f"k_{_word(dim)}", rest_of) as k:
+        with low.w.loop(f"k_{word(dim)}", rest_of) as k:
             step(rounds * AT_ONCE + k, 1)
     elif rest_of:
         step(as_expr(rounds * AT_ONCE), rest_of)
-
-
-def _word(dim: Expr) -> str:
-    """A dimension as part of a name."""
-    text = str(dim)
-    return text if text.isidentifier() else "d"

@@ -14,13 +14,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from tilewright.algebra.expr import ZERO, Expr, FloorDiv, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
+from tilewright.algebra.expr import Expr, FloorDiv, Symbol, as_expr, symbol
+from tilewright.algebra.expr_use import Substitution, number_or
+from tilewright.ir.core import Op, Program, TileType, building
+from tilewright.ir.tile import accessed
 from tilewright.passes.places import Size
-from tilewright.passes.tile.values import number_or
+from tilewright.passes.tile.rewriting import Rewriter, places
 from tilewright.plan.boxes import WRITES
-from tilewright.plan.general import ALIKE, only_adds
+from tilewright.plan.contraction import chain
+from tilewright.plan.general import ALIKE, dims_of, only_adds
 
 
 def in_digits(
@@ -52,18 +54,17 @@ def digits_of(
     return over, {s: int(n) for s, n in every.items()}, tuple(s for s, _ in found)
 
 
-class _Digits:
+class _Digits(Rewriter):
     def __init__(self, program: Program, sizes: Mapping[Symbol, Size], free: Collection[Op], summed_only: bool):
+        super().__init__()
         self.program, self.sizes, self.free = program, dict(sizes), set(free)
         self.numbers = Substitution(self.sizes)
-        self.values: dict[Value, Value] = {}
-        self.kept: dict[Op, Op] = {}
         self.gone = {op for op in self.free if only_adds(op)}
         """Loops that may go."""
         self.digits: dict[Expr, tuple[tuple[Symbol, Size], ...]] = {}
         """For each dimension that is divided, its digits and how much each counts, the slowest first."""
         written = {d for op in program.walk() if op.name in WRITES for d in op.operands[0].type.dims}
-        for dim in self._dims():
+        for dim in [d for d in dims_of(program) if d in self.sizes]:
             if summed_only and dim in written:
                 continue
             steps = self._steps(dim)
@@ -73,14 +74,6 @@ class _Digits:
                 self.sizes |= {s: size for (s, _), (_, size) in zip(self.digits[dim], steps, strict=True)}
 
     # -- which dimensions ---------------------------------------------------------------------------------
-
-    def _dims(self) -> list[Expr]:
-        found: dict[Expr, None] = {}
-        for op in self.program.walk():
-            for v in (*op.operands, *op.results):
-                if isinstance(v.type, TileType):
-                    found |= dict.fromkeys(d for d in v.type.dims if isinstance(d, Symbol) and d in self.sizes)
-        return list(found)
 
     def _steps(self, dim: Expr) -> list[tuple[Size, Size]] | None:
         """(what a digit counts, its extent), the slowest first; None where the dimension stays whole."""
@@ -101,13 +94,13 @@ class _Digits:
                 radices |= self._divisors(op, dim)
         if any(dim in e.symbols for r in self.program.records for e in _exprs(r.attrs)):
             return None
-        chain = _chain(radices, extent)
-        if chain is None or len(chain) < 3:
+        ends = chain(radices, extent)
+        if ends is None or len(ends) < 3:
             return None
-        return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(chain)][::-1]
+        return [(a, number_or(as_expr(b) // a)) for a, b in pairwise(ends)][::-1]
 
     def _divisors(self, op: Op, dim: Expr) -> set[Size]:
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        kind = accessed(op)[1]
         if "at" not in op.attrs or dim not in kind.dims:
             return set()
         own = dict(zip(kind.dims, op.attrs["over"], strict=True))[dim]
@@ -127,56 +120,22 @@ class _Digits:
 
     def run(self) -> tuple[Program, dict[Symbol, Size], set[Op]]:
         """The program, its sizes, its free loops."""
-        for arg in self.program.args:
-            self.values[arg] = arg
-        body = Block(self.program.body.args)
-        self._block(self.program.body, body.ops)
-        made = replace(self.program, body=body)
+        made = replace(self.program, body=self.body(self.program.body))
         return made, self.sizes, {self.kept[op] for op in self.free if op in self.kept}
 
-    def _block(self, block: Block, ops: list[Op]) -> None:
-        for op in block.ops:
-            if op in self.gone and op.attrs["axis"] in self.digits:
-                (inner,) = op.blocks
-                self.values |= {arg: self.values[v] for arg, v in zip(inner.args, op.operands, strict=True)}
-                self._block(Block((), inner.ops[:-1]), ops)
-                self.values |= {r: self.values[v] for r, v in zip(op.results, inner.ops[-1].operands, strict=True)}
-            else:
-                ops.append(self._op(op))
+    def goes(self, op: Op) -> bool:
+        """Whether a loop goes: the product sums over the digits of its axis."""
+        return op in self.gone and op.attrs["axis"] in self.digits
 
-    def _op(self, op: Op) -> Op:
-        blocks = []
-        results = tuple(Value(self._type(r.type), r.name) for r in op.results)
-        for block in op.blocks:
-            args = tuple(Value(self._type(a.type), a.name) for a in block.args)
-            self.values |= dict(zip(block.args, args, strict=True))
-            made = Block(args)
-            self._block(block, made.ops)
-            blocks.append(made)
-        attrs = dict(op.attrs)
-        if op.name in ("read", "write"):
-            attrs |= self._access(op)
-        if op.name in ("broadcast", "permute"):
-            attrs["to"] = self._over(attrs["to"])
-        self.values |= dict(zip(op.results, results, strict=True))
-        operands = tuple(self.values[v] for v in op.operands)
-        self.kept[op] = Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
-        return self.kept[op]
-
-    def _type(self, kind: object) -> object:
-        return TileType(kind.dtype, self._over(kind.dims)) if isinstance(kind, TileType) else kind
-
-    def _over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Dimensions as digits."""
         return tuple(s for d in dims for s in ([s for s, _ in self.digits[d]] if d in self.digits else [d]))
 
-    def _access(self, op: Op) -> dict[str, tuple[Expr, ...]]:
+    def access(self, op: Op) -> dict[str, object]:
         """Where a read or write goes, over digits."""
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        kind, before, at = places(op)
         if not any(d in self.digits for d in kind.dims):
             return {}
-        memory: MemoryType = (op.operands[0] if op.name == "read" else op.operands[1]).type
-        before = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
-        at = op.attrs.get("at") or tuple(dict(zip(kind.dims, before, strict=True))[d] for d in memory.dims)
         over: list[Expr] = []
         images: dict[Symbol, Expr] = {}
         for own, d in zip(before, kind.dims, strict=True):
@@ -190,26 +149,6 @@ class _Digits:
                 whole = whole + step * now
             images[own] = whole
         return {"over": tuple(over), "at": tuple(Substitution(images)(self.numbers(e)) for e in at)}
-
-
-def _chain(radices: Collection[Size], extent: Size) -> list[Size] | None:
-    """1, the divisors and the extent, each of which divides the next; None where there is no such order.
-
-    >>> from tilewright.algebra.expr import symbol
-    >>> n, p, q = (symbol(name, 1, 99) for name in "NPQ")
-    >>> _chain({q, p * q, 1}, n * p * q), _chain({4, 6}, 24)
-    ([1, <Q>, <P*Q>, <N*P*Q>], None)
-    """
-    left, chain = {r for r in radices if r not in (1, extent)}, list[Size]([1])
-    if isinstance(extent, int):
-        left = {r for r in left if not isinstance(r, int) or 0 < r < extent or r == 0}
-    while left:
-        following = next((r for r in left if r != 0 and all(as_expr(n) % r is ZERO for n in (*left, extent))), None)
-        if following is None:
-            return None
-        chain.append(following)
-        left.discard(following)
-    return [*chain, extent]
 
 
 def _exprs(attrs: Mapping[str, object]) -> list[Expr]:

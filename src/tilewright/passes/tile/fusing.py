@@ -125,11 +125,9 @@ def write(low: Lowering, group: FusedRows) -> None:
     whole = {d: low.part(d) for op in group.ops for v in op.results for d in v.type.dims}
     places = {value: _place(low, op, value, whole) for op in group.ops for value in op.results if value in group.outs}
     first, length = whole[group.row]
-    before = low.parts.get(group.row)
 
     def rows(part: Part) -> None:
-        low.parts[group.row] = part
-        with low.scope():
+        with low.at(group.row, part), low.scope():
             for value in outside:
                 low.env[value] = _cut(low.env[value], group.row, part)
             for op in group.ops:
@@ -147,10 +145,6 @@ def write(low: Lowering, group: FusedRows) -> None:
         rows((first + group.at_once * r, group.at_once))
     if tail:
         rows((first + group.at_once * full, tail))
-    if before is None:
-        del low.parts[group.row]
-    else:
-        low.parts[group.row] = before
     for value, tensor in places.items():
         low.env[value] = low.held(tensor, value.type.dims, {d: whole[d] for d in value.type.dims})
         low.going_on[value] = tensor

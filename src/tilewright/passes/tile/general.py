@@ -12,22 +12,19 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import product
-from math import gcd, inf, prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, evaluate, symbol_range
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or, symbol_range
 from tilewright.check.inside import holds, shown
-from tilewright.errors import ArgumentError, ExecutionError, ExpressionError, ProgramError
+from tilewright.errors import ExecutionError, ExpressionError, ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
-from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building
+from tilewright.ir.core import Block, MemoryType, Op, Program, Value, building, walk_block
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
@@ -36,23 +33,21 @@ from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_A
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
-from tilewright.passes.tile import accesses, combining, forming, fusing, grid, inplace, loops, memory, moving
+from tilewright.passes.tile import accesses, combining, forming, fusing, grid, loops, memory, moving
 from tilewright.passes.tile.homes import home_of
 from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
+from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import (
     Load,
     Part,
     Parts,
     Tile,
-    divided,
     load,
     loads,
     most,
-    number_or,
     only_load,
-    pieces,
     rewritten,
     weight,
 )
@@ -60,18 +55,12 @@ from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
-from tilewright.plan.plan import BACKWARD
 from tilewright.plan.rows import MOST_VALUES
-from tilewright.plan.tiled import Walk
 
 HEAVY = 8
 """The weight from which an element is better kept than computed twice."""
 LONG = 60
 """The weight from which a formula is cut in two."""
-
-
-Case = tuple[Expr, Part, Expr]
-"""A dimension, the part of it that a task has, and when that is so."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +179,6 @@ class Lowering:
         current part is one wide."""
         self.padded: dict[Value, tuple[Expr, ...]] = {}
         """Sums in memory that are longer than what they hold, because atoms are whole, and how wide that is."""
-        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
-        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
-        self.edge = True
-        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
         self.loose: dict[Load, tuple[bool, ...]] = {}
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
@@ -201,8 +186,6 @@ class Lowering:
         self.brought: dict[Op, str] = {}
         """Copies of tiles from arguments to shared memory: each step of a product (`ring`), halo tiles (`halo`), or
         what is brought before the first task (`start`)."""
-        self._before = Block(())
-        """What is done before the first task."""
         self.taken: list[Op] = []
         """Copies of results from shared memory to arguments."""
         self.program, self.free = program, set(free)
@@ -244,10 +227,6 @@ class Lowering:
         self.workgroups = None if workgroups is None else grid.Workgroups(self, workgroups)
         self._coordinates: dict[tuple[Expr, Size], Symbol] = {}
         """By dimension, and how wide its tiles are in a loop that data move."""
-        self.walks: dict[Expr, Walk] = {}
-        """Dimensions that go along lines which a task stages."""
-        self.begins: dict[Expr, Expr] = {}
-        """Where the lines of a task begin."""
         self.overhanging: set[Expr] = set()
         """Dimensions whose current piece goes past their end, beside those that are always extended."""
         self.packs: dict[tuple[Load, Order], Pack] = {}
@@ -256,77 +235,21 @@ class Lowering:
         self._faults: Value | None = None
         tiled = self.cuts.tiled
         how = None if tiled is None else self.cuts.products[tiled.product]
-        if tiled is not None and tiled.walk is not None:
-            self.walks[tiled.m] = tiled.walk
+        self.walks = {} if tiled is None or tiled.walk is None else {tiled.m: tiled.walk}
+        """Dimensions that go along lines which a task stages."""
         self.tiled = None if tiled is None or how is None else TiledTask(self, tiled, how)
         """The one product of the program, where it is done in tile registers by a plan."""
+        self.tasks = Tasks(self)
         self.required: set[tuple[Symbol, Tile]] = set()
         """Symbols whose range is looked after already, with what they stand for."""
 
     def run(self) -> Lowered:
         """The block program."""
-        tasks: dict[Expr, int] = {}
-        if self.workgroups is None and not memory.is_ordered(self.program):
-            if self.cuts.widths is not None:
-                tasks = dict(self.cuts.widths)
-            else:
-                tasks = boxes.boxes(self.program, self.number, logs=self.logs is not None)
-        ranges = [] if self.workgroups is None else list(self.workgroups.tasks())
-        cases: list[list[Case]] = []
-        counts: dict[Expr, Size] = {}
-        for d, width in tasks.items():
-            if (walk := self.walks.get(d)) is not None:
-                count = walk.extent // walk.width
-                ranges += [Range.of(self.w.fresh(f"t_{d}"), 0, count)] if count > 1 else []
-                self.begins[d] = walk.width * ranges[-1].symbol if count > 1 else as_expr(0)
-                self.parts[d] = self.begins[d], walk.walked
-                self.shared.append(d)
-                continue
-            if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
-                self._deal(d, width // block, ranges)
-                continue
-            size = self.size(d)
-            full, rest = divided(size, width)
-            if self.cuts.roles is not None:  # all alike, see below
-                self.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
-                self.shared.append(d)
-                continue
-            if (full, rest) == (1, 0):  # whole: nothing to count
-                continue
-            if isinstance(size, Expr):  # where it ends, only a call tells
-                found = Range.of(self.w.fresh(f"t_{d}"), 0, (size + width - 1) // width)
-                ranges.append(found)
-                self.shared.append(d)
-                first = width * found.symbol
-                self.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
-                continue
-            found = Range.of(self.w.fresh(f"t_{d}"), 0, full + bool(rest))
-            ranges.append(found)
-            self.shared.append(d)
-            t: Expr = found.symbol if self.cuts.schedule != BACKWARD else full + bool(rest) - 1 - found.symbol
-            if rest:  # the last task has less to do
-                place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
-                cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
-            else:
-                self.parts[d] = width * t, width
-        body, inner = Block(()), Block(())
         for arg in self.program.args:
             if not isinstance(arg.type, MemoryType):
                 self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
-        with self.w.inside(inner):
-            if self.cuts.roles is not None:
-                ranges = self._alike(counts)
-            if self.workgroups is None:
-                for chosen in product(*cases):
-                    self._task(list(chosen))
-            else:
-                self.workgroups.write(tuple(ranges))
-        with self.w.inside(body):
-            self.w.loc = None
-            body.ops.extend(self._before.ops)
-            schedule = None if self.cuts.schedule in ("strided", BACKWARD) else self.cuts.schedule
-            self.w.emit("tasks", ranges=tuple(ranges) or (Range.of("t", 0, 1),), schedule=schedule, blocks=(inner,))
-        used = {v for op in _walk(body) for v in op.operands}
+        body = self.tasks.write()
+        used = {v for op in walk_block(body) for v in op.operands}
         taken = [a for a in self.program.args if self._arguments.get(a) in used]
         packs = tuple(self.packs.values())
         args = [*(self._arguments[a] for a in taken), *(pack.packed for pack in packs)]
@@ -342,172 +265,6 @@ class Lowering:
         verify(made)
         copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
-
-    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
-        """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
-
-        Those of the last two dimensions may be one number: some along the first of them together, then on along the
-        other, so that what is read stays in the cache that cores share.
-        """
-        places: dict[Expr, Expr] = {}
-        group = self.cuts.group
-        if self.cuts.schedule == "dynamic":
-            every = self._longest_first({d: int(n) for d, n in counts.items()}, places)
-            self._begin(counts, places)
-            return every
-        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
-        places |= {d: r.symbol for d, r in ranges.items()}
-        if group > 1:
-            m, n = list(counts)[-2:]
-            tall, wide = counts[m], counts[n]
-            del ranges[m]
-            ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
-            t = ranges[n].symbol
-            first = self._named("first", t // (group * wide) * group)
-            here = minimum(as_expr(group), tall - first)
-            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
-                here = maximum(here, 1)
-            places[m] = first + t % (group * wide) % here
-            places[n] = t % (group * wide) // here
-        self._begin(counts, places)
-        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
-
-    def _begin(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr]) -> None:
-        """Names where a task begins along each dimension, by its number there."""
-        for d, place in places.items():
-            width, count = most(self.parts[d][1]), counts[d]
-            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
-            self.parts[d] = begin, width
-
-    @contextmanager
-    def before_tasks(self) -> Iterator[None]:
-        """Within it, operations are done once, before the first task."""
-        with self.w.inside(self._before):
-            yield
-
-    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> list[Range]:
-        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
-        at a time that the dimensions before them have, the last of these fastest."""
-        assert self.w.home is not None
-        row, dims, found = self.w.home.row, list(counts), list[Range]()
-        around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
-        inner, left = dict.fromkeys(around, 1), self.cuts.group
-        for d in reversed(around):
-            inner[d] = gcd(left, counts[d])
-            left //= inner[d]
-        if left > 1:
-            raise ArgumentError(f"plan: `group {self.cuts.group}`: so many tasks do not divide those of {around}")
-
-        def counted(name: str, count: int) -> Expr:
-            found.append(Range.of(self.w.fresh(name), 0, count))
-            return found[-1].symbol if count > 1 else as_expr(0)
-
-        for d in around:
-            whole = inner[d] == 1
-            places[d] = inner[d] * counted(f"t_{d}" if whole else "group", counts[d] // inner[d])
-        places[row] = counts[row] - 1 - counted("back", counts[row])
-        for d in around:
-            if inner[d] > 1:
-                places[d] = places[d] + counted(f"t_{d}", inner[d])
-        for d in behind:
-            places[d] = counted(f"t_{d}", counts[d])
-        return [r for r in found if r.hi is not as_expr(1)]
-
-    def _named(self, name: str, e: Expr) -> Symbol:
-        """A name for a number."""
-        found = symbol(self.w.fresh(name), definition=e)
-        self.w.emit("let", symbol=found)
-        return found
-
-    def _task(self, chosen: list[Case]) -> None:
-        """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
-        if not chosen:
-            if self.tiled is not None:
-                self.tiled.write()
-            else:
-                self.pieces(list(self.cuts.blocks))
-            return
-        (dim, part, condition), *rest = chosen
-        self.parts[dim] = part
-        with self.branch(condition):
-            self._task(rest)
-        del self.parts[dim]
-
-    def _deal(self, dim: Expr, per: int, ranges: list[Range]) -> None:
-        """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
-        full, tail = self._counted(dim, self.size(dim))
-        count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
-        if count != 1:
-            ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
-            self.shared.append(dim)
-            self.dealt[dim] = ranges[-1].symbol, per, count
-
-    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
-        """(whole pieces, what is left) of so much of a dimension."""
-        width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
-        return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
-
-    def _last_apart(self, dim: Expr, tail: Size) -> int:
-        """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
-        return int(tail != 0 and dim in self.cuts.extended)
-
-    def pieces(self, dims: list[Expr]) -> None:
-        """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
-
-        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart; the loop has them peeled off where they are the same operations.
-        """
-        if not dims:
-            with self.scope():
-                self.block(self.program.body)
-            return
-        dim, *rest = dims
-        before, width, edge = self.parts.get(dim), self.cuts.blocks[dim], self.edge
-        first, length = self.part(dim)
-        full, tail = self._counted(dim, length)
-        slides = width > 1 and inplace.slides(self, dim)
-
-        def one(n: Expr | int, at_edge: bool) -> None:
-            self.parts[dim], self.edge = (first + width * n, width), at_edge if slides else edge
-            self.pieces(rest)
-
-        def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
-            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
-                one(n, at_edge)
-
-        ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
-        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
-        last: Expr = as_expr(1)
-        if dim in self.dealt:
-            task, per, count = self.dealt[dim]
-            last, end = task >= count - 1, per * (task + 1)
-            behind = 0 if slides else behind
-            even = full % per == 0 == behind + self._last_apart(dim, tail)
-            loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
-            if behind:
-                with self.branch(last):
-                    loop(full - 1, full, True)
-        elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(self, dim):
-            loop(0, full, True, (ahead, behind))
-        else:
-            for start, stop, at_edge in _rounds(full, ahead, behind):
-                if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
-                    with self.branch(full >= 1):
-                        one(0, True)
-                elif isinstance(full, Expr) and at_edge and behind == 1 and stop is full:
-                    with self.branch(full >= ahead + 1):
-                        one(full - 1, True)
-                else:
-                    loop(start, stop, at_edge)
-        if tail != 0:
-            self.parts[dim], self.edge = (first + width * full, tail), slides or edge
-            with self.branch(last * (as_expr(tail) >= 1)):
-                self.pieces(rest)
-        self.edge = edge
-        if before is None:
-            del self.parts[dim]
-        else:
-            self.parts[dim] = before
 
     # -- the walk -----------------------------------------------------------------------------------------
 
@@ -564,6 +321,17 @@ class Lowering:
             yield
         finally:
             self.env, self.bound, self.ends = before, bound, ends
+
+    @contextmanager
+    def at(self, dim: Expr, part: Part) -> Iterator[None]:
+        """Within it, this part of a dimension is current."""
+        before = self.parts.get(dim)
+        self.parts[dim] = part
+        yield
+        if before is None:
+            del self.parts[dim]
+        else:
+            self.parts[dim] = before
 
     @contextmanager
     def branch(self, condition: Expr) -> Iterator[None]:
@@ -870,33 +638,11 @@ class Lowering:
         return made, there
 
 
-def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Loops over so many pieces, (from, to, whether at an end): those at the ends, at most, are written apart.
-
-    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
-    ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
-    """
-    if isinstance(full, Expr):
-        first: list[tuple[Expr | int, Expr | int, bool]] = [(0, minimum(ahead, full), True)] if ahead else []
-        last = [(maximum(ahead, full - behind), full, True)] if behind else []
-        return [*first, (ahead, full - behind, not (ahead or behind)), *last]
-    between = [(ahead, full - behind, not (ahead or behind))] if full > ahead + behind else []
-    apart = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
-    return [*((n, n + 1, True) for n in apart[0]), *between, *((n, n + 1, True) for n in apart[1])]
-
-
 def _limit(limit: Any) -> int:
     """A limit of a loop's variable, as a number."""
     if not isinstance(limit, int):
         raise ProgramError(f"a loop whose limit is {limit} has no native form here")
     return limit
-
-
-def _walk(block: Block) -> Iterator[Op]:
-    for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from _walk(inner)
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.algebra.expr_use import Substitution, evaluate
+from tilewright.algebra.expr_use import Substitution, evaluate, number_or
 from tilewright.errors import ProgramError
 from tilewright.ir import dtypes
 from tilewright.ir import tile_formulas as formulas
@@ -37,7 +37,7 @@ from tilewright.ir.tile import is_mapped
 from tilewright.lang.symbols import WORKGROUPS
 from tilewright.passes.places import Size
 from tilewright.passes.tile.memory import is_ordered
-from tilewright.passes.tile.values import Part, Tile, number_or, pieces
+from tilewright.passes.tile.values import Part, Tile, pieces
 from tilewright.plan.boxes import WRITES, place_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Workgroups:
             width = tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)
             low.parts[dim] = first, number_or(as_expr(width))
         with low.scope():
-            low.pieces(list(low.cuts.blocks))
+            low.tasks.pieces(list(low.cuts.blocks))
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
@@ -262,7 +262,7 @@ class Workgroups:
         for width, record in zip(self.forms[kind], self.constraints, strict=True):
             low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
         with low.scope():
-            low.pieces(list(low.cuts.blocks))
+            low.tasks.pieces(list(low.cuts.blocks))
 
 
 def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, Const, Expr, Symbol
+from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import Op
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.passes.tile import inplace
-from tilewright.passes.tile.accesses import TileAccess
+from tilewright.passes.tile.accesses import TileAccess, marked
 from tilewright.passes.tile.values import Parts, load
 
 if TYPE_CHECKING:
@@ -79,6 +79,5 @@ def staged(low: Lowering, access: TileAccess, box: Box, dtype: DType, otherwise:
     tensor = low.w.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = low.w.axes(box.widths)
     places = [first + i for first, i in zip(box.first, over, strict=True)]
-    at = [(e, not ((e >= 0) is ONE and (e < n) is ONE)) for e, n in zip(places, access.shape, strict=True)]
-    low.w.copy(access.tensor, over, at, tensor, otherwise)
+    low.w.copy(access.tensor, over, marked(places, access.shape), tensor, otherwise)
     return load(tensor, *(e - first for e, first in zip(access.at, box.first, strict=True)))

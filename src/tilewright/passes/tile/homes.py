@@ -23,7 +23,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.tensors import Distribution
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.tile.values import Parts
-from tilewright.plan.microkernel import Microkernel, axes_of
+from tilewright.plan.microkernel import Microkernel, axes_in
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def home_of(
     c = how.atom.c
     axes = []
     for op, each in found:
-        a, b, to = (v.type.dims for v in op.operands)
-        own = axes_of(a, b, to, width)
+        own = axes_in(op, width)
         axes.append(own if isinstance(own, str) else each.oriented(own))
     row = {None if isinstance(x, str) else x.m for x in axes}
     if len(row) > 1 or None in row or any((x.rows, x.groups) != (how.rows, how.groups) for _, x in found):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.algebra.expr import ONE, ZERO, Const, Expr, Symbol, as_expr
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
 from tilewright.passes.places import Size, linear_step
+from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.values import Parts
-from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
@@ -53,13 +54,11 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     """The microkernel of a product, and its axes, where a read is its factor A, of the type that the atom takes."""
     if user.name != "mma" or user.operands[2] is read.results[0]:
         return None
-    a, b, c = (v.type.dims for v in user.operands)
-    axes = axes_of(a, b, c, low.width)
+    axes = axes_in(user, low.width)
     if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
         return None
     types = types_of(user, axes.swapped, low.machine)
-    sizes = (1 if axes.m is None else low.width(axes.m), low.width(axes.n), low.width(axes.k))
-    how = low.microkernel(user, types, sizes)
+    how = low.microkernel(user, types, axes.sizes(low.width))
     return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None
 
 
@@ -117,7 +116,7 @@ def _may_leave(low: Lowering, read: Op, dim: Expr) -> bool:
     kind: TileType = read.results[0].type
     own = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
     for e, n in zip(read.attrs.get("at", ()), low.shapes[read.operands[0]], strict=False):
-        if own in e.symbols and e is not own and not ((e >= 0) is ONE and (e < n) is ONE):
+        if own in e.symbols and e is not own and may_leave(e, n):
             return True
     return False
 

@@ -196,14 +196,8 @@ def _wide(low: Lowering, op: Op, place: int) -> DType | None:
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
     """The body for one tile, and what it yields put where it is carried."""
-    before = low.parts.get(axis)
-    low.parts[axis] = part
-    with low.scope():
+    with low.at(axis, part), low.scope():
         _body(low, op, carried)
-    if before is None:
-        del low.parts[axis]
-    else:
-        low.parts[axis] = before
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
@@ -247,9 +241,9 @@ def _moved(low: Lowering, op: Op) -> tuple[Tile, ...]:
     with low.w.inside(inner):
         with low.scope():
             low.bases[axis], low.ends[axis] = place, Tile(dtypes.i64, (), {}, end)
-            low.parts[axis] = as_expr(0), tile
-            _body(low, op, carried)
-            del low.bases[axis], low.parts[axis]
+            with low.at(axis, (as_expr(0), tile)):
+                _body(low, op, carried)
+            del low.bases[axis]
         low.put(now.tensor, (), {}, call("add", place.formula, step))
         look()
     low.required = required

@@ -16,6 +16,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
+from tilewright.ir.tile import accessed
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
 from tilewright.passes.tile import halo, inplace, moving
@@ -114,10 +115,9 @@ def is_aliased(program: Program) -> bool:
 
 def _form(op: Op) -> Any:
     """An access in a form that two operations with the same access share."""
-    kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+    memory, kind, extra = accessed(op)
     if "at" not in op.attrs:
-        return op.operands[0 if op.name == "read" else 1].type.dims, ()
-    extra = op.operands[1:] if op.name == "read" else op.operands[2:]
+        return memory.type.dims, ()
     by_dim = Substitution(dict(zip(op.attrs["over"], kind.dims, strict=True)))
     return tuple(by_dim(e) for e in op.attrs["at"]), extra
 
@@ -357,7 +357,7 @@ class Write:
         for d, i in zip(self.dims, self.over, strict=True):
             first = self.parts[d][0]
             if (walk := low.walks.get(d)) is not None:
-                begin = low.begins[d]
+                begin = low.tasks.begins[d]
                 known[d] = begin + walk.pitch * next(numbers) + next(numbers)
                 row = first - begin + i
                 at += [(row // walk.pitch, True), (row % walk.pitch, walk.pitch > walk.length)]

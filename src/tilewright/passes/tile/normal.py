@@ -13,23 +13,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.algebra.expr_use import number_or
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.passes.places import Size
-from tilewright.passes.tile.opened import OpenSizes
-from tilewright.passes.tile.values import number_or
-from tilewright.plan.contraction import Contraction, Operand, dimension, size
+from tilewright.passes.tile.rewriting import Rewriter, needed
+from tilewright.plan.contraction import Contraction, Operand, dimension
 
 
 @dataclass(frozen=True)
 class Normal:
-    """The program of a contraction, the sizes of its dimensions, the shapes of its arguments, and what is open."""
+    """The program of a contraction, the sizes of its dimensions, and the shapes of its arguments."""
 
     program: Program
     sizes: dict[Symbol, Size]
     shapes: dict[Value, tuple[Size, ...]]
-    opened: OpenSizes
 
 
 def over_digits(c: Contraction, order: tuple[Symbol, ...]) -> Normal:
@@ -38,19 +36,16 @@ def over_digits(c: Contraction, order: tuple[Symbol, ...]) -> Normal:
         return _Normal(c, order).run()
 
 
-class _Normal:
+class _Normal(Rewriter):
     def __init__(self, c: Contraction, order: tuple[Symbol, ...]):
+        super().__init__()
         assert c.program is not None
         self.program, self.c = c.program, c
-        self.values: dict[Value, Value] = {}
-        self.used = _used(c.program, c.accesses[2])
+        made = {r: op for op in c.program.walk() for r in op.results}
+        self.used = needed(c.accesses[2], made)
         self.operands = dict(zip(c.accesses, (c.a, c.b, c.out, *c.extras), strict=True))
         self.arguments: dict[tuple[str, bool], Value] = {}
         self.shapes: dict[Value, tuple[Size, ...]] = {}
-        self.named = _named(c)
-        """Extents that only a call tells, and what they are called."""
-        limits = {d: symbol(d.name, 0, self.named.get(e, e) - 1) for d, e in c.open}
-        self.iterators = Substitution(limits)
         self.digits = {d: tuple(map(dimension, digits)) for dims, digits in c.over for d in dims}
         """For each dimension, what it is replaced by, perhaps together with others."""
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
@@ -60,83 +55,46 @@ class _Normal:
         for operand in self.operands.values():
             self._argument(operand)
         body = Block(())
-        self._block(self.program.body, body.ops)
-        open_digits = {d: self.named.get(e, e) for d, e in self.c.open}
-        sizes = {dimension(s): number_or(open_digits.get(s, as_expr(size(s)))) for s in self.order.values()}
+        self.block(self.program.body.ops, body.ops)
+        sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
         made = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
-        lets = tuple(s for s in self.named.values() if s not in self.c.parameters)
-        return Normal(made, sizes, self.shapes, OpenSizes(self.c.parameters, lets))
+        return Normal(made, sizes, self.shapes)
 
     def _argument(self, operand: Operand) -> Value:
         """The argument that is an operand; B is one of its own: it is packed, whatever else reads the same tensor."""
         key = operand.name, operand is self.c.b
         if key not in self.arguments:
-            shape = tuple(self.named.get(e, e) for e in map(as_expr, operand.shape))
-            self.arguments[key] = Value(MemoryType(operand.dtype, shape), operand.name)
-            self.shapes[self.arguments[key]] = tuple(map(number_or, shape))
+            self.arguments[key] = Value(MemoryType(operand.dtype, tuple(map(as_expr, operand.shape))), operand.name)
+            self.shapes[self.arguments[key]] = operand.shape
         return self.arguments[key]
 
-    def _block(self, block: Block, ops: list[Op]) -> None:
-        for op in block.ops:
-            if op not in self.used:
-                continue
-            if op.name != "iterate":
-                ops.append(self._op(op))
-                continue
-            (inner,) = op.blocks
-            self.values |= {arg: self.values[v] for arg, v in zip(inner.args, op.operands, strict=True)}
-            self._block(Block((), inner.ops[:-1]), ops)
-            self.values |= {r: self.values[v] for r, v in zip(op.results, inner.ops[-1].operands, strict=True)}
+    def goes(self, op: Op) -> bool:
+        """Whether a loop goes: the one there is does."""
+        return True
 
-    def _op(self, op: Op) -> Op:
-        attrs, operand = dict(op.attrs), self.operands.get(op)
-        if "to" in attrs:
-            attrs["to"] = self._over(attrs["to"])
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Those operations that what is written depends on."""
+        super().block([op for op in given if op in self.used], ops)
+
+    def op(self, op: Op) -> Op:
+        """An operation on what stands for its operands: those of an access, and A before B."""
+        operand = self.operands.get(op)
+        made = super().op(op)
+        if op.name == "mma":
+            made.operands = (*(self.of(self.c.accesses[n].result) for n in (0, 1)), made.operands[2])
         if operand is None:
-            operands = [self.values[v] for v in op.operands]
-            if op.name == "mma":
-                operands[:2] = [self.values[self.c.accesses[n].result] for n in (0, 1)]
-            kinds: list[object] = [self._type(r.type) for r in op.results]
-        else:
-            argument = self._argument(operand)
-            operands = [self.values[v] for v in op.operands if v in self.values] + [argument]
-            read = op.name == "read"
-            dims = self._over(op.results[0].type.dims) if read else operands[0].type.dims
-            kinds = [TileType(operand.dtype, dims)] if read else []
-            at = tuple(map(self.iterators, operand.coordinates))
-            attrs |= {"over": tuple(self.iterators(self.order[d]) for d in dims), "at": at}
-        results = tuple(Value(kind, r.name) for kind, r in zip(kinds, op.results, strict=True))
+            return made
+        value = made.operands[:-1] if op.name == "write" else ()
+        results = tuple(Value(TileType(operand.dtype, r.type.dims), r.name) for r in made.results)
         self.values |= dict(zip(op.results, results, strict=True))
-        return Op(op.spec, tuple(operands), attrs, results, (), op.loc)
+        return Op(op.spec, (*value, self._argument(operand)), made.attrs, results, (), op.loc)
 
-    def _type(self, kind: object) -> object:
-        return TileType(kind.dtype, self._over(kind.dims)) if isinstance(kind, TileType) else kind
+    def access(self, op: Op) -> dict[str, object]:
+        """Where a read or write goes, over digits."""
+        dims = self.over(op.results[0].type.dims) if op.name == "read" else self.of(op.operands[0]).type.dims
+        return {"over": tuple(self.order[d] for d in dims), "at": self.operands[op].coordinates}
 
-    def _over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Dimensions as digits, in their order."""
         found = {s for d in dims for s in self.digits[d]}
         return tuple(s for s in self.order if s in found)
-
-
-def _used(program: Program, write: Op) -> set[Op]:
-    """The operations that what is written depends on."""
-    made = {r: op for op in program.walk() for r in op.results}
-    found: set[Op] = set()
-    left = [write]
-    while left:
-        op = left.pop()
-        if op not in found:
-            found.add(op)
-            left += [inner for block in op.blocks for inner in block.ops]
-            left += [made[v] for v in op.operands if v in made]
-    return found
-
-
-def _named(c: Contraction) -> dict[Expr, Symbol]:
-    """Names for the extents of open digits: what they divide is then seen to divide."""
-    found: dict[Expr, Symbol] = {}
-    for digit, extent in c.open:
-        if extent not in found:
-            whole = isinstance(extent, Symbol)
-            found[extent] = extent if whole else symbol(digit.name.upper(), definition=extent)  # type: ignore[assignment]
-    return found

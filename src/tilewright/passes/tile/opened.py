@@ -12,14 +12,14 @@ from typing import Any
 
 from tilewright.algebra.expr import Expr, Product, Symbol, as_expr, symbol
 from tilewright.algebra.expr_rules import linear
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.errors import ArgumentError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op
 from tilewright.passes.places import Size
-from tilewright.passes.tile.values import number_or
-from tilewright.plan.opening import MOST, fresh_name, parameter_names
 
+MOST = 1 << 20
+"""No open size reaches this."""
 LEAST = 1 << 12
 """Below this the least value of a size is sought for which what follows from it is at least one."""
 
@@ -83,6 +83,26 @@ def opened(
         for s in grown:
             least[s] = _least(s, least[s], [e for e in lets if parameters[s] in e.background], parameters)
     return found, OpenSizes(tuple(parameters.values()), tuple(lets))
+
+
+def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
+    """What open sizes are called in a block program, whose other names are in small letters.
+
+    >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
+    ['N', 'OPEN_m', 'M']
+    """
+    found: dict[Symbol, str] = {}
+    for s in sorted(sizes, key=lambda s: s.name.islower()):
+        found[s] = fresh_name(s.name, found.values())
+    return {s: found[s] for s in sizes}
+
+
+def fresh_name(name: str, taken: Collection[str]) -> str:
+    """A name for an open size that no other has."""
+    name = name if name != name.lower() else f"OPEN_{name}"
+    while name in taken:
+        name = f"OPEN_{name}"
+    return name
 
 
 def _least(s: Symbol, now: int, lets: list[Symbol], parameters: Mapping[Symbol, Symbol]) -> int:

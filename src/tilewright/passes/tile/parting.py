@@ -10,14 +10,12 @@ the same order. Parts divide the dimension, so that nothing has to be put in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
-from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
-from tilewright.ir.verifier import verify
-from tilewright.passes.tile.splitting import NAME, Halves, over_parts, own_name, second_half
+from tilewright.ir.core import Op, Program, TileType, Value, building
+from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.passes.tile.rewriting import Halves, between, halved, needed
+from tilewright.passes.tile.splitting import NAME, combining, over_parts
 
 _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
 
@@ -31,7 +29,8 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
     axis, kind = last.attrs["dim"], last.result.type
     if len(last.operands) != 1 or kind.dtype.accumulator is not kind.dtype:
         return f"what {last.name} gives is rounded, or goes on from something"
-    before = _before(program, last)
+    made = {r: op for op in program.body.ops for r in op.results}
+    before = [op for op in program.body.ops if op is not last and op in needed(last, made)]
     if any(op.name not in _ALIKE for op in before):
         return "what is reduced is not computed element by element from what is read"
     inner_values = {r for op in before for r in op.results}
@@ -47,29 +46,10 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
             return ops
         source = ops[-1].result
         total = TileType(kind.dtype, tuple(d for d in source.type.dims if d is not inner))
-        memory = Value(MemoryType(kind.dtype, total.dims), own_name(program, NAME))
         part = Op(last.spec, (source,), {**last.attrs, "dim": inner}, (Value(total),), loc=last.loc)
-        write = Op(TILE.ops["write"], (part.result, memory), {}, loc=last.loc)
-        args = (*dict.fromkeys(v for op in ops for v in op.operands if v in program.args), memory)
-        first = replace(program, name=f"{program.name}_parts", args=args, body=Block((), [*ops, part, write]))
-        second = second_half(program, last, memory, total, outer, last.name)
-        verify(first)
-        verify(second)
-    numbers = Substitution({**sizes, outer: count})
-    shape = tuple(int(numbers(d)) for d in total.dims)
-    return Halves(first, second, memory, {outer: count, inner: extent // count}, shape, count)
-
-
-def _before(program: Program, last: Op) -> list[Op]:
-    """What an operation needs, in the program's order; what it takes comes last."""
-    made = {r: op for op in program.body.ops for r in op.results}
-    needed: set[Op] = set()
-    waiting = [made[v] for v in last.operands]
-    while waiting:
-        op = waiting.pop()
-        needed.add(op)
-        waiting += [made[v] for v in op.operands if v in made and made[v] not in needed]
-    return [op for op in program.body.ops if op in needed]
+        memory = between(program, NAME, part.result)
+        combined, new = combining(last, memory, outer, last.name), {outer: count, inner: extent // count}
+        return halved(program, ("parts", [*ops, part]), memory, last, combined, sizes, new, count)
 
 
 def _over_parts(ops: list[Op], axis: Expr, outer: Symbol, inner: Symbol, width: int, count: int) -> list[Op] | str:

@@ -16,8 +16,10 @@ from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Block, Op, Program, TileType, Value, building
+from tilewright.ir.core import Op, Program, building
+from tilewright.ir.tile import accessed
 from tilewright.ir.verifier import verify
+from tilewright.passes.tile.rewriting import Rewriter
 
 
 @dataclass(frozen=True)
@@ -67,69 +69,39 @@ def in_patches(
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
         made = _Patches(tuple(digits), dims, (t, i), places, ragged)
-        body = Block(program.body.args)
-        made.values = {arg: arg for arg in program.args}
-        made.block(program.body, body.ops)
-        found = replace(program, body=body)
+        found = replace(program, body=made.body(program.body))
         verify(found)
     return Patched(found, *dims, dict(zip(dims, (prod(counts), inside), strict=True)))
 
 
-class _Patches:
+class _Patches(Rewriter):
     """The program written again, operation by operation."""
 
     def __init__(
         self,
         digits: tuple[Symbol, ...],
         dims: tuple[Symbol, Symbol],
-        over: tuple[Symbol, Symbol],
+        two: tuple[Symbol, Symbol],
         places: Mapping[Symbol, Expr],
         ragged: bool,
     ):
-        self.digits, self.dims, self.over, self.places, self.ragged = digits, dims, over, places, ragged
-        self.values: dict[Value, Value] = {}
+        super().__init__()
+        self.digits, self.dims, self.two, self.places, self.ragged = digits, dims, two, places, ragged
 
-    def block(self, block: Block, ops: list[Op]) -> None:
-        """The operations of a block, appended."""
-        for op in block.ops:
-            ops.append(self.op(op))
-
-    def op(self, op: Op) -> Op:
-        """An operation on what stands for its operands."""
-        blocks = []
-        for block in op.blocks:
-            args = tuple(Value(self._type(a.type), a.name) for a in block.args)
-            self.values |= dict(zip(block.args, args, strict=True))
-            made = Block(args)
-            self.block(block, made.ops)
-            blocks.append(made)
-        results = tuple(Value(self._type(r.type), r.name) for r in op.results)
-        attrs = dict(op.attrs)
-        if op.name in ("read", "write"):
-            attrs |= self._access(op)
-        if op.name in ("broadcast", "permute"):
-            attrs["to"] = self._patched(attrs["to"], self.dims)
-        operands = tuple(self.values[v] for v in op.operands)
-        self.values |= dict(zip(op.results, results, strict=True))
-        return Op(op.spec, operands, attrs, results, tuple(blocks), op.loc)
-
-    def _type(self, kind: object) -> object:
-        return TileType(kind.dtype, self._patched(kind.dims, self.dims)) if isinstance(kind, TileType) else kind
-
-    def _patched(self, dims: tuple[Expr, ...], two: tuple[Symbol, Symbol]) -> tuple[Expr, ...]:
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Two dimensions in place of the digits."""
-        return tuple(x for d in dims for x in (two if d is self.digits[0] else () if d in self.digits else (d,)))
+        return tuple(x for d in dims for x in (self.dims if d is self.digits[0] else () if d in self.digits else (d,)))
 
-    def _access(self, op: Op) -> dict[str, object]:
+    def access(self, op: Op) -> dict[str, object]:
         """Where a read or write goes; past the end of a digit zeros are read."""
-        kind: TileType = op.results[0].type if op.name == "read" else op.operands[0].type
+        kind = accessed(op)[1]
         if self.digits[0] not in kind.dims:
             return {}
         own = dict(zip(kind.dims, op.attrs["over"], strict=True))
         images = Substitution({own[d]: e for d, e in self.places.items()})
         first = own[self.digits[0]]
         gone = {own[d] for d in self.digits}
-        over = tuple(x for s in op.attrs["over"] for x in (self.over if s is first else () if s in gone else (s,)))
+        over = tuple(x for s in op.attrs["over"] for x in (self.two if s is first else () if s in gone else (s,)))
         zero = {"otherwise": 0} if self.ragged and op.name == "read" and "otherwise" not in op.attrs else {}
         return {"over": over, "at": tuple(map(images, op.attrs["at"])), **zero}
 

@@ -29,10 +29,12 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
+from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
+from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.model import element_bytes, l2, stays_near
 from tilewright.plan.rings import LONGEST
@@ -108,7 +110,7 @@ class BlockedProduct:
             left, right = self.left(a), self.right(b)
         with ExitStack() as loops:
             for d in axes.around:
-                self.at[d] = loops.enter_context(self.w.loop(f"o_{_word(d)}", self.width(d)))
+                self.at[d] = loops.enter_context(self.w.loop(f"o_{word(d)}", self.width(d)))
             for across in spans(self.width(axes.n), how.columns, n):
                 for down in spans(self.width(axes.m), how.rows, m):
                     there = self.low.branch(across.there * down.there)
@@ -146,10 +148,8 @@ class BlockedProduct:
         past = {self.axes.m: -(-rows // unit) * unit}
         over = self.w.axes([past.get(d) or self.width(d) for d in dims])
         images = self.low.images(dims, self.parts, over)
-        return found.tensor.type.space == "shared" and all(
-            (images(e) >= 0) is ONE and (images(e) < n) is ONE
-            for e, n in zip(found.at, found.tensor.type.shape, strict=True)
-        )
+        places = marked([images(e) for e in found.at], found.tensor.type.shape)
+        return found.tensor.type.space == "shared" and not any(mark for _, mark in places)
 
     def panel(
         self, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr | None, Size], deep: tuple[Expr, Size]
@@ -261,13 +261,15 @@ class BlockedProduct:
             self.at.pop(d, None)
         order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
         written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
-        apart = [d for d in order if self.low.cuts.depth and d not in written and self.low.edge and left.slides(d)]
+        apart = [
+            d for d in order if self.low.cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)
+        ]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
                 if not out:
                     first, end, out = left.limits(d)
-                found = self.w.loop(f"k_{_word(d)}", end, first, unroll=out)
+                found = self.w.loop(f"k_{word(d)}", end, first, unroll=out)
                 self.at[d] = loops.enter_context(found)
             self.steps(left, right, down, across, row, column, sums)
 
@@ -507,7 +509,7 @@ class Staged(Factor):
         if not whole:
             over = product.w.axes([product.width(d) for d in dims])
             images = product.low.images(dims, product.parts, over)
-            view = product.w.view(there.tensor, over, _marked([images(e) for e in there.at], there.tensor))
+            view = product.w.view(there.tensor, over, marked([images(e) for e in there.at], there.tensor.type.shape))
             there = Load(view, ())
         assert isinstance(wanted, MemoryOperand)
         swizzle = wanted.layout.outer if isinstance(wanted.layout, ComposedLayout) else None
@@ -564,7 +566,7 @@ class Staged(Factor):
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
         if self.whole:
             images = Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items()})
-            places = _marked([images(e) for e in self.found.at], self.found.tensor)
+            places = marked([images(e) for e in self.found.at], self.found.tensor.type.shape)
         else:
             places = [(e, d in (self.dim, p.axes.k)) for d, e in at.items()]
         view = p.w.view(self.found.tensor, over, places)
@@ -603,12 +605,6 @@ def _is_given(tile: Tile, dtype: DType) -> bool:
     return there is not None and getattr(there.tensor.type, "role", None) == "in"
 
 
-def _marked(coordinates: list[Expr], tensor: Value) -> list[tuple[Expr, bool]]:
-    """Coordinates in a tensor, and which of them may lie outside."""
-    sizes = tensor.type.shape
-    return [(e, not ((e >= 0) is ONE and (e < n) is ONE)) for e, n in zip(coordinates, sizes, strict=True)]
-
-
 def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
     """Whether what lies past the end of K lies outside an argument, where steps of K go past it: zeros are read.
 
@@ -622,9 +618,3 @@ def _ends_in_zeros(product: BlockedProduct, there: Load) -> bool:
         return False
     past = Substitution({product.low.coordinate(k): symbol("past", product.low.number(k))})
     return any((past(e) >= n) is ONE for e, n in zip(there.at, there.tensor.type.shape, strict=True))
-
-
-def _word(dim: Expr) -> str:
-    """A dimension as part of a name."""
-    text = str(dim)
-    return text if text.isidentifier() else "d"

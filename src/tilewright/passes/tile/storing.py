@@ -13,6 +13,7 @@ from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.formula import Formula
 from tilewright.machine import CopyAtom
+from tilewright.passes.tile.accesses import marked
 from tilewright.passes.tile.values import Load, Tile, load, loads, most
 from tilewright.passes.tile.writer import extent, split
 from tilewright.plan.model import element_bytes
@@ -141,9 +142,8 @@ def _leave(
             axes = line, place, column
             moved = Substitution({i: each * image + walk.pitch * line + place, c: column})
         places = [moved(e) for e in coordinates]
-        marks = [not ((e >= 0) is ONE and (e < n) is ONE) for e, n in zip(places, to.access.shape, strict=True)]
         axes, digits = split(axes, places)
-        goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in zip(places, marks, strict=True)])
+        goal = w.view(to.access.tensor, axes, [(digits(e), mark) for e, mark in marked(places, to.access.shape)])
         source = w.view(tile, axes, [(digits(moved(e)), False) for e in at])
         low.taken.append(w.emit("copy", (source, goal)))
 

@@ -25,6 +25,7 @@ from tilewright.algebra.expr_rules import minimum
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
+from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.staging import staged
 from tilewright.passes.tile.tile_product import SumRegisters, TileProduct
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, pieces
@@ -55,7 +56,7 @@ class TiledTask:
         self.low, self.plan, self.how = low, plan, how
         made = {r: op for op in low.program.body.ops for r in op.results}
         self.read_of_a = made[plan.product.operands[0]]
-        self.summing = _needed(plan.product, made)
+        self.summing = needed(plan.product, made)
         """The operations that a block's sums take; all others are done with what has become of them."""
         self.lines: Load | None = None
         """Where an element of A lies, if it was staged."""
@@ -83,7 +84,7 @@ class TiledTask:
         full, tail = divided(low.part(dim)[1], width)
         if dim is not self.plan.m or self.plan.walk is not None:
             full, tail = pieces(low.part(dim)[1], width), 0
-        task, per, count = low.dealt.get(dim, (as_expr(0), full, 1))
+        task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
             end = per * (task + 1)
             yield Rounds(per * task, end if full % per == 0 else minimum(end, full))
@@ -137,15 +138,3 @@ class TiledTask:
         """The sums of a block; gives where the operations after it find them."""
         TileProduct(self.low, self.plan, self.how, self.held, parts, c, late=self.late).write(a, b)
         return self.held.scratch
-
-
-def _needed(product: Op, made: dict[Value, Op]) -> set[Op]:
-    """What a product depends on, and itself."""
-    found: set[Op] = set()
-    left = [product]
-    while left:
-        op = left.pop()
-        if op not in found:
-            found.add(op)
-            left += [made[v] for v in op.operands if v in made]
-    return found

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilewright.algebra.expr import Const, Expr, as_expr
+from tilewright.algebra.expr import Expr, as_expr
+from tilewright.algebra.expr_use import number_or
 from tilewright.check.inside import shown
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
@@ -124,11 +125,6 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 def pieces(size: Size, by: int) -> Size:
     """How many pieces there are, the last one perhaps smaller."""
     return number_or((as_expr(size) + by - 1) // by)
-
-
-def number_or(e: Expr) -> Size:
-    """The number that an expression is; itself, where it is none."""
-    return e.value if isinstance(e, Const) else e
 
 
 def most(size: Size) -> int:

@@ -144,7 +144,7 @@ class AroundHalo:
         rows = self._each + (lines - walk.lines) * pitch + pitch - walk.length
         size = rows * slab if swizzle is None else -(-rows * slab // swizzle.size()) * swizzle.size()
         strides = [size * prod(outer[n + 1 :]) for n in range(len(outer))]
-        with p.low.before_tasks():
+        with p.low.tasks.before():
             held = self.w.alloc(p.how.atom.a.dtype, (*outer, rows, slab), "halo", swizzle, (*strides, slab, 1))
             if rows > lines * pitch:
                 *at, i, c = self.w.axes((*outer, rows - lines * pitch, slab))
@@ -174,7 +174,7 @@ class AroundHalo:
         if any(p.parts[d][0].symbols for d in (p.axes.n, *p.axes.around) if d in self.b_dims):
             raise ProgramError("which part of B a task reads depends on the task")
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in self.deep)]
-        with p.low.before_tasks():
+        with p.low.tasks.before():
             held = self.w.alloc(dtype, [*counts, p.how.columns, self.slab], "panel", self._swizzle(p.how.atom.b))
             last = self.deep[-1:]
             for e, *outer in every(*map(range, counts[:-1])):

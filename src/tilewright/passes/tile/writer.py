@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.algebra import Layout, Swizzle
 from tilewright.algebra.expr import Const, Expr, FloorDiv, Symbol, as_expr, index, symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr_use import Substitution, number_or
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
@@ -21,7 +21,7 @@ from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType, packed
 from tilewright.passes.places import Size
 from tilewright.passes.tile.homes import Home
-from tilewright.passes.tile.values import Load, loads, number_or, rewritten
+from tilewright.passes.tile.values import Load, loads, rewritten
 
 APART, LINE = 1024, 64
 """Bytes of a row from which on, if it is a multiple of them, rows of memory of its own are a line longer."""
@@ -38,6 +38,12 @@ def extent(axis: Symbol) -> Size:
     """How many coordinates an axis has."""
     assert axis.upper is not None
     return number_or(axis.upper + 1)
+
+
+def word(dim: Expr) -> str:
+    """A dimension as part of a name."""
+    text = str(dim)
+    return text if text.isidentifier() else "d"
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
@@ -159,8 +165,11 @@ class BlockWriter:
 
     def register(self, dtype: DType, name: str) -> Value:
         """A single number in a register, the same for all threads."""
-        kind = RegisterType(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))))
-        value = self.emit("alloc", type=kind).result
+        return self._held(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
+
+    def _held(self, dtype: DType, sizes: Sequence[int], spread: Distribution, name: str) -> Value:
+        """Registers of threads, distributed so."""
+        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
         value.name = self.fresh(name)
         return value
 
@@ -172,25 +181,17 @@ class BlockWriter:
     def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: int = 1) -> Value:
         """Registers as an operand of a multiplication atom has them; `waves` groups of waves have rows of their own."""
         groups = None if waves == 1 else (as_expr(waves), as_expr(1))
-        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(operand=operand, waves=groups))
-        value = self.emit("alloc", type=kind).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
         """Registers as values between products are dealt out."""
         spread = None if self.home is None else self.home.distribution(tuple(sizes))
         assert spread is not None
-        value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), spread)).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, spread, name)
 
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
         """Registers that lanes share by a layout (lane, value) -> element."""
-        kind = RegisterType(dtype, tuple(as_expr(n) for n in sizes), Distribution(layout=layout))
-        value = self.emit("alloc", type=kind).result
-        value.name = self.fresh(name)
-        return value
+        return self._held(dtype, sizes, Distribution(layout=layout), name)
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:

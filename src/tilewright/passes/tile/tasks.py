@@ -1,0 +1,291 @@
+"""The tasks of a program, and the pieces by which each goes over its dimensions.
+
+tasks t_M in 0..4 {                       tasks of 32 rows
+  for b_M in 0..2 { ... }                 pieces of 14
+  ...                                     what is left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import product
+from math import gcd
+from typing import TYPE_CHECKING
+
+from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr_rules import maximum, minimum
+from tilewright.algebra.expr_use import number_or
+from tilewright.errors import ArgumentError
+from tilewright.ir.attrs import Range
+from tilewright.ir.core import Block
+from tilewright.passes.places import Size
+from tilewright.passes.tile import inplace, memory
+from tilewright.passes.tile.values import Part, divided, most, pieces
+from tilewright.plan import boxes
+from tilewright.plan.plan import BACKWARD
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.general import Lowering
+
+Case = tuple[Expr, Part, Expr]
+"""A dimension, the part of it that a task has, and when that is so."""
+
+
+class Tasks:
+    """What tasks there are, what each has of every dimension, and how it goes over that."""
+
+    def __init__(self, low: Lowering):
+        self.low, self.w, self.cuts = low, low.w, low.cuts
+        self.ranges: list[Range] = []
+        self.dealt: dict[Expr, tuple[Symbol, int, Size]] = {}
+        """Dimensions whose pieces tasks share: a task's number, the pieces of each, and how many tasks there are."""
+        self.edge = True
+        """Whether the current pieces may lie where some elements of a factor are out of bounds, and others are not."""
+        self.begins: dict[Expr, Expr] = {}
+        """Where the lines of a task begin."""
+        self._before = Block(())
+        """What is done before the first task."""
+
+    def write(self) -> Block:
+        """The program's body: its tasks, and what is done before them."""
+        low, body, inner = self.low, Block(()), Block(())
+        cases, counts = self._cut()
+        with self.w.inside(inner):
+            if self.cuts.roles is not None:
+                self.ranges = self._alike(counts)
+            if low.workgroups is None:
+                for chosen in product(*cases):
+                    self._task(list(chosen))
+            else:
+                low.workgroups.write(tuple(self.ranges))
+        with self.w.inside(body):
+            self.w.loc = None
+            body.ops.extend(self._before.ops)
+            schedule = None if self.cuts.schedule in ("strided", BACKWARD) else self.cuts.schedule
+            ranges = tuple(self.ranges) or (Range.of("t", 0, 1),)
+            self.w.emit("tasks", ranges=ranges, schedule=schedule, blocks=(inner,))
+        return body
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """Within it, operations are done once, before the first task."""
+        with self.w.inside(self._before):
+            yield
+
+    # -- which part each has ------------------------------------------------------------------------------
+
+    def _cut(self) -> tuple[list[list[Case]], dict[Expr, Size]]:
+        """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
+        alike how many there are along each)."""
+        low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
+        widths: dict[Expr, int] = {}
+        if low.workgroups is not None:
+            self.ranges = list(low.workgroups.tasks())
+        elif not memory.is_ordered(low.program):
+            found = self.cuts.widths
+            widths = boxes.boxes(low.program, low.number, logs=low.logs is not None) if found is None else found
+        for d, width in widths.items():
+            if (walk := low.walks.get(d)) is not None:
+                count = walk.extent // walk.width
+                self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
+                low.parts[d] = self.begins[d], walk.walked
+                continue
+            if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
+                self._deal(d, width // block)
+                continue
+            size = low.size(d)
+            full, rest = divided(size, width)
+            if self.cuts.roles is not None:
+                low.parts[d], counts[d] = (as_expr(0), width), number_or(as_expr(pieces(size, width)))
+                low.shared.append(d)
+            elif (full, rest) == (1, 0):  # whole: nothing to count
+                continue
+            elif isinstance(size, Expr):  # where it ends, only a call tells
+                first = width * self._number(d, (size + width - 1) // width)
+                low.parts[d] = first, 1 if width == 1 else minimum(width, size - first)
+            else:
+                last = full + bool(rest) - 1
+                number = self._number(d, last + 1)
+                t: Expr = number if self.cuts.schedule != BACKWARD else last - number
+                if rest:  # the last task has less to do
+                    place = width * minimum(t, full - 1), width  # where this holds it is the same, and in bounds
+                    cases.append([(d, place, t < full), (d, (as_expr(width * full), rest), t >= full)])
+                else:
+                    low.parts[d] = width * t, width
+        return cases, counts
+
+    def _number(self, dim: Expr, count: Expr | Size) -> Symbol:
+        """A task's number along a dimension, of so many."""
+        self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
+        self.low.shared.append(dim)
+        return self.ranges[-1].symbol
+
+    def _alike(self, counts: Mapping[Expr, Size]) -> list[Range]:
+        """Tasks of equal width. Where each begins is a name: what is one number with digits to whoever copies stays so.
+
+        Those of the last two dimensions may be one number: some along the first of them together, then on along the
+        other, so that what is read stays in the cache that cores share.
+        """
+        places: dict[Expr, Expr] = {}
+        group = self.cuts.group
+        if self.cuts.schedule == "dynamic":
+            every = self._longest_first({d: int(n) for d, n in counts.items()}, places)
+            self._begin(counts, places)
+            return every
+        ranges = {d: Range.of(self.w.fresh(f"t_{d}"), 0, n) for d, n in counts.items()}
+        places |= {d: r.symbol for d, r in ranges.items()}
+        if group > 1:
+            m, n = list(counts)[-2:]
+            tall, wide = counts[m], counts[n]
+            del ranges[m]
+            ranges[n] = Range.of(self.w.fresh("t"), 0, tall * wide)
+            t = ranges[n].symbol
+            first = self._named("first", t // (group * wide) * group)
+            here = minimum(as_expr(group), tall - first)
+            if isinstance(tall, Expr) or isinstance(wide, Expr):  # what divides is shown to be a number from 1 on
+                here = maximum(here, 1)
+            places[m] = first + t % (group * wide) % here
+            places[n] = t % (group * wide) // here
+        self._begin(counts, places)
+        return [r for d, r in ranges.items() if r.hi is not as_expr(1)]
+
+    def _begin(self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr]) -> None:
+        """Names where a task begins along each dimension, by its number there."""
+        for d, place in places.items():
+            width, count = most(self.low.parts[d][1]), counts[d]
+            begin = self._named(f"first_{d}", place * width) if count != 1 else as_expr(0)
+            self.low.parts[d] = begin, width
+
+    def _longest_first(self, counts: Mapping[Expr, int], places: dict[Expr, Expr]) -> list[Range]:
+        """Tasks that are taken one by one: rows from the last to the first, whose loops are longest first, of so many
+        at a time that the dimensions before them have, the last of these fastest."""
+        assert self.w.home is not None
+        row, dims, found = self.w.home.row, list(counts), list[Range]()
+        around, behind = dims[: dims.index(row)], dims[dims.index(row) + 1 :]
+        inner, left = dict.fromkeys(around, 1), self.cuts.group
+        for d in reversed(around):
+            inner[d] = gcd(left, counts[d])
+            left //= inner[d]
+        if left > 1:
+            raise ArgumentError(f"plan: `group {self.cuts.group}`: so many tasks do not divide those of {around}")
+
+        def counted(name: str, count: int) -> Expr:
+            found.append(Range.of(self.w.fresh(name), 0, count))
+            return found[-1].symbol if count > 1 else as_expr(0)
+
+        for d in around:
+            whole = inner[d] == 1
+            places[d] = inner[d] * counted(f"t_{d}" if whole else "group", counts[d] // inner[d])
+        places[row] = counts[row] - 1 - counted("back", counts[row])
+        for d in around:
+            if inner[d] > 1:
+                places[d] = places[d] + counted(f"t_{d}", inner[d])
+        for d in behind:
+            places[d] = counted(f"t_{d}", counts[d])
+        return [r for r in found if r.hi is not as_expr(1)]
+
+    def _named(self, name: str, e: Expr) -> Symbol:
+        """A name for a number."""
+        found = symbol(self.w.fresh(name), definition=e)
+        self.w.emit("let", symbol=found)
+        return found
+
+    def _task(self, chosen: list[Case]) -> None:
+        """What a task does, in one case of those that dimensions have which tasks do not divide evenly."""
+        if chosen:
+            (dim, part, condition), *rest = chosen
+            with self.low.at(dim, part), self.low.branch(condition):
+                self._task(rest)
+        elif self.low.tiled is not None:
+            self.low.tiled.write()
+        else:
+            self.pieces(list(self.cuts.blocks))
+
+    # -- piece by piece -----------------------------------------------------------------------------------
+
+    def _deal(self, dim: Expr, per: int) -> None:
+        """Gives every task so many pieces of a dimension; a smaller one at the end goes to the last of them."""
+        full, tail = self._counted(dim, self.low.size(dim))
+        count = number_or(maximum(as_expr(pieces(full + self._last_apart(dim, tail), per)), 1))
+        if count != 1:
+            self.dealt[dim] = self._number(dim, count), per, count
+
+    def _counted(self, dim: Expr, length: Size) -> tuple[Size, Size]:
+        """(whole pieces, what is left) of so much of a dimension."""
+        width, unit = self.cuts.blocks[dim], self.cuts.extended.get(dim, 1)
+        return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
+
+    def _last_apart(self, dim: Expr, tail: Size) -> int:
+        """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
+        return int(tail != 0 and dim in self.cuts.extended)
+
+    def pieces(self, dims: list[Expr]) -> None:
+        """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
+
+        Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
+        is left, are written apart; the loop has them peeled off where they are the same operations.
+        """
+        low = self.low
+        if not dims:
+            with low.scope():
+                low.block(low.program.body)
+            return
+        dim, *rest = dims
+        width, edge = self.cuts.blocks[dim], self.edge
+        first, length = low.part(dim)
+        full, tail = self._counted(dim, length)
+        slides = width > 1 and inplace.slides(low, dim)
+
+        def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
+            self.edge = at_edge if slides else edge
+            with low.at(dim, (first + width * n, wide)):
+                self.pieces(rest)
+            self.edge = edge
+
+        def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
+            with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
+                one(n, at_edge)
+
+        ends = isinstance(full, Expr) and dim in self.cuts.extended  # somewhere in the last piece
+        ahead, behind = self.cuts.apart.get(dim, (1, 1) if slides and full not in (0, 1) else (0, int(ends)))
+        last: Expr = as_expr(1)
+        if dim in self.dealt:
+            task, per, count = self.dealt[dim]
+            last, end = task >= count - 1, per * (task + 1)
+            behind = 0 if slides else behind
+            even = full % per == 0 == behind + self._last_apart(dim, tail)
+            loop(per * task, end if even else minimum(end, as_expr(full) - behind), True)
+            if behind:
+                with low.branch(last):
+                    loop(full - 1, full, True)
+        elif slides and isinstance(full, int) and full > 1 and inplace.are_alike(low, dim):
+            loop(0, full, True, (ahead, behind))
+        else:
+            for start, stop, at_edge in _rounds(full, ahead, behind):
+                if isinstance(full, Expr) and at_edge and ahead == 1 and start == 0:
+                    with low.branch(full >= 1):
+                        one(0, True)
+                elif isinstance(full, Expr) and at_edge and behind == 1 and stop is full:
+                    with low.branch(full >= ahead + 1):
+                        one(full - 1, True)
+                else:
+                    loop(start, stop, at_edge)
+        if tail != 0:
+            with low.branch(last * (as_expr(tail) >= 1)):
+                one(full, True, tail)
+
+
+def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
+    """Loops over so many pieces, (from, to, whether at an end): those at the ends, at most, are written apart.
+
+    >>> _rounds(5, 1, 1), _rounds(2, 1, 1), _rounds(4, 0, 0)
+    ([(0, 1, True), (1, 4, False), (4, 5, True)], [(0, 1, True), (1, 2, True)], [(0, 4, True)])
+    """
+    if isinstance(full, Expr):
+        first: list[tuple[Expr | int, Expr | int, bool]] = [(0, minimum(ahead, full), True)] if ahead else []
+        last = [(maximum(ahead, full - behind), full, True)] if behind else []
+        return [*first, (ahead, full - behind, not (ahead or behind)), *last]
+    between = [(ahead, full - behind, not (ahead or behind))] if full > ahead + behind else []
+    apart = [*range(min(ahead, full))], [*range(max(ahead, full - behind), full)]
+    return [*((n, n + 1, True) for n in apart[0]), *between, *((n, n + 1, True) for n in apart[1])]

@@ -1,0 +1,239 @@
+"""The numbers that the plan of a contraction says: what candidates are ranked by, and what a given plan means.
+
+A plan says more than is done for contractions. Reading refuses, by name, what is not; and what is read must give the
+same plan back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from tilewright.algebra.expr import Symbol
+from tilewright.errors import ArgumentError
+from tilewright.ir.dtypes import DType
+from tilewright.machine import MultiplyAtom, OpaqueOperand
+from tilewright.plan.contraction import Contraction, size
+from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan
+from tilewright.plan.sliding import halo_of, lane_digit
+
+ROWS, COLUMNS, DEPTH, LANES = "rows", "columns", "depth", "lanes"
+STAGES = ("lines", "panel")
+BY_LANES = (ROWS, LANES, COLUMNS)
+"""The order of loops over blocks by lanes."""
+
+
+@dataclass(frozen=True)
+class LaneUnit:
+    """What multiplies by lanes: no atom of a machine, but its arithmetic on vectors of a type, in all lanes at once.
+
+    A plan names it as its atom, by the type: `atom lanes.f32`.
+    """
+
+    dtype: DType
+    lanes: int
+    cycles: float
+
+    @property
+    def name(self) -> str:
+        """As a plan names it."""
+        return f"{LANES}.{self.dtype}"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What one operation takes: of the rows, of the digit along the lanes, of the depth."""
+        return 1, self.lanes, 1
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """A contraction in blocks of `rows` x `columns` sums in registers: tiles, vectors of columns, or vectors of
+    neighbours along a digit that both factors and the result keep, which are its columns then.
+
+    `strip` is what a task takes of the rows (lines, or rows where they have one digit, or of a line by lanes),
+    `task_columns` what it takes of the columns; `order` is that of the loops over blocks; `steps` are the cuts of the
+    depth; `stage` says from where tiles read rows: in place (""), from staged lines, or from a panel; `streams` names
+    the factors, a and b, that are not kept.
+    """
+
+    atom: MultiplyAtom | LaneUnit
+    rows: int
+    columns: int
+    strip: int
+    task_columns: int
+    order: tuple[str, ...]
+    steps: tuple[Cut, ...]
+    tasks: tuple[str, ...]
+    schedule: str
+    stage: str = ""
+    streams: str = ""
+    overlap: str = "none"
+
+    @property
+    def in_tiles(self) -> bool:
+        """Whether sums are in tile registers."""
+        return isinstance(self.atom, MultiplyAtom) and isinstance(self.atom.c, OpaqueOperand)
+
+    @property
+    def by_lanes(self) -> bool:
+        """Whether vectors lie along a digit that both factors keep."""
+        return isinstance(self.atom, LaneUnit)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors, or tiles, side by side in a block."""
+        return self.columns // self.atom.shape[1]
+
+
+def up(n: int, step: int) -> int:
+    """The multiple of `step` from n on."""
+    return -(-n // step) * step
+
+
+def kept_digit(c: Contraction) -> Symbol:
+    """The digit that vectors run along, of a contraction that has one."""
+    found = lane_digit(c)
+    assert found is not None
+    return found
+
+
+def single_digits(c: Contraction, by_lanes: bool) -> list[Symbol]:
+    """The digits whose every number is a task of its own: of the batch, and of the rows all but a line, or two."""
+    return [*(d for d in c.batch if not by_lanes or d is not lane_digit(c)), *c.rows[: -1 if by_lanes else -2]]
+
+
+def _axes(c: Contraction, by_lanes: bool) -> dict[str, tuple[Symbol, ...]]:
+    """The digits of each axis of a plan, in its order, beside single ones; tasks go over the first two."""
+    lanes = {LANES: (kept_digit(c),)} if by_lanes else {}
+    return {**lanes, ROWS: c.rows[-1:] if by_lanes else c.rows[-2:], COLUMNS: c.columns, DEPTH: c.depth}
+
+
+def plan_of(c: Contraction, s: Blocking) -> Plan:
+    """The plan that says these numbers of a contraction."""
+    (m, n, k), axes = s.atom.shape, _axes(c, s.by_lanes)
+    across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
+    walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
+    if s.stage == "lines" and (halo := halo_of(c)) is not None:
+        walked[c.rows[-1]] = halo.line(c.a.shape[halo.column_dim])
+    lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
+    within = (Cut("loop", 1, lines),) if lines is not None and not s.in_tiles else ()  # blocks of sums end with a line
+    cuts = {
+        COLUMNS: (Cut("loop", 1),),
+        ROWS: (Cut("task", s.strip, lines), *within, Cut("loop", s.rows), Cut("unit", m)),
+        across: (Cut("task", s.task_columns), Cut("loop", s.columns), Cut("unit", n)),
+        DEPTH: s.steps,
+    }
+    made = [Axis(d.name, (Digit(d.name, size(d), size(d)),), (Cut("task", 1),)) for d in single_digits(c, s.by_lanes)]
+    for name, digits in axes.items():
+        made.append(Axis(name, tuple(Digit(d.name, size(d), walked.get(d, size(d))) for d in digits), cuts[name]))
+    a, b = ("stream" if name in s.streams else "keep" for name in "ab")
+    placed = Placed(c.a.name, "task" if s.stage else None, s.stage, a), Placed(c.b.name, "bind", "", b)
+    return Plan(tuple(made), s.tasks, (*s.order, DEPTH), placed, s.atom.name, s.schedule, s.overlap)
+
+
+def blocking_of(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
+    """The numbers that a plan says of a contraction; lanes have one order of loops, and no hints."""
+    lanes = isinstance(atom, LaneUnit)
+    rows, columns = (plan.axis(name).cuts for name in (ROWS, LANES if lanes else COLUMNS))
+    steps = tuple(replace(x, digit=x.digit or c.depth[-1].name) for x in plan.axis(DEPTH).cuts)
+    a, b = plan.operand(c.a.name), plan.operand(c.b.name)
+    return Blocking(
+        atom,
+        rows[-2].size,
+        columns[-2].size,
+        rows[0].size,
+        columns[0].size,
+        BY_LANES if lanes else tuple(name for name in plan.order if name != DEPTH),
+        steps,
+        plan.tasks,
+        plan.schedule,
+        a.form if a.at is not None else "",
+        "".join(name for name, operand in (("a", a), ("b", b)) if operand.hint == "stream" and not lanes),
+        plan.overlap,
+    )
+
+
+def checked(c: Contraction, plan: Plan, atom: MultiplyAtom | LaneUnit) -> Blocking:
+    """The numbers that a plan says of a contraction; raises where that is not done."""
+    lanes = isinstance(atom, LaneUnit)
+    tiles = isinstance(atom, MultiplyAtom) and isinstance(atom.c, OpaqueOperand)
+    axes = _axes(c, lanes)
+    _require_axes(plan, single_digits(c, lanes), axes)
+    _require_blocks(plan.axis(ROWS), atom.shape[0], len(axes[ROWS]) > 1 and not tiles)
+    _require_blocks(plan.axis(LANES if lanes else COLUMNS), atom.shape[1])
+    if not lanes and (sorted(plan.order) != [COLUMNS, DEPTH, ROWS] or plan.order[-1] != DEPTH):
+        raise ArgumentError(
+            f"plan: order {', '.join(plan.order)}: rows and columns in either order, then depth; sums stay in registers"
+        )
+    if any(x.role == "task" for x in plan.axis(DEPTH).cuts):
+        raise ArgumentError("plan: tasks over the depth would add to one result; it has loop and unit cuts")
+    _require_places(plan.operand(c.a.name), plan.operand(c.b.name), tiles)
+    if plan.overlap != "none" and not tiles:
+        what = LANES if lanes else "vectors"
+        raise ArgumentError(f"plan: overlap is for sums in tile registers; {what} are stored as they are")
+    found = blocking_of(c, plan, atom)
+    for said, done in zip_longest(plan.lines(), plan_of(c, found).lines(), fillvalue="nothing"):
+        if said != done:
+            raise ArgumentError(f"plan: `{said}` is not done here; it would be `{done}`")
+    return found
+
+
+def _require_places(a: Placed, b: Placed, tiles: bool) -> None:
+    """Refuses places of the factors that are not done."""
+    if b.at != "bind":
+        raise ArgumentError(f"plan: {b.name} is packed at bind; other places are not done for the columns' factor")
+    if "bypass" in (a.hint, b.hint):
+        raise ArgumentError("plan: factors are read more than once: keep or stream")
+    if a.at is None:
+        return
+    if not tiles:
+        raise ArgumentError(f"plan: {a.name} staged at {a.at}: vectors read the rows in place")
+    if a.at != "task":
+        raise ArgumentError(f"plan: {a.name} staged at {a.at}: rows are staged at task")
+    if a.form not in STAGES:
+        raise ArgumentError(f"plan: {a.name} staged as {a.form}; there are {' and '.join(STAGES)}")
+
+
+def _require_axes(plan: Plan, singles: list[Symbol], axes: dict[str, tuple[Symbol, ...]]) -> None:
+    """Refuses a plan whose axes are not those of the contraction: single digits, and then `axes`.
+
+    Tasks go over the single digits and the first two axes.
+    """
+    wanted = {d.name: (d,) for d in singles} | axes
+    if [a.name for a in plan.axes] != list(wanted):
+        raise ArgumentError(
+            f"plan: its axes are {', '.join(a.name for a in plan.axes)}; here they are {', '.join(wanted)}"
+        )
+    for axis in plan.axes:
+        said = [(d.name, d.extent) for d in axis.digits]
+        here = [(d.name, size(d)) for d in wanted[axis.name]]
+        if said != here:
+            raise ArgumentError(
+                f"plan: axis {axis.name} = {', '.join(f'{n} {e}' for n, e in said)}; here it is "
+                f"{', '.join(f'{n} {e}' for n, e in here)}"
+            )
+        for cut in axis.cuts:
+            if cut.digit is not None and cut.digit not in dict(here):
+                raise ArgumentError(f"plan: {cut}: axis {axis.name} has no digit {cut.digit}")
+    every = [*(d.name for d in singles), *list(axes)[:2]]
+    if sorted(plan.tasks) != sorted(every):
+        raise ArgumentError(f"plan: tasks {', '.join(plan.tasks)}; here tasks go over {', '.join(every)}, in any order")
+    for name in (d.name for d in singles):
+        if plan.axis(name).cuts != (Cut("task", 1),):
+            cuts = ", ".join(map(str, plan.axis(name).cuts)) or "whole"
+            raise ArgumentError(f"plan: axis {name}: {cuts}: here it takes `task 1`, each of its numbers a task")
+
+
+def _require_blocks(axis: Axis, atom: int, within_lines: bool = False) -> None:
+    """Refuses an axis that is not cut into tasks, blocks of sums and what an atom takes."""
+    roles = [c.role for c in axis.cuts]
+    wanted = ["task", *(["loop"] if within_lines else []), "loop", "unit"]
+    if roles != wanted:
+        raise ArgumentError(
+            f"plan: axis {axis.name} has the cuts {', '.join(roles)}; here it takes {', '.join(wanted)}"
+        )
+    loop, unit = axis.cuts[-2:]
+    if unit.size != atom:
+        raise ArgumentError(f"plan: axis {axis.name}: {unit}: the last cut leaves what the atom takes, {atom}")
+    if loop.size % unit.size:
+        raise ArgumentError(f"plan: axis {axis.name}: {loop} is no multiple of {unit}")
