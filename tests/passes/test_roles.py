@@ -177,7 +177,7 @@ def test_parts_that_are_many_are_added_up_in_parts_themselves():
     assert (
         kernel_for(kernel, sizes, machine=HOPPER).text("host").count("workspace") == 1
     )  # a third launch would take longer
-    row = replace(HOPPER, limits=replace(HOPPER.limits, launch_cycles=0, l2_rate=1.0, alone_rate=None))
+    row = replace(HOPPER, limits=replace(HOPPER.limits, launch_cycles=0, l2_rate=1.0))
     made = planned(kernel, sizes, machine=row)
     between = re.findall(r"%(\w+) = workspace global f32 \((\d+), 64, 64\)", made.text("host"))
     names, counts = zip(*between, strict=True)

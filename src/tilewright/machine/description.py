@@ -49,10 +49,10 @@ class Limits:
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of
     a vector register, where there are any; `cores` run workgroups at the
     same time; the caches are those of one core, and the one behind it. `l2_rate` and `far_rate` are the bytes that a
-    core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `alone_rate` what it
-    reads from the second cache where few others do, `crossing` how many times as long rows take that begin anywhere,
-    not at a multiple of their width. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
-    product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
+    core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
+    times as long the second cache takes for rows that begin anywhere, not at a multiple of their width. `copy_rate` are
+    the bytes that a core copies; `latency` is how many cycles a product of the vector unit takes, `load_cycles` how many
+    lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
     fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
@@ -79,7 +79,6 @@ class Limits:
     cores: int | None = None
     clock_ghz: float = 2.0
     l2_rate: float = 32.0
-    alone_rate: float | None = None
     crossing: float = 1.0
     far_rate: float = 8.0
     warm: float = 1.0

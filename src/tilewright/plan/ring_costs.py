@@ -44,20 +44,18 @@ class RingWork:
     alone: bool = False
     """Whether waves copy factors themselves, a word at a time."""
 
-    def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
-        """The bytes of so many steps of K; those of rows that begin anywhere count as what they take."""
-        row, slower = row_bytes(how), 0.0 if self.alone else machine.limits.crossing - 1
-        sides = zip((how.rows, how.columns), self.pitches, strict=True)
-        return steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
+    def filled(self, how: Microkernel, steps: int) -> float:
+        """The bytes of so many steps of K."""
+        return steps * row_bytes(how) * (how.rows + how.columns)
 
-    def pace(self, machine: Machine, how: Microkernel, tiles: int) -> float:
-        """Cycles in which a core is brought a byte where all work on so many tiles: fewer of what others read before
-        it, if few read at a time."""
-        limits, cores, (m, n, _) = machine.limits, machine.limits.cores or 1, self.sizes
-        alone = max(limits.l2_rate, min(limits.alone_rate or 0.0, limits.l2_rate * cores / min(tiles, cores)))
-        rows, columns = how.rows, how.columns
-        first = (rows / (self.rounds * ceil(n / columns)) + columns / ceil(m / rows)) / (rows + columns)
-        return first / limits.l2_rate + (1 - first) / alone
+    def served(self, machine: Machine, how: Microkernel, steps: int, tiles: int) -> float:
+        """Cycles that the second cache takes for the cores that work on so many tiles at a time, each so many steps of
+        K: rows that begin anywhere lie in two of its lines."""
+        limits, row = machine.limits, row_bytes(how)
+        cores, slower = limits.cores or 1, 0.0 if self.alone else limits.crossing - 1
+        sides = zip((how.rows, how.columns), self.pitches, strict=True)
+        lines = steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
+        return lines * min(tiles, cores) / (limits.l2_rate * cores)
 
     def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
@@ -139,13 +137,14 @@ def cycles(
     computed: float = 0.0,
     surplus: Surplus = NONE,
     gathered: float = 0.0,
-    pace: float | None = None,
+    served: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
-    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `pace` what
-    the machine takes for each. Where halves take tiles in turn, the end of one runs beside the steps of the next.
+    beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `served` what
+    the second cache takes for all cores. Where halves take tiles in turn, the end of one runs beside the steps of the
+    next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
@@ -157,7 +156,7 @@ def cycles(
     def stepped(brought: float) -> float:
         return (max(multiplied, read, brought) + limits.copy_shown * brought) * (limits.shallow_ring if shallow else 1)
 
-    brought = max(filled * (1 / limits.l2_rate if pace is None else pace), gathered)
+    brought = max(filled / limits.l2_rate, served, gathered)
     each, rounds = stepped(brought), ceil(tiles / (limits.cores or 1))
     longer = surplus.edges * (stepped(brought + steps * surplus.outside * limits.outside_row) - each)
     leaving = surplus.leaving * row_bytes(how) / limits.l2_rate

@@ -343,7 +343,7 @@ def rings(
                 m, n, k = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
                 steps = work.rounds * ceil(k / how.slab)
-                filled = work.filled(machine, how, steps)
+                filled = work.filled(how, steps)
                 if turns and not asked and tiles <= cores:
                     continue
                 took = cycles(
@@ -356,7 +356,7 @@ def rings(
                     computed=work.computed,
                     surplus=work.surplus(machine, how, ceil(tiles / cores)),
                     gathered=work.gathered(machine, how, roles, steps),
-                    pace=work.pace(machine, how, tiles),
+                    served=work.served(machine, how, steps, tiles),
                 )
                 yield RingCandidate(how, roles, took, tiles * filled)
 

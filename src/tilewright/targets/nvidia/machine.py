@@ -32,7 +32,6 @@ _HOPPER_LIMITS = Limits(
     cores=132,
     clock_ghz=1.755,
     l2_rate=75.0,
-    alone_rate=120.0,
     crossing=2.0,
     far_rate=18.0,
     warm=1.45,
