@@ -51,8 +51,8 @@ class Limits:
     same time; the caches are those of one core, and the one behind it. `l2_rate` and `far_rate` are the bytes that a
     core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
     times as long the second cache takes for rows that begin anywhere, not at a multiple of their width. `copy_rate` are
-    the bytes that a core copies; `latency` is how many cycles a product of the vector unit takes, `load_cycles` how many
-    lie between two loads of vectors.
+    the bytes that a core copies; `latency` is how many cycles a product of the vector unit takes, `load_cycles` how
+    many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one
     takes, `following_cycles` one that begins while another ends and needs what that wrote. `warm` is how many times as
     fast all cores together read what the second cache still holds, since a launch before, as what lies behind it.
