@@ -33,6 +33,8 @@ def test_loop_programs_of_all_launches_are_exact(line: str) -> None:
     for op in found.module.host.walk():
         if op.name == "workspace":
             memory[op.result.name] = np.full([int(n) for n in op.result.type.shape], np.nan, np.float32).astype(kind)
+        elif op.name == "reshape":
+            memory[op.result.name] = memory[op.operands[0].name].reshape([int(n) for n in op.result.type.shape])
         elif op.name == "restride":
             shape, steps = ([int(n) for n in e] for e in (op.result.type.shape, op.result.type.strides))
             source = memory[op.operands[0].name]
