@@ -106,8 +106,10 @@ def test_weights_that_never_change_are_copied_when_they_are_bound() -> None:
     assert "w is copied with zeros to rows of 8 in (10, 3, 3, 8), from 3 in (10, 3, 3, 3): when it is bound" in (
         once.explain()
     )
-    often, *_ = made(PROBLEMS[0], constant=())
+    often, arrays, wanted = made(PROBLEMS[0], constant=())
     assert "bind {" not in often.text("host")
+    assert set(often.module.programs) == {"conv", "conv_rows"}  # then both are copied by one launch
+    require_exact(often, arrays, wanted)
 
 
 def test_windows_that_lie_side_by_side_are_read_where_they_are() -> None:

@@ -21,6 +21,7 @@
 | launching   | when a program's launch begins: after the one before it, or while that ends   |
 | patching    | the plan of a program whose A is brought as halo tiles                        |
 | in_rows     | a program on factors that are copied first, to rows that copies can read      |
+| abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |
 | roles       | copies ahead of the products that use them, in waves of their own             |
 | ahead       | the first product of a round, started in the round before                     |

@@ -65,12 +65,14 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
     machine = job.machine
     plain = launching(machine, early=False) - launching(machine, can_be_early(machine))
     cycles, notes = main.cycles + plain, []  # as if launched plainly: how it is, is chosen with the whole
+    often = found.often(job.constant)
     for each, words in zip(found.copies, found.notes, strict=True):
         assert isinstance(each.choice, GeneralChoice)
         took = each.choice.cycles
-        constant = (each.program.args[0].name or "") in job.constant if each.program is not None else False
-        cycles += 0 if constant else took
-        notes.append(f"{words}: {'when it is bound' if constant else f'{microseconds(took, machine):.1f} us'}")
+        if each in often and each is not often[0]:  # one launch for all of them
+            took -= launching(machine, can_be_early(machine))
+        cycles += took if each in often else 0
+        notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
     job.aligned = found
     placed = tuple(Placed(name, LAUNCH, "rows") for name in found.sources)
     plans = [replace(plan, placed=(*placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]

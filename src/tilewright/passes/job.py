@@ -32,6 +32,10 @@ class InRows:
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
+    def often(self, constant: Collection[str]) -> list[Job]:
+        """What is copied at every launch, with arguments that never change left out."""
+        return [job for job in self.copies if job.program is not None and job.program.args[0].name not in constant]
+
 
 @dataclass
 class Job:

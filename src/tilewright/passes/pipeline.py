@@ -19,6 +19,7 @@ from tilewright.check.block import past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
+from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer
 from tilewright.passes.host import write_host
@@ -179,14 +180,17 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 
 
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
-    """The block programs that copy factors, and the one that works on copies; that alone, where factors are only seen
-    in other rows."""
+    """The block programs that copy factors, at every launch together, and the one that works on copies; that alone,
+    where factors are only seen in other rows."""
     for each in (*found.copies, found.main):
         general(each)
     last, main = found.main.lowered, found.main.choice
     assert last is not None
     assert isinstance(main, GeneralChoice)
-    copies = tuple(each.lowered for each in found.copies if each.lowered is not None)
+    often = [each.lowered for each in found.often(job.constant) if each.lowered is not None]
+    once = [each.lowered for each in found.copies if each.lowered is not None and each.lowered not in often]
+    together = abreast(f"{last.program.name}_rows", often)
+    copies = (*once, *(often if together is None else (together,)))
     job.lowered = launched(replace(last, before=(*copies, *last.before)), choice.plan.early)
     job.choice = replace(choice, notes=(*choice.notes, *(n for n in main.notes if n not in choice.notes)))
 

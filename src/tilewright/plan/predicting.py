@@ -58,7 +58,9 @@ def predicted(
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     waited = 0.0
-    if products and machine.lanes is not None:  # nothing else runs while factors arrive
+    if not products and machine.lanes is not None:  # the first of what is read has arrived before anything is written
+        waited = limits.copy_latency
+    elif machine.lanes is not None:  # nothing else runs while factors arrive
         waited = -(-tasks // workers) * limits.copy_latency * _arrivals(program.body, products, size, width, looped)
     return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
 

@@ -50,7 +50,7 @@ def test_loop_programs_of_all_launches_are_exact(line: str) -> None:
 def test_programs_in_rows_are_assembled_without_spills(line: str) -> None:
     found = made(line)
     assert "x in rows, " in str(found.plan)
-    assert set(found.module.programs) == {"conv", "conv_x_rows", "conv_w_rows"}
+    assert set(found.module.programs) == {"conv", "conv_rows"}
     for name in found.module.programs:
         said = assembled(found.executor.prepared(name, {})[0].kernel.assembly, "sm_90a")
         assert "0 bytes spill stores, 0 bytes spill loads" in said
