@@ -41,14 +41,23 @@ class RingWork:
     """What a core's lanes take for an element of the result before it is stored."""
     pitches: tuple[int, ...]
     """How many bytes rows of A, and of B, lie apart; 0: they are computed."""
+    overlapping: tuple[bool, ...]
+    """Whether rows of A, and of B, begin within the ones before them."""
     alone: bool = False
     """Whether waves copy factors themselves, a word at a time."""
 
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
-        """The bytes of so many steps of K; those of rows that begin anywhere count as what they take."""
-        row, slower = row_bytes(how), 0.0 if self.alone else machine.limits.crossing - 1
-        sides = zip((how.rows, how.columns), self.pitches, strict=True)
-        return steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
+        """The bytes of so many steps of K; those of rows that begin anywhere, or overlap, count as what they take."""
+        return steps * (how.rows * self._taken(machine, how, 0) + how.columns * self._taken(machine, how, 1))
+
+    def _taken(self, machine: Machine, how: Microkernel, side: int) -> float:
+        """The bytes of a row of A, or of B, or as many as could be brought instead."""
+        row = row_bytes(how)
+        if self.alone:
+            return row
+        if self.overlapping[side]:
+            return overlapping(machine, how, self.boxed[side])
+        return row * (1 + (machine.limits.crossing - 1) * (1 - gcd(row, self.pitches[side]) / row))
 
     def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
@@ -112,6 +121,11 @@ def moving(machine: Machine, count: float) -> float:
     limits = machine.limits
     kept = limits.l2_bytes is not None and count <= limits.l2_bytes
     return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
+
+
+def overlapping(machine: Machine, how: Microkernel, boxed: bool) -> float:
+    """The bytes that could be brought instead of a row which begins within the one before it, of a box or a window."""
+    return row_bytes(how) * (machine.limits.box_overlap if boxed else machine.limits.window_overlap)
 
 
 def row_bytes(how: Microkernel) -> int:
