@@ -13,6 +13,7 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import conv
+from tilewright.passes import in_rows
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -55,10 +56,21 @@ def require_exact(found, arrays, wanted) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
-@pytest.mark.parametrize("line", PROBLEMS)
-def test_few_channels_are_exact_in_rows(line: str) -> None:
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors are copied to rows; where they are copied to panels, a test says so."""
+    monkeypatch.setattr(in_rows, "FORMS", ("rows",))
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [(line, form) for line in PROBLEMS for form in ("rows", "panels") if form == "rows" or "kh1kw1" not in line],
+)
+def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_rows, "FORMS", (form,))
+    monkeypatch.setattr(in_rows, "too_large", lambda job, found: False)
     found, arrays, wanted = made(line)
-    assert " in rows, " in str(found.plan)
+    assert f" in {form}, " in str(found.plan)
     assert "by tma.load" in found.text("block")
     require_exact(found, arrays, wanted)
     again, *_ = made(line, plan=str(found.plan))
@@ -75,7 +87,7 @@ def test_other_types_are_exact_in_rows(line: str, dt: str) -> None:
 
 
 def test_taps_and_channels_of_a_line_are_one_axis() -> None:
-    found, *_ = made("mb32ic3ih224iw224oc64kh7kw7ph3pw3sh2sw2", row=HOPPER, constant=())
+    found, *_ = made("mb32ic3ih224iw224oc64kh7kw7ph3pw3sh2sw2", constant=())
     text = found.text("host")
     assert "%x_rows = workspace global bf16 (6594560)" in text
     assert "restride %x_rows global bf16 (32, 224, 112, 28):(206080, 920, 8, 1)" in text

@@ -19,7 +19,7 @@ from tilewright.passes.tile.splitting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.forms import Form
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.planner import Choice
 
 
@@ -29,7 +29,7 @@ class InRows:
 
     copies: tuple[Job, ...]
     main: Job
-    sources: tuple[str, ...]
+    placed: tuple[Placed, ...]
     notes: tuple[str, ...]
 
     def often(self, constant: Collection[str]) -> list[Job]:

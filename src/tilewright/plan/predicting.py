@@ -98,6 +98,8 @@ def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
+    if op.name == "read" and any(e.divisions(set()) for e in op.attrs.get("at", ())):  # where it lies is worked out
+        each = machine.limits.placing / machine.limits.lane_rate
     if op.name == "mma":
         a, b, c = (v.type.dims for v in op.operands)
         axes = axes_of(a, b, c, width)

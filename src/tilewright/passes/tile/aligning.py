@@ -111,10 +111,12 @@ def aligned(
     free: Collection[Op],
     pitch: int,
     furthest: int,
+    panels: bool = False,
 ) -> Aligned | str:
     """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
 
-    Windows that are more than `furthest` lines apart have an axis of their own.
+    Windows that are more than `furthest` lines apart have an axis of their own. In `panels` every row of a factor has
+    all that is summed as one run.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -130,7 +132,10 @@ def aligned(
             not sources.isdisjoint(op.operands) for op in program.walk() if op not in {r.op for r in found}
         ):
             return "a factor is used twice"
-        new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
+        if panels:
+            new = _in_panels(program, product, found, pitch)
+        else:
+            new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
         if isinstance(new, str):
             return new
         return _aligned(program, sizes, shapes, free, new)
@@ -170,10 +175,16 @@ class _New:
     at: tuple[Expr, ...]
     run: Expr | None = None
     """The dimension that stands for taps and channels."""
+    summed: tuple[Expr, ...] = ()
+    """The dimensions that are one run of each row of a panel; none: the copy has the tensor's dimensions."""
 
     @property
     def is_view(self) -> bool:
         """Whether the tensor itself can be seen so."""
+        if self.summed:
+            every = [s for d, s in self.read.over.items() if d not in self.summed]
+            every += [self.read.over[d] for d in self.summed]
+            return tuple(every) == self.read.at and prod(self.packed) == prod(self.read.shape)
         return self.packed == self.read.shape and not any(self.first)
 
 
@@ -208,6 +219,28 @@ def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, f
                 for read, walk in zip(reads, found, strict=True)
             ]
     return None
+
+
+def _in_panels(program: Program, product: Op, reads: Sequence[_Read], pitch: int) -> list[_New] | str:
+    """Copies in which all that is summed is one run of every row; or why there are none."""
+    one, two = (v.type.dims for v in product.operands[:2])
+    summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
+    if len(summed) < 2 or not _only_there(program, product, reads, *summed):
+        return "what is summed is one run already, or used elsewhere"
+    if any(read.at[-1].lo is None or int(read.at[-1].lo) < 0 for read in reads):
+        return "the last coordinate of a factor may lie before its tensor"
+    found = []
+    for read in reads:
+        rows = [d for d in read.over if d not in summed]
+        extents = [int(read.over[d].hi) + 1 for d in rows]
+        length = prod(int(read.over[d].hi) + 1 for d in summed)
+        packed = (*extents, _up(length, pitch, read.bytes))
+        j = symbol(read.over[summed[-1]].name, 0, length - 1)
+        over = {d: read.over[d] for d in rows} | {summed[-1]: j}
+        shape, at = (*extents, length), (*(read.over[d] for d in rows), j)
+        first = (0,) * len(packed)
+        found.append(_New(read, packed, first, shape, _packed(packed), over, at, summed[-1], summed))
+    return found
 
 
 def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
@@ -342,13 +375,14 @@ def _copy(program: Program, new: _New, name: str) -> RowCopy:
     of it side by side. Dimensions of the source that end where those of the copy do are one with the one before.
     """
     source, dtype = new.read.source, new.read.op.result.type.dtype
-    given_shape, packed, first = _merged(new.read.shape, new.packed, new.first)
-    every = prod(packed)
+    every = prod(new.packed)
     flat = symbol("at", 0, every - 1)
-    steps = _packed(packed)
-    places = [flat // step % extent for step, extent in zip(steps, packed, strict=True)]
-    at = tuple(place + begin for place, begin in zip(places, first, strict=True))
-    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(packed)))
+    if new.summed:
+        given_shape, at = new.read.shape, _of_panel(new, flat)
+    else:
+        given_shape, packed, first = _merged(new.read.shape, new.packed, new.first)
+        at = tuple(place + begin for place, begin in zip(_digits(flat, packed), first, strict=True))
+    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given_shape)))
     along = symbol(f"{name}_0", 1)
     given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, (along,)), name)
     attrs = {"over": (flat,), "at": at, "otherwise": 0}
@@ -359,6 +393,23 @@ def _copy(program: Program, new: _New, name: str) -> RowCopy:
     verify(copy)
     sizes = dict(zip((*own, along), (*given_shape, every), strict=True))
     return RowCopy(copy, sizes, {given: given_shape, made: (every,)}, new.read.shape, new.packed)
+
+
+def _digits(number: Expr, extents: Shape) -> list[Expr]:
+    """The coordinates of an element by its number, in a packed tensor."""
+    return [number // step % extent for step, extent in zip(_packed(extents), extents, strict=True)]
+
+
+def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
+    """Where an element of a panel is read, by its number: outside the tensor, where a row is longer than its run."""
+    read, length = new.read, new.shape[-1]
+    *places, along = _digits(flat, new.packed)
+    rows = [s for d, s in read.over.items() if d not in new.summed]
+    taps = [read.over[d] for d in new.summed]
+    extents = tuple(int(s.hi) + 1 for s in taps)
+    images = Substitution(dict(zip((*rows, *taps), (*places, *_digits(along, extents)), strict=True)))
+    *outer, last = (images(e) for e in read.at)
+    return (*outer, last + read.shape[-1] * (along // length))
 
 
 def _merged(given: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:

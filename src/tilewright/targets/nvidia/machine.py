@@ -46,6 +46,7 @@ _HOPPER_LIMITS = Limits(
     window_overlap=3.3,
     lane_rate=128,
     function_rate=16,
+    placing=27.0,
     round_latency=2700,
     working_registers=64,
     loading_registers=72,
