@@ -214,3 +214,15 @@ def test_long_sums_of_ragged_rows_are_taken_apart() -> None:
         c = np.full((40, 48), np.nan, np.float32)
         made_of.bind({"a": a.astype(bf16), "b": b.astype(bf16), "c": c})()
         assert np.array_equal(c, a @ b.T)
+
+
+def test_a_halo_tile_that_an_atom_does_not_read_is_refused() -> None:
+    problem = read_problem("ic4id4ih14iw12oc96od8oh16ow15kd2kh4kw2pd1ph2pw0")
+    ends = list(zip(problem.p, problem.p_right, strict=True))
+    kernel = conv(problem.k, "f32", "f32", stride=problem.s, padding=ends, precision="tf32")
+    depth, height, width = problem.i
+    sizes = {"N": problem.mb, "D": depth, "H": height, "W": width, "C": problem.ic, "F": problem.oc}
+    found = kernel_for(kernel, sizes, target="gpu:hopper")
+    assert "refused  a halo tile: mma: wgmma." in found.explain()
+    for name in found.module.programs:
+        found.executor.prepared(name, {})

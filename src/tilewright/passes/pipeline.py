@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.check.block import past_shared_memory
+from tilewright.check.block import check, past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
@@ -164,6 +164,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         numbers = Substitution(job.sizes)
         written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
         lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
+        check(lowered.program, job.machine)  # an atom may not read a halo tile so, and a plan that is chosen is done
     elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
