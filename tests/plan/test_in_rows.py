@@ -13,6 +13,7 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.kernels.conv import conv
+from tilewright.passes import in_rows
 from tilewright.targets.registry import machine
 
 HOPPER = machine("hopper")
@@ -55,10 +56,21 @@ def require_exact(found, arrays, wanted) -> None:
     assert np.array_equal(arrays["y"], wanted)
 
 
-@pytest.mark.parametrize("line", PROBLEMS)
-def test_few_channels_are_exact_in_rows(line: str) -> None:
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors are copied to rows; where they are copied to panels, a test says so."""
+    monkeypatch.setattr(in_rows, "FORMS", ("rows",))
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [(line, form) for line in PROBLEMS for form in ("rows", "panels") if form == "rows" or "kh1kw1" not in line],
+)
+def test_few_channels_are_exact_in_rows(line: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_rows, "FORMS", (form,))
+    monkeypatch.setattr(in_rows, "too_large", lambda job, found: False)
     found, arrays, wanted = made(line)
-    assert " in rows, " in str(found.plan)
+    assert f" in {form}, " in str(found.plan)
     assert "by tma.load" in found.text("block")
     require_exact(found, arrays, wanted)
     again, *_ = made(line, plan=str(found.plan))
@@ -75,9 +87,9 @@ def test_other_types_are_exact_in_rows(line: str, dt: str) -> None:
 
 
 def test_taps_and_channels_of_a_line_are_one_axis() -> None:
-    found, *_ = made("mb32ic3ih224iw224oc64kh7kw7ph3pw3sh2sw2", row=HOPPER, constant=())
+    found, *_ = made("mb32ic3ih224iw224oc64kh7kw7ph3pw3sh2sw2", constant=())
     text = found.text("host")
-    assert "%x_rows = workspace global bf16 (32, 224, 230, 4)" in text
+    assert "%x_rows = workspace global bf16 (6594560)" in text
     assert "restride %x_rows global bf16 (32, 224, 112, 28):(206080, 920, 8, 1)" in text
     assert "restride %w_rows global bf16 (64, 7, 28):(224, 32, 1)" in text
     assert found.plan.axis("K_0").walked == 28
@@ -106,8 +118,10 @@ def test_weights_that_never_change_are_copied_when_they_are_bound() -> None:
     assert "w is copied with zeros to rows of 8 in (10, 3, 3, 8), from 3 in (10, 3, 3, 3): when it is bound" in (
         once.explain()
     )
-    often, *_ = made(PROBLEMS[0], constant=())
+    often, arrays, wanted = made(PROBLEMS[0], constant=())
     assert "bind {" not in often.text("host")
+    assert set(often.module.programs) == {"conv", "conv_rows"}  # then both are copied by one launch
+    require_exact(often, arrays, wanted)
 
 
 def test_windows_that_lie_side_by_side_are_read_where_they_are() -> None:
@@ -200,3 +214,15 @@ def test_long_sums_of_ragged_rows_are_taken_apart() -> None:
         c = np.full((40, 48), np.nan, np.float32)
         made_of.bind({"a": a.astype(bf16), "b": b.astype(bf16), "c": c})()
         assert np.array_equal(c, a @ b.T)
+
+
+def test_a_halo_tile_that_an_atom_does_not_read_is_refused() -> None:
+    problem = read_problem("ic4id4ih14iw12oc96od8oh16ow15kd2kh4kw2pd1ph2pw0")
+    ends = list(zip(problem.p, problem.p_right, strict=True))
+    kernel = conv(problem.k, "f32", "f32", stride=problem.s, padding=ends, precision="tf32")
+    depth, height, width = problem.i
+    sizes = {"N": problem.mb, "D": depth, "H": height, "W": width, "C": problem.ic, "F": problem.oc}
+    found = kernel_for(kernel, sizes, target="gpu:hopper")
+    assert "refused  a halo tile: mma: wgmma." in found.explain()
+    for name in found.module.programs:
+        found.executor.prepared(name, {})

@@ -147,6 +147,11 @@ def rebuilt(program: Program, bound: Mapping[Any, Expr]) -> Program:
     return Program(program.level, program.name, args, body, records, dict(program.bindings), program.loc)
 
 
+def replaced(block: Block, bound: Mapping[Any, Expr], values: Mapping[Value, Value]) -> Block:
+    """A block with symbols replaced everywhere, and these values in place of those it is given; all of it is new."""
+    return _block(block, Substitution(bound), dict(values))
+
+
 def inlined(program: Program) -> Program:
     """The program with the numbers that its `let`s name written out, for comparing programs that name others.
 

@@ -60,10 +60,13 @@ class Limits:
     the cycles that a copy to it takes to arrive. `copy_shown` is what shows of the time of copies that run beside other
     work, `shallow_ring` how much longer steps take that too few copies run ahead of, `lone_group` how much longer
     products take that one group of waves starts alone, with few of them under way. `outside_row` are the cycles that a
-    copy of a box takes for each of its rows that lies outside the tensor. `lane_rate` is how many elements a core's
-    lanes compute in a cycle, of the simplest kind, `function_rate` of a function such as e^x; `round_latency` are the
-    cycles of a round of products and what lies between them that nothing hides where one group of waves does it, by its
-    square fewer where there are more; `turn_latency` those that a round takes longer where groups take turns.
+    copy of a box takes for each of its rows that lies outside the tensor. Rows that begin within the ones before them
+    take `box_overlap` times as long in a box, `window_overlap` times where a copy counts windows by itself.
+    `lane_rate` is how many elements a core's lanes compute in a cycle, of the simplest kind, `function_rate` of a
+    function such as e^x; `placing` are as many of the simplest as it takes to read an element whose place divides its
+    number. `round_latency` are the cycles of a round of products and what lies between them that nothing hides where
+    one group of waves does it, by its square fewer where there are more; `turn_latency` those that a round takes longer
+    where groups take turns.
     `working_registers` are those of a lane beside its sums (addresses, counters, what an epilogue computes),
     `loading_registers` those of one that only starts copies, `gathering_registers` of one that copies itself. Such a
     lane takes `gather_cycles` for each load and store, of one word that lies within one row, and `gather_latency`
@@ -89,8 +92,11 @@ class Limits:
     shallow_ring: float = 1.0
     lone_group: float = 1.0
     outside_row: float = 0.0
+    box_overlap: float = 1.0
+    window_overlap: float = 1.0
     lane_rate: int = 128
     function_rate: int = 16
+    placing: float = 0.0
     round_latency: int = 0
     turn_latency: int = 0
     working_registers: int = 64

@@ -22,6 +22,7 @@
 | patching    | the plan of a program whose A is brought as halo tiles                        |
 | in_rows     | a program on factors that are copied first, to rows that copies can read      |
 | outside     | what shared memory does not hold, in workspaces                               |
+| abreast     | programs that need nothing of each other, as one launch                       |
 | host        | the pass that writes the host program                                         |
 | roles       | copies ahead of the products that use them, in waves of their own             |
 | lane_sums   | sums of rows that a loop carries, kept lane by lane until it is over          |

@@ -17,7 +17,7 @@ from tilewright.passes.tile.patches import Patched
 from tilewright.passes.tile.rewriting import Halves
 from tilewright.plan.contraction import Contraction
 from tilewright.plan.general import GeneralChoice
-from tilewright.plan.plan import Plan
+from tilewright.plan.plan import Placed, Plan
 from tilewright.plan.planner import Choice
 
 
@@ -27,8 +27,12 @@ class InRows:
 
     copies: tuple[Job, ...]
     main: Job
-    sources: tuple[str, ...]
+    placed: tuple[Placed, ...]
     notes: tuple[str, ...]
+
+    def often(self, constant: Collection[str]) -> list[Job]:
+        """What is copied at every launch, with arguments that never change left out."""
+        return [job for job in self.copies if job.program is not None and job.program.args[0].name not in constant]
 
 
 @dataclass

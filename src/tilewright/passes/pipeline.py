@@ -15,10 +15,11 @@ from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.check.block import past_shared_memory
+from tilewright.check.block import check, past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Op, Program, Value
+from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
@@ -179,6 +180,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         numbers = Substitution(job.sizes)
         written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
         lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
+        check(lowered.program, job.machine)  # an atom may not read a halo tile so, and a plan that is chosen is done
     elif job.split is None:
         lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
     else:
@@ -195,14 +197,17 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 
 
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
-    """The block programs that copy factors, and the one that works on copies; that alone, where factors are only seen
-    in other rows."""
+    """The block programs that copy factors, at every launch together, and the one that works on copies; that alone,
+    where factors are only seen in other rows."""
     for each in (*found.copies, found.main):
         general(each)
     last, main = found.main.lowered, found.main.choice
     assert last is not None
     assert isinstance(main, GeneralChoice)
-    copies = tuple(each.lowered for each in found.copies if each.lowered is not None)
+    often = [each.lowered for each in found.often(job.constant) if each.lowered is not None]
+    once = [each.lowered for each in found.copies if each.lowered is not None and each.lowered not in often]
+    together = abreast(f"{last.program.name}_rows", often)
+    copies = (*once, *(often if together is None else (together,)))
     job.lowered = launched(replace(last, before=(*copies, *last.before)), choice.plan.early)
     job.choice = replace(choice, notes=(*choice.notes, *(n for n in main.notes if n not in choice.notes)))
 

@@ -38,7 +38,7 @@ from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
-from tilewright.plan.ring_costs import ENOUGH, cycles, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, cycles, overlapping, row_bytes
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
@@ -48,6 +48,7 @@ from tilewright.plan.rings import (
     STORED,
     atoms_of,
     bound_by_memory,
+    overlaps,
     product_of,
     waves_of_roles,
 )
@@ -156,14 +157,14 @@ def patches(
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
     asked, counts = given is not None, (size(axes.n), size(axes.k), around)
-    end = after_product(program, op, machine)
+    end, within = after_product(program, op, machine), overlaps(reads[0].result, program, size)
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, bits)
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
-        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked, end)
+        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked, end, within)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
 
@@ -254,10 +255,11 @@ def _rings(
     turns: bool,
     asked: bool,
     end: float,
+    within: bool,
 ) -> Iterator[Patch]:
     """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory.
 
-    `end` is what lanes take for an element.
+    `end` is what lanes take for an element; rows of A may begin `within` the ones before them.
     """
     (box, walk), (columns, k, around) = task, sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
@@ -266,7 +268,9 @@ def _rings(
     idle = turns and not asked and tiles <= (machine.limits.cores or 1)
     if max(image) > WIDEST or regs is None or shared.bytes is None or idle:
         return
-    halo = ceil(_halo(slides, box, walk, how) * row / shared.alignment) * shared.alignment
+    lines = _halo(slides, box, walk, how)
+    halo = ceil(lines * row / shared.alignment) * shared.alignment
+    taken = lines * overlapping(machine, how, boxed=True) if within else halo
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     steps = chunks * prod(offsets)
@@ -280,14 +284,14 @@ def _rings(
                 stages = min(MOST, ring)
                 halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
                 roles = Roles(*regs, stages, stored, halos, turns)
-                filled = chunks * (halo + prod(offsets) * tap)
+                filled = chunks * (taken + prod(offsets) * tap)
                 yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, end), walk)
                 break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
-            filled = chunks * halo
+            filled = chunks * taken
             yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every, end), walk)
             break
 

@@ -32,7 +32,8 @@ groups of waves do so one after the other.
 The statements before it are the first one's plan, those after `then` the second one's; without them it is chosen.
 Its `tasks M backward` begin with the last, as what was written last is still in the cache that cores share.
 `x in rows, keep` copies an operand first, by a program of its own, to rows that the machine's copies can read: with
-zeros where it has none, and with the taps and channels of a filter's row as one axis.
+zeros where it has none, and with the taps and channels of a filter's row as one axis. `x in panels, keep` copies what
+every row of the product sums, all taps, as a row of its own.
 `split K 4` sums four parts of K in tasks of their own; a second program adds them up. `waves 8` says that eight waves
 do a task together, where there are no roles.
 `launch early` lets a program begin while the one before it ends, for which it waits before it touches memory; `launch
@@ -55,6 +56,8 @@ SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead", "turns")
 LAUNCH = "launch"
 """Where an operand is copied by a program of its own."""
+PANELS = "panels"
+"""How it lies then, where every row of a product has all that it sums."""
 THEN = "then"
 """The statement after which the plan of a second program stands."""
 LAUNCHES = ("plain", "early")
@@ -136,7 +139,7 @@ class Placed:
         if self.at is None:
             return f"{self.name} in place, {self.hint}"
         if self.at == LAUNCH:
-            return f"{self.name} in rows, {self.hint}"
+            return f"{self.name} in {self.form}, {self.hint}"
         if self.at == "bind":
             return f"{self.name} packed at bind, {self.hint}"
         return f"{self.name} staged at {self.at} as {self.form}, {self.hint}"
@@ -302,7 +305,7 @@ _ROLES = re.compile(
 )
 _ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(
-    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|in (rows)), ({_NAME})"
+    rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|in (rows|panels)), ({_NAME})"
 )
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
 _ATOM = re.compile(r"atom (\S+)")
@@ -373,9 +376,10 @@ def _parsed(statements: list[str]) -> Plan:
             else:
                 raise ArgumentError(
                     f"plan: {statement!r} is no statement: there are `axis NAME = (DIGIT EXTENT, ...): CUTS`, "
-                    "`tasks`, `order`, `NAME in place, HINT`, `NAME in rows, HINT`, `NAME packed at bind, HINT`, "
-                    "`NAME staged at POINT as FORM, HINT`, `NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, "
-                    "`NAME by loops`, `roles`, `apart`, `split`, `waves`, `atom`, `overlap`, `launch` and `then`"
+                    "`tasks`, `order`, `NAME in place, HINT`, `NAME in rows, HINT`, `NAME in panels, HINT`, "
+                    "`NAME packed at bind, HINT`, `NAME staged at POINT as FORM, HINT`, "
+                    "`NAME by ATOM, block ROWSxCOLUMNS`, perhaps `transposed`, `NAME by loops`, `roles`, `apart`, "
+                    "`split`, `waves`, `atom`, `overlap`, `launch` and `then`"
                 )
     if not axes:
         raise ArgumentError("plan: it has no axis; `show --level plan` prints plans")

@@ -58,7 +58,9 @@ def predicted(
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     waited = 0.0
-    if products and machine.lanes is not None:  # nothing else runs while factors arrive
+    if not products and machine.lanes is not None:  # the first of what is read has arrived before anything is written
+        waited = limits.copy_latency
+    elif machine.lanes is not None:  # nothing else runs while factors arrive
         waited = -(-tasks // workers) * limits.copy_latency * _arrivals(program.body, products, size, width, looped)
     return max(work * share, moved / rate * share) + waited + limits.launch_cycles, bound
 
@@ -95,6 +97,8 @@ def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int
 def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
+    if op.name == "read" and any(e.divisions(set()) for e in op.attrs.get("at", ())):  # where it lies is worked out
+        each = machine.limits.placing / machine.limits.lane_rate
     if op.name == "mma":
         axes = axes_in(op, width)
         each = 1 / machine.limits.lane_rate

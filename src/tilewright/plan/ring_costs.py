@@ -41,21 +41,28 @@ class RingWork:
     """What a core's lanes take for an element of the result before it is stored."""
     pitches: tuple[int, ...]
     """How many bytes rows of A, and of B, lie apart; 0: they are computed."""
+    overlapping: tuple[bool, ...]
+    """Whether rows of A, and of B, begin within the ones before them."""
     alone: bool = False
     """Whether waves copy factors themselves, a word at a time."""
 
-    def filled(self, how: Microkernel, steps: int) -> float:
-        """The bytes of so many steps of K."""
-        return steps * row_bytes(how) * (how.rows + how.columns)
+    def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
+        """The bytes of so many steps of K; those of rows that overlap count as what they take."""
+        return steps * sum(n * self._taken(machine, how, side) for side, n in enumerate((how.rows, how.columns)))
 
     def served(self, machine: Machine, how: Microkernel, steps: int, tiles: int) -> float:
         """Cycles that the second cache takes for the cores that work on so many tiles at a time, each so many steps of
         K: rows that begin anywhere lie in two of its lines."""
         limits, row = machine.limits, row_bytes(how)
         cores, slower = limits.cores or 1, 0.0 if self.alone else limits.crossing - 1
-        sides = zip((how.rows, how.columns), self.pitches, strict=True)
-        lines = steps * row * sum(n * (1 + slower * (1 - gcd(row, pitch) / row)) for n, pitch in sides)
-        return lines * min(tiles, cores) / (limits.l2_rate * cores)
+        sides = zip((how.rows, how.columns), self.pitches, self.overlapping, strict=True)
+        lines = sum(n * (1 + (not over) * slower * (1 - gcd(row, pitch) / row)) for n, pitch, over in sides)
+        return steps * row * lines * min(tiles, cores) / (limits.l2_rate * cores)
+
+    def _taken(self, machine: Machine, how: Microkernel, side: int) -> float:
+        """The bytes of a row of A, or of B, or as many as could be brought instead."""
+        over = self.overlapping[side] and not self.alone
+        return overlapping(machine, how, self.boxed[side]) if over else row_bytes(how)
 
     def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
@@ -119,6 +126,11 @@ def moving(machine: Machine, count: float) -> float:
     limits = machine.limits
     kept = limits.l2_bytes is not None and count <= limits.l2_bytes
     return count / (limits.far_rate * (limits.warm if kept else 1)) / (limits.cores or 1)
+
+
+def overlapping(machine: Machine, how: Microkernel, boxed: bool) -> float:
+    """The bytes that could be brought instead of a row which begins within the one before it, of a box or a window."""
+    return row_bytes(how) * (machine.limits.box_overlap if boxed else machine.limits.window_overlap)
 
 
 def row_bytes(how: Microkernel) -> int:

@@ -229,6 +229,16 @@ def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> in
     return apart * element_bytes(memory.dtype)
 
 
+def overlaps(factor: Value, program: Program, size: Callable[[Expr], int]) -> bool:
+    """Whether rows begin within the ones before them where a factor is read."""
+    op = next((x for x in program.walk() if factor in x.results and x.name == "read"), None)
+    memory: MemoryType | None = None if op is None else op.operands[0].type
+    if memory is None or memory.strides is None:
+        return False
+    steps = [step for d, step in zip(memory.dims[:-1], memory.strides, strict=False) if size(d) > 1]
+    return min(steps, default=size(memory.dims[-1])) < size(memory.dims[-1])
+
+
 def bound_by_memory(program: Program, size: Callable[[Expr], int], machine: Machine) -> float:
     """Cycles that moving the arguments takes: all of each, or what is read and written of it, where that is less."""
     moved = 0
@@ -321,6 +331,7 @@ def _of_orientation(
         tuple(not gathered and is_boxed(factor, d, program) for factor, d in along),
         after_product(program, op, machine),
         tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
+        tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
         gathered,
     )
     return list(rings(machine, atoms, work, gathered, transposed, asked))
@@ -343,7 +354,7 @@ def rings(
                 m, n, k = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
                 steps = work.rounds * ceil(k / how.slab)
-                filled = work.filled(how, steps)
+                filled = work.filled(machine, how, steps)
                 if turns and not asked and tiles <= cores:
                     continue
                 took = cycles(

@@ -119,10 +119,12 @@ def _boxes(
     found = dict(widths)
     few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
     limit = min(WAVES * lane, few)
+    along = {d for op in accesses for d in side_by_side(op)}
     for d in found:
         elements = prod(found.values())
         if elements > limit:
-            found[d] = _cut(size(d), max(1, found[d] * limit // elements))
+            words = max(1, WIDEST // smallest) if d in along else 1
+            found[d] = _cut(size(d), max(1, found[d] * limit // elements), words)
     return found, min(WAVES, most)
 
 
@@ -147,11 +149,14 @@ def _is_single(e: Expr, axis: Symbol) -> bool:
     return form is None or form[0].get(axis) is ONE
 
 
-def _cut(size: int, most: int) -> int:
-    """A width up to `most`: one that divides the size, unless that is less than half of it.
+def _cut(size: int, most: int, words: int = 1) -> int:
+    """A width up to `most`: one that divides the size, unless that is less than half of it; of whole words of so many
+    elements, where the size is.
 
-    >>> _cut(4096, 20), _cut(97, 16), _cut(3, 16)
-    (16, 16, 3)
+    >>> _cut(4096, 20), _cut(97, 16), _cut(3, 16), _cut(2072, 30), _cut(2072, 30, 8)
+    (16, 16, 3, 28, 24)
     """
+    if words > 1 and size % words == 0 and most >= words:
+        return words * _cut(size // words, most // words)
     most = max(1, min(size, most))
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)

@@ -5,7 +5,7 @@
 Taps along the last axis and their channels are one run of memory, so that a few channels become many: with four of
 each pixel instead of three, and the zeros around a line beside it, position q reads 28 neighbours from element 8*q on,
 
-    %0 = read %x over=[n, h, w, c] at=[n, h, w - 3, c] otherwise=0               before, to %x_rows (32, 224, 230, 4)
+    %0 = read %x over=[i] at=[i//920, i//4%230 - 3, i%4] otherwise=0             before, to %x_rows (32, 224, 230, 4)
     %3 = read %x_rows over=[i, r, j] at=[i//12544, 2*(i//112%112) + r - 3, i%112, j] : bf16[M, K_2, K_0]
 
 where %x_rows is seen as (32, 224, 112, 28) with strides (206080, 920, 8, 1), which overlap. The other factor's taps and
@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, symbol
 from tilewright.algebra.expr_rules import linear
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
@@ -32,11 +32,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RowCopy:
-    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments."""
+    """A factor that is copied: the program that does it, its sizes and the shapes of its two arguments, in which
+    dimensions are one where they can be; and what the factor and its copy really are."""
 
     program: Program
     sizes: dict[Symbol, int]
     shapes: dict[Value, Shape]
+    given: Shape
+    made: Shape
 
     @property
     def source(self) -> str:
@@ -44,7 +47,7 @@ class RowCopy:
         return self.program.args[0].name or ""
 
     def __str__(self) -> str:
-        given, made = self.shapes.values()
+        given, made = self.given, self.made
         return f"{self.source} is copied with zeros to rows of {made[-1]} in {made}, from {given[-1]} in {given}"
 
 
@@ -108,10 +111,12 @@ def aligned(
     free: Collection[Op],
     pitch: int,
     furthest: int,
+    panels: bool = False,
 ) -> Aligned | str:
     """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
 
-    Windows that are more than `furthest` lines apart have an axis of their own.
+    Windows that are more than `furthest` lines apart have an axis of their own. In `panels` every row of a factor has
+    all that is summed as one run.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -127,7 +132,10 @@ def aligned(
             not sources.isdisjoint(op.operands) for op in program.walk() if op not in {r.op for r in found}
         ):
             return "a factor is used twice"
-        new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
+        if panels:
+            new = _in_panels(program, product, found, pitch)
+        else:
+            new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
         if isinstance(new, str):
             return new
         return _aligned(program, sizes, shapes, free, new)
@@ -167,10 +175,16 @@ class _New:
     at: tuple[Expr, ...]
     run: Expr | None = None
     """The dimension that stands for taps and channels."""
+    summed: tuple[Expr, ...] = ()
+    """The dimensions that are one run of each row of a panel; none: the copy has the tensor's dimensions."""
 
     @property
     def is_view(self) -> bool:
         """Whether the tensor itself can be seen so."""
+        if self.summed:
+            every = [s for d, s in self.read.over.items() if d not in self.summed]
+            every += [self.read.over[d] for d in self.summed]
+            return tuple(every) == self.read.at and prod(self.packed) == prod(self.read.shape)
         return self.packed == self.read.shape and not any(self.first)
 
 
@@ -205,6 +219,28 @@ def _joined(program: Program, product: Op, reads: Sequence[_Read], pitch: int, f
                 for read, walk in zip(reads, found, strict=True)
             ]
     return None
+
+
+def _in_panels(program: Program, product: Op, reads: Sequence[_Read], pitch: int) -> list[_New] | str:
+    """Copies in which all that is summed is one run of every row; or why there are none."""
+    one, two = (v.type.dims for v in product.operands[:2])
+    summed = tuple(d for d in one if d in two and d not in product.result.type.dims)
+    if len(summed) < 2 or not _only_there(program, product, reads, *summed):
+        return "what is summed is one run already, or used elsewhere"
+    if any(read.at[-1].lo is None or int(read.at[-1].lo) < 0 for read in reads):
+        return "the last coordinate of a factor may lie before its tensor"
+    found = []
+    for read in reads:
+        rows = [d for d in read.over if d not in summed]
+        extents = [int(read.over[d].hi) + 1 for d in rows]
+        length = prod(int(read.over[d].hi) + 1 for d in summed)
+        packed = (*extents, _up(length, pitch, read.bytes))
+        j = symbol(read.over[summed[-1]].name, 0, length - 1)
+        over = {d: read.over[d] for d in rows} | {summed[-1]: j}
+        shape, at = (*extents, length), (*(read.over[d] for d in rows), j)
+        first = (0,) * len(packed)
+        found.append(_New(read, packed, first, shape, _packed(packed), over, at, summed[-1], summed))
+    return found
 
 
 def _line(read: _Read, tap: Expr, channel: Expr | None) -> _Walk | None:
@@ -333,21 +369,63 @@ def _with(block: Block, swapped: Mapping[Op, Op], values: Mapping[Value, Value],
 
 
 def _copy(program: Program, new: _New, name: str) -> RowCopy:
-    """The program that copies a factor, with zeros where it has no elements."""
+    """The program that copies a factor, with zeros where it has no elements.
+
+    What is written is one run of memory, and the program goes along it: whatever the rows are, lanes write whole words
+    of it side by side. Dimensions of the source that end where those of the copy do are one with the one before.
+    """
     source, dtype = new.read.source, new.read.op.result.type.dtype
-    over = tuple(symbol(f"at_{n}", 0, extent - 1) for n, extent in enumerate(new.packed))
-    at = [as_expr(s) + first for s, first in zip(over, new.first, strict=True)]
-    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(over)))
-    dims = tuple(symbol(f"{name}_{n}", 1) for n in range(len(over)))
-    given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, dims), name)
-    attrs = {"over": over, "at": tuple(at), "otherwise": 0}
-    read = Op(TILE.ops["read"], (given,), attrs, (Value(TileType(dtype, dims)),))
+    every = prod(new.packed)
+    flat = symbol("at", 0, every - 1)
+    if new.summed:
+        given_shape, at = new.read.shape, _of_panel(new, flat)
+    else:
+        given_shape, packed, first = _merged(new.read.shape, new.packed, new.first)
+        at = tuple(place + begin for place, begin in zip(_digits(flat, packed), first, strict=True))
+    own = tuple(symbol(f"{source.name}_{n}", 1) for n in range(len(given_shape)))
+    along = symbol(f"{name}_0", 1)
+    given, made = Value(MemoryType(dtype, own), source.name), Value(MemoryType(dtype, (along,)), name)
+    attrs = {"over": (flat,), "at": at, "otherwise": 0}
+    read = Op(TILE.ops["read"], (given,), attrs, (Value(TileType(dtype, (along,))),))
     write = Op(TILE.ops["write"], (read.result, made), {})
     body = Block((), [read, write])
     copy = replace(program, name=f"{program.name}_{name}", args=(given, made), body=body, records=[])
     verify(copy)
-    sizes = dict(zip((*own, *dims), (*new.read.shape, *new.packed), strict=True))
-    return RowCopy(copy, sizes, {given: new.read.shape, made: new.packed})
+    sizes = dict(zip((*own, along), (*given_shape, every), strict=True))
+    return RowCopy(copy, sizes, {given: given_shape, made: (every,)}, new.read.shape, new.packed)
+
+
+def _digits(number: Expr, extents: Shape) -> list[Expr]:
+    """The coordinates of an element by its number, in a packed tensor."""
+    return [number // step % extent for step, extent in zip(_packed(extents), extents, strict=True)]
+
+
+def _of_panel(new: _New, flat: Symbol) -> tuple[Expr, ...]:
+    """Where an element of a panel is read, by its number: outside the tensor, where a row is longer than its run."""
+    read, length = new.read, new.shape[-1]
+    *places, along = _digits(flat, new.packed)
+    rows = [s for d, s in read.over.items() if d not in new.summed]
+    taps = [read.over[d] for d in new.summed]
+    extents = tuple(int(s.hi) + 1 for s in taps)
+    images = Substitution(dict(zip((*rows, *taps), (*places, *_digits(along, extents)), strict=True)))
+    *outer, last = (images(e) for e in read.at)
+    return (*outer, last + read.shape[-1] * (along // length))
+
+
+def _merged(given: Shape, packed: Shape, first: Shape) -> tuple[Shape, Shape, Shape]:
+    """The extents of a tensor and of its copy, and where that begins, with as few dimensions as there can be.
+
+    >>> _merged((32, 224, 224, 3), (32, 224, 230, 4), (0, 0, -3, 0)), _merged((4, 5), (4, 5), (0, 0))
+    (((7168, 224, 3), (7168, 230, 4), (0, -3, 0)), ((20,), (20,), (0,)))
+    """
+    found: list[tuple[int, int, int]] = []
+    for extent, wide, begin in zip(given, packed, first, strict=True):
+        if found and extent == wide and not begin:
+            found[-1] = (found[-1][0] * extent, found[-1][1] * extent, found[-1][2] * extent)
+        else:
+            found.append((extent, wide, begin))
+    a, b, c = zip(*found, strict=True)
+    return a, b, c
 
 
 def _packed(shape: Shape) -> Shape:
