@@ -142,6 +142,14 @@ def test_what_limits_a_plan_is_named(sizes, limits, what):
     assert first <= made.choice.cycles
 
 
+def test_boxes_of_positions_are_counted_as_tasks():
+    """Each position of the last two digits was one: 100352 instead of 1568."""
+    sizes = {"N": 32, "H": 56, "W": 56, "C": 64, "F": 64}
+    made = kernel_for(kernels.conv((3, 3), "bf16", padding=1), sizes, machine=HOPPER)
+    assert made.plan.roles.halo
+    assert last_wave(HOPPER, made.plan)[0] == 32 * 7 * 7
+
+
 def test_the_last_wave_of_the_grid_is_told():
     made = planned((PRODUCT, SQUARE), HOPPER)
     tasks, rounds, full = last_wave(HOPPER, made.plan)

@@ -47,9 +47,7 @@ def alone(machine: Machine, predicted: Predicted) -> dict[str, float]:
 
 def last_wave(machine: Machine, plan: Plan) -> tuple[int, int, float]:
     """(tasks, rounds in which all cores take one each, how full the last of them is)."""
-    cuts = {a.name: (a.walked, a.cut("task")) for a in plan.axes}
-    extents = [(n, 1 if cut is None else cut.size) for n, cut in (cuts[name] for name in plan.tasks)]
-    tasks, cores = prod(ceil(n / size) for n, size in extents), machine.limits.cores or 1
+    tasks, cores = prod(plan.axis(name).tasks for name in plan.tasks), machine.limits.cores or 1
     rounds = ceil(tasks / cores)
     return tasks, rounds, (tasks - (rounds - 1) * cores) / cores
 

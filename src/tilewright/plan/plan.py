@@ -45,6 +45,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import ceil, prod
 
 from tilewright.errors import ArgumentError
 from tilewright.limits import ELEMENTS, shown
@@ -117,10 +118,16 @@ class Axis:
     @property
     def walked(self) -> int:
         """All that is walked over."""
-        total = 1
-        for d in self.digits:
-            total *= d.walked
-        return total
+        return prod(d.walked for d in self.digits)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are along it: boxes of digits, or pieces of the whole."""
+        boxes = {c.digit: c.size for c in self.cuts if c.role == "task" and c.digit is not None}
+        if boxes:
+            return prod(ceil(d.walked / boxes[d.name]) for d in self.digits if d.name in boxes)
+        cut = self.cut("task")
+        return ceil(self.walked / (1 if cut is None else cut.size))
 
 
 @dataclass(frozen=True)
