@@ -11,7 +11,13 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 
 
-@pytest.mark.parametrize("package", ["kernels", "passes", "passes/tile", "plan"])
+PACKAGES = [
+    *("algebra", "interpret/block", "ir", "kernels", "machine", "passes", "passes/tile", "plan", "runtime"),
+    *("targets/cpu", "wave"),
+]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_file_of_a_package_stands_in_its_table(package: str) -> None:
     folder = SOURCE / package
     table = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""

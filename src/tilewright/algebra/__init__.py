@@ -19,6 +19,8 @@ Eager, in plain Python, and usable without the compiler. Where to look:
 | access            | which element is read: the access, its bounds and its domain           |
 | access_normal, access_cut | its normal form; cuts, phases, joins                           |
 | picture           | layouts as SVG and in the terminal; bank conflicts                     |
+| expr_pickle       | expressions between processes: the very nodes they were                |
+| kinds             | what the annotations of public functions take                          |
 """
 
 from tilewright.algebra.access import Access

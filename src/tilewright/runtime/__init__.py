@@ -11,4 +11,13 @@
 | codegen        | machine code from LLVM IR, made in a helper process (`codegen_server`)       |
 | dump           | every level of a program, written to a folder                                |
 | timing         | how long a launch takes                                                      |
+| cache_folder   | the folder of compiled programs: marked as ours, written by no one else      |
+| codegen_server | that helper: one child for a program, since LLVM may end the process         |
+| toolchain      | what machine code depends on beside its program                              |
+| calls          | by position, by name, with `out=`; the signature that says so                |
+| scalars        | scalar arguments: numbers that an element type holds                         |
+| tensors, exchange | arrays of other libraries; what those tell without going through Python   |
+| device_arrays  | arrays on a device, taken as they are or moved; results there                |
+| overlap        | whether arrays share memory, exactly                                         |
+| host           | the host executor: runs the host program of a module, on every device        |
 """

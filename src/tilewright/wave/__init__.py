@@ -3,12 +3,12 @@
 | file        | subject                                              |
 |-------------|------------------------------------------------------|
 | ops, memory_ops | the operations, as functions that kernels call   |
-| mapping     | index mappings                                       |
 | constraints | how work is cut                                      |
 | kernel      | `@wave` and tracing                                  |
 | tracer      | what stands for tiles and memory while tracing       |
 | scope       | names of Wave's that are out of scope                |
 | templates   | kernels made to measure: the seed's convolution      |
+| wave_schedule | manual schedules: taken, and not used              |
 """
 
 from typing import Any

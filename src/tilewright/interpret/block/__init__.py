@@ -13,4 +13,5 @@
 | computing | mma, map, reduce, scan, broadcast, convert_layout             |
 | control   | loops, branches, tasks, channels, barriers                    |
 | formulas  | what formulas compute                                         |
+| multicast | copies that the workgroups of a cluster share                 |
 """

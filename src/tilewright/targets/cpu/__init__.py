@@ -17,4 +17,5 @@
 | native        | machine code bound to arrays                                                         |
 | load          | object code into this process                                                        |
 | pool, waiting | the threads that run tasks, and how they wait                                        |
+| vector_views  | when a vector copy can move elements between views                                  |
 """
