@@ -145,8 +145,12 @@ def test_windows_far_apart_have_an_axis_of_their_own(line: str, seen: str) -> No
     require_exact(found, arrays, wanted)
 
 
-@pytest.mark.parametrize("transposes", ["nt", "nn", "tn", "tt"])
-@pytest.mark.parametrize("sizes", [(33, 41, 77), (70, 129, 136), (65, 64, 131)])
+RAGGED = [(33, 41, 77), (70, 129, 136), (65, 64, 131)]
+
+
+@pytest.mark.parametrize(
+    ("transposes", "sizes"), list(zip(["nt", "nn", "tn", "tt", "nt", "nn"], 2 * RAGGED, strict=True))
+)
 def test_products_of_ragged_rows_are_exact(transposes: str, sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     rng = np.random.default_rng(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ class MultiplyAtom:
         """Whether something must be waited for before C is visible."""
         return self.completes is not None
 
+    @cached_property
+    def forms(self) -> tuple[tuple[bool, int] | None, tuple[bool, int] | None]:
+        """(whether a row goes along K, how many it has) of A and of B, where it reads them from memory."""
+        return _form(self.a, 0, 1), _form(self.b, 1, 0)
+
+    @cached_property
+    def slab(self) -> int | None:
+        """How many elements a row has where it reads its factors from memory, or B with A in registers."""
+        read = [f for f, x in zip(self.forms, (self.a, self.b), strict=True) if isinstance(x, MemoryOperand)]
+        found = {None if form is None else form[1] for form in read}
+        return found.pop() if len(found) == 1 and isinstance(self.b, MemoryOperand) else None
+
     def taken(self, factor: Array) -> Array:
         """A factor's numbers as the instruction takes them: of f32 that it rounds to tf32 it cuts what is too much."""
         if self.rounds != "tf32":
@@ -66,3 +79,12 @@ class MultiplyAtom:
         product = self.taken(self.a.load(a)).astype(wide) @ self.taken(self.b.load(b)).astype(wide)
         total = self.c.load(c).astype(wide) + product
         return self.c.store(total.astype(self.c.dtype.numpy))
+
+
+def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tuple[bool, int] | None:
+    """(whether a row goes along K, how many it has) of an operand in memory, whose dimensions these are."""
+    if not isinstance(operand, MemoryOperand):
+        return None
+    if operand.steps[deep] == 1:
+        return True, operand.steps[rows]
+    return (False, operand.steps[deep]) if operand.steps[rows] == 1 else None

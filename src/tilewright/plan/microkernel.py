@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil
 
 from tilewright.algebra.expr import Expr
@@ -48,14 +47,14 @@ class Microkernel:
         """Whether the atom has A in registers and reads B from shared memory."""
         return isinstance(self.atom.a, RegisterOperand) and isinstance(self.atom.b, MemoryOperand)
 
-    @cached_property
+    @property
     def slab(self) -> int | None:
         """Of an atom that reads factors, or B alone, from shared memory: how many lie in a row there; None: it reads
         none.
 
         So many of K are a step.
         """
-        return _slab(self.atom)
+        return self.atom.slab
 
     def deep(self, k: int) -> int:
         """Of such an atom: what of K lies in shared memory at once, in whole rows where those go along K."""
@@ -66,8 +65,8 @@ class Microkernel:
     @property
     def along_k(self) -> tuple[bool, bool]:
         """Of such an atom: whether rows of A, and of B, go along K; otherwise they go along M, or N."""
-        forms = _form(self.atom.a, 0, 1), _form(self.atom.b, 1, 0)
-        return forms[0] is None or forms[0][0], forms[1] is None or forms[1][0]
+        a, b = self.atom.forms
+        return a is None or a[0], b is None or b[0]
 
     @property
     def whole(self) -> bool:
@@ -288,7 +287,7 @@ def shared_atoms(
 ) -> list[MultiplyAtom]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
     `held_a`, A from registers instead."""
-    found = [Microkernel(x, *x.shape[:2]) for x in machine.multiply.values() if _slab(x) is not None]
+    found = [Microkernel(x, *x.shape[:2]) for x in machine.multiply.values() if x.slab is not None]
     return [
         how.atom
         for how in found
@@ -330,22 +329,6 @@ def waves_of(machine: Machine, products: Iterable[Microkernel | None]) -> int:
     return max(1, *lanes) // machine.lanes if machine.lanes is not None and lanes else 1
 
 
-def _slab(atom: MultiplyAtom) -> int | None:
-    """How many elements a row has where an atom reads its factors from memory, or B with A in registers."""
-    forms = [_form(x, *at) for x, at in ((atom.a, (0, 1)), (atom.b, (1, 0))) if isinstance(x, MemoryOperand)]
-    found = {None if form is None else form[1] for form in forms}
-    return found.pop() if len(found) == 1 and isinstance(atom.b, MemoryOperand) else None
-
-
-def _form(operand: RegisterOperand | MemoryOperand, rows: int, deep: int) -> tuple[bool, int] | None:
-    """(whether a row goes along K, how many it has) of an operand in memory, whose dimensions these are."""
-    if not isinstance(operand, MemoryOperand):
-        return None
-    if operand.steps[deep] == 1:
-        return True, operand.steps[rows]
-    return (False, operand.steps[deep]) if operand.steps[rows] == 1 else None
-
-
 def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
     """The blocks that registers hold, for every width the one with most rows, and with fewer."""
     m, n, _ = atom.shape
@@ -356,7 +339,7 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
                 if tiles.registers(a, b) <= most:
                     yield Microkernel(atom, a * m, b * n)
         return
-    if _slab(atom) is not None:
+    if atom.slab is not None:
         yield Microkernel(atom, m, n)
         return
     if m > 1:  # a lane has so many values of each

@@ -346,14 +346,15 @@ def rings(
         return
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
-            how = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups, transposed=transposed)
-            if how.slab is None or how.rows > LONGEST or (turns and (groups > 1 or gathered)):
+            rows = groups * each * atom.shape[0]
+            if atom.slab is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
+            how = Microkernel(atom, rows, atom.shape[1], groups, transposed=transposed)
             roles = _roles(machine, how, shared, gathered, turns)
             if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
                 m, n, k = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
-                steps = work.rounds * ceil(k / how.slab)
+                steps = work.rounds * ceil(k / atom.slab)
                 filled = work.filled(machine, how, steps)
                 if turns and not asked and tiles <= cores:
                     continue

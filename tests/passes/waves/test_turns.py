@@ -37,14 +37,15 @@ def test_a_round_starts_its_products_after_the_group_before() -> None:
     assert barriers(lowered, "turns") == [(3, 4)]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_turns_change_no_result(seed: int) -> None:
+def test_turns_change_no_result() -> None:
     program = bound(FLASH, SMALL)
     lowered = lower_waves(program, HOPPER)
     check_loop(lowered, HOPPER)
     alike = lower_waves(bound(FLASH.replace(" overlap turns", ""), SMALL), HOPPER)
-    for got, want in zip(loops(lowered, seed=seed), loops(alike), strict=True):
-        np.testing.assert_array_equal(got, want)
+    wanted = loops(alike)
+    for seed in range(3):
+        for got, want in zip(loops(lowered, seed=seed), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 def test_one_group_has_no_turns() -> None:
