@@ -323,7 +323,7 @@ class _Loops:
         self.axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
         self.places = {n: side(self.axes) for n, side in _sides(job).items()}
         self.lanes = low.vector_lanes(job.dtype)
-        self.most = max(self.lanes, low.abreast((job.dtype, *job.types.values()), (job.formula,)))
+        self.most = max(self.lanes, low.interleaved((job.dtype, *job.types.values()), (job.formula,)))
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
@@ -483,11 +483,11 @@ class _Loops:
                 start = start + part
 
     def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
-        """(start, elements) along the vector axis: as many vectors abreast as there may be, single ones, the rest."""
-        abreast = size - size % self.most
-        yield from self.low.vectors(abreast, self.most, few=4 * self.lanes // self.most)
-        for start, count in self.low.vectors(size - abreast, self.lanes, few=4):
-            yield abreast + start, count
+        """(start, elements) along the vector axis: interleaved vectors, single ones, the rest."""
+        wide = size - size % self.most
+        yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
+        for start, count in self.low.vectors(size - wide, self.lanes, few=4):
+            yield wide + start, count
 
     def _step(
         self,

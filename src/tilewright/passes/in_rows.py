@@ -24,7 +24,9 @@ from tilewright.plan.planner import Refusal
 Choose = Callable[[Job], None]
 """The pass that plans a job."""
 FORMS = ("rows", PANELS)
+"""How a copy may lie."""
 ONCE = "its factors lie in rows already"
+"""Why a program on copies, or one that copies, is not asked again."""
 
 
 def given_in_rows(job: Job, given: Plan, choose: Choose) -> GeneralChoice:

@@ -193,11 +193,11 @@ def write(low: LoopLowering, group: JoinedMaps) -> None:
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
     kinds, formulas = {t for m in members for t in _types(m)}, [m.job.formula for m in members if m.job is not None]
-    single, abreast = min(map(low.vector_lanes, kinds)), low.abreast(kinds, formulas)
+    single, wide = min(map(low.vector_lanes, kinds)), low.interleaved(kinds, formulas)
     reductions = [m for m in members if m.job is None]
     if reductions and sum(1 for f in formulas for _ in f.walk()) < LONG:
-        abreast = max(abreast, CHAINS * single)
-    lanes = gcd(inner, abreast)
+        wide = max(wide, CHAINS * single)
+    lanes = gcd(inner, wide)
     ops = {m.op for m in members}
     dead = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
 

@@ -119,7 +119,7 @@ class LoopLowering:
         """The elements of a vector register."""
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
-    def abreast(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
+    def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
         """The elements that go through formulas at a time: a vector register of them or, since each step of a function
         waits for the one before, as many vectors as registers hold."""
         lanes = [self.vector_lanes(t) for t in dtypes]

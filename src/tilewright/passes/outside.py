@@ -17,7 +17,7 @@ from tilewright.check.block import definitions
 from tilewright.check.frames import frames_of
 from tilewright.check.places import Places
 from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Block, Op, Program, Value
+from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.tensors import TensorType
 from tilewright.machine import Machine
 from tilewright.passes.tile.general import Lowered
@@ -70,19 +70,12 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
         for v in op.operands
     }
     found = []
-    for op in _within(tasks.blocks):
+    for op in (op for block in tasks.blocks for op in walk_block(block)):
         kind = op.attrs.get("type")
         plain = op.name == "alloc" and isinstance(kind, TensorType) and kind.swizzle is None
         if plain and op.results[0] not in held and op.results[0] not in near:
             found.append(op)
     return found[::-1]
-
-
-def _within(blocks: Iterable[Block]) -> Iterator[Op]:
-    for block in blocks:
-        for op in block.ops:
-            yield op
-            yield from _within(op.blocks)
 
 
 def _is_near(program: Program, machine: Machine) -> bool:

@@ -1,0 +1,53 @@
+"""Functions by several vectors interleaved: which vector an element is in, and with which others, changes no result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import compile_text
+from tilewright.plan.model import stays_near
+from tilewright.targets.cpu import host
+
+FUNCTIONS = ["exp(%x*0.5 - 1.0)", "tanh(%x)", "erf(%x)", "log(abs(%x) + 1.0)", "%x*sigmoid(%x)"]
+
+
+def applied(formula: str, x: np.ndarray) -> np.ndarray:
+    rows, columns = x.shape
+    text = f"""block f(%x: in global f32 ({rows}, {columns}), %y: out global f32 ({rows}, {columns}))
+{{
+  map %y = {formula}
+}}
+"""
+    y = np.full_like(x, np.nan)
+    compile_text(text, "cpu")(x, y)
+    return y
+
+
+@pytest.mark.parametrize("formula", FUNCTIONS)
+@pytest.mark.parametrize("columns", [1, 7, 77, 131])
+def test_an_element_is_the_same_in_every_vector(formula: str, columns: int) -> None:
+    """Rows of 77 end in interleaved vectors, single ones and a part of one."""
+    x = np.random.default_rng(columns).standard_normal((3, columns + 1), dtype=np.float32)
+    whole = applied(formula, x)
+    assert not np.isnan(whole).any()
+    np.testing.assert_array_equal(applied(formula, np.ascontiguousarray(x[:, 1:])), whole[:, 1:])
+
+
+def test_functions_are_interleaved_and_sums_are_not() -> None:
+    def widest(formula: str) -> int:
+        text = f"block f(%x: in global f32 (2, 512), %y: out global f32 (2, 512))\n{{\n  map %y = {formula}\n}}\n"
+        loop = compile_text(text, "cpu").text("loop")
+        return max(int(line.split("(")[1].rstrip(")")) for line in loop.splitlines() if "alloc vector" in line)
+
+    single = (host.host_machine().limits.vector_bytes or 16) // 4
+    assert widest("%x + 1.0") == single
+    assert widest("exp(%x)") == single * max(1, host.host_machine().limits.registers // 8)
+
+
+def test_rows_a_power_of_two_apart_share_sets_of_the_first_cache() -> None:
+    limits = host.host_machine().limits
+    rows = (limits.l1_bytes or 32768) // 4 // limits.line_bytes
+    assert stays_near(limits, rows, limits.line_bytes, limits.line_bytes)
+    assert stays_near(limits, rows, limits.line_bytes, 3 * limits.line_bytes)
+    assert not stays_near(limits, rows, limits.line_bytes, 16 * limits.line_bytes)
