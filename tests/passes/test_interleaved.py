@@ -25,7 +25,7 @@ def applied(formula: str, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("formula", FUNCTIONS)
-@pytest.mark.parametrize("columns", [1, 7, 77, 131])
+@pytest.mark.parametrize("columns", [7, 77, 131])
 def test_an_element_is_the_same_in_every_vector(formula: str, columns: int) -> None:
     """Rows of 77 end in interleaved vectors, single ones and a part of one."""
     x = np.random.default_rng(columns).standard_normal((3, columns + 1), dtype=np.float32)
