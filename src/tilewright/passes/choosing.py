@@ -169,7 +169,7 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
         if job.opened:
             job.no_roles = found
             return None
-        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        chained = plan_chained(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
         if isinstance(chained, str):
             job.no_roles = chained if len(names_of(job.program)) > 1 else found
             return None

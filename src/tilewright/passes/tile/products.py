@@ -284,7 +284,7 @@ class BlockedProduct:
         right.ragged = across.ragged
         if how.slab is not None:
             step = how.deep(most(deep))
-            with w.loop("e", pieces(deep, step)) as e:
+            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters)) as e:
                 a = left.rows(down.size, step, row, step * e, last)
                 b = right.columns(step, across.size, step * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
@@ -446,7 +446,7 @@ class Packed(Factor):
 
 @dataclass
 class InRegisters(Factor):
-    """A, where the atom has it in registers: all of it at once, zero past the end of K."""
+    """A, where the atom has it in registers: all of K, zero past its end."""
 
     tensor: Value
 
@@ -455,20 +455,20 @@ class InRegisters(Factor):
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         assert axes.m is not None
-        held = low.w.registers(
-            how.atom.a.dtype,
-            (how.rows, how.deep(most(product.width(axes.k)))),
-            f"{how.atom.name}.a",
-            "left",
-            how.groups,
-        )
+        deep = most(product.width(axes.k))
+        shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
+        held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.groups)
         low.sums[held] = axes.m, axes.k
         low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+        if not how.at_once:  # all of it, before the first step: what it is made of would take more registers
+            low.w.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block."""
-        return self.tensor
+        """A's block: all of it, or a step of K."""
+        if self.product.how.at_once:
+            return self.tensor
+        return self.product.w.columns(self.tensor, self.product.w.axes((rows, deep)), k)
 
 
 @dataclass

@@ -117,10 +117,7 @@ def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitutio
 
 def _part(low: Lowering, held: Value, over: tuple[Symbol, Symbol], first: Expr) -> Formula:
     """Some columns of sums in registers, from a column on."""
-    i, c = over
-    part = low.w.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
-    part.name = low.w.fresh("columns")
-    return load(part, i, c)
+    return load(low.w.columns(held, over, first), *over)
 
 
 def _leave(

@@ -266,6 +266,13 @@ class BlockWriter:
         value.name = self.fresh(f"{tensor.name}_view")
         return value
 
+    def columns(self, held: Value, over: tuple[Symbol, ...], first: Expr) -> Value:
+        """Some columns of a tensor in registers, from one on, which stay where they are."""
+        i, c = over
+        part = self.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
+        part.name = self.fresh("columns")
+        return part
+
     def _is_row(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]
     ) -> bool:
