@@ -1,4 +1,5 @@
-"""Families of programs that are one kernel each: a product whose rows are reduced, chained products, convolutions.
+"""Families of programs that are one kernel each: a product whose rows are reduced, chained products, quantised products
+with scales, convolutions.
 
 Those in EXACT give the same numbers in every order, of small integers; sizes are ragged.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 
-M, N, K, F, G, SPACE = *(getattr(tkl.sym, name) for name in "MNKFG"), tkl.GLOBAL_ADDRESS_SPACE
+M, N, K, F, G, S, SPACE = *(getattr(tkl.sym, name) for name in "MNKFGS"), tkl.GLOBAL_ADDRESS_SPACE
 B, H, W, C = (getattr(tkl.sym, name) for name in "BHWC")
 
 
@@ -119,6 +120,65 @@ def three_factors(dtype: str = "bf16") -> Any:
     return chained
 
 
+def scaled(dtype: str) -> Any:
+    """y = (a b^T) * r * c + bias, a scale for each row and one for each column."""
+    data, total = getattr(tkl, dtype), tkl.i32 if dtype == "i8" else tkl.f32
+
+    @tkw.wave()
+    def scaled_product(
+        a: tkl.Memory[M, K, SPACE, data],
+        b: tkl.Memory[N, K, SPACE, data],
+        r: tkl.Memory[M, SPACE, tkl.f32],
+        c: tkl.Memory[N, SPACE, tkl.f32],
+        bias: tkl.Memory[N, SPACE, tkl.f32],
+        y: tkl.Memory[M, N, SPACE, tkl.bf16],
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, total](0)])
+        def added(acc: Any) -> Any:
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        found = tkw.cast(added, tkl.f32) * tkw.read(r) * tkw.read(c) + tkw.read(bias)
+        tkw.write(tkw.cast(found, tkl.bf16), y)
+
+    return scaled_product
+
+
+def widened(dtype: str, group: int, *, packed: bool = False, looped: bool = True) -> Any:
+    """y = a w^T, w widened to bf16 and scaled, a scale for each row of w and group of K; the sum may be a loop over K.
+
+    With `packed`, two weights of four bits lie in a byte, less 8, the first in its lower half.
+    """
+    weights, columns = getattr(tkl, dtype), H if packed else K
+    i, j = tkw.IndexMapping.iterator(0), tkw.IndexMapping.iterator(1)
+    scales = tkw.IndexMapping(num_iterators=2, inputs={N: i, S: j // group}, outputs={N: i, K: j})
+    pairs = tkw.IndexMapping(num_iterators=2, inputs={N: i, H: j // 2}, outputs={N: i, K: j})
+
+    @tkw.wave()
+    def widened_weights(
+        a: tkl.Memory[M, K, SPACE, tkl.bf16],
+        w: tkl.Memory[N, columns, SPACE, weights],
+        s: tkl.Memory[N, S, SPACE, tkl.bf16],
+        y: tkl.Memory[M, N, SPACE, tkl.bf16],
+    ) -> None:
+        def wide() -> Any:
+            if not packed:
+                return tkw.cast(tkw.read(w), tkl.bf16)
+            both = tkw.cast(tkw.read(w, mapping=pairs), tkl.i32)
+            return tkw.cast(tkw.select(tkw.self_index(K) % 2 == 1, both // 16, both % 16) - 8, tkl.bf16)
+
+        if looped:
+
+            @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+            def total(acc: Any) -> Any:
+                return tkw.mma(tkw.read(a), wide() * tkw.read(s, mapping=scales), acc)
+        else:
+            zero = tkl.Register[M, N, tkl.f32](0.0)
+            total = tkw.mma(tkw.read(a), wide() * tkw.read(s, mapping=scales), zero)
+        tkw.write(tkw.cast(total, tkl.bf16), y)
+
+    return widened_weights
+
+
 def two_convolutions(images: int, height: int, width: int, channels: int, dtype: str = "bf16") -> Any:
     """y = relu(3x3 convolution of x, padded by one) w2^T, rows M of all images."""
     data = getattr(tkl, dtype)
@@ -157,6 +217,12 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "two layers": (two_layers(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "two layers, 256": (two_layers(dtype="f16"), {"M": 70, "N": 136, "K": 456, "F": 256}),
     "three factors": (three_factors(), {"M": 70, "N": 72, "K": 200, "F": 128}),
+    "scales, s8": (scaled("i8"), {"M": 70, "N": 72, "K": 272}),
+    "scales, e4m3": (scaled("f8e4m3fn"), {"M": 33, "N": 72, "K": 272}),
+    "weights of s8": (widened("i8", 128), {"M": 33, "N": 200, "K": 256, "S": 2}),
+    "weights of u8, no loop": (widened("u8", 64, looped=False), {"M": 40, "N": 72, "K": 192, "S": 3}),
+    "weights of e4m3": (widened("f8e4m3fn", 128), {"M": 70, "N": 72, "K": 128, "S": 1}),
+    "weights of four bits": (widened("u8", 128, packed=True), {"M": 24, "N": 72, "K": 256, "S": 2, "H": 128}),
     "two convolutions": (two_convolutions(2, 5, 7, 32), of_images(2, 5, 7, 32, 64, 72)),
     "two convolutions, 256": (two_convolutions(1, 9, 8, 72), of_images(1, 9, 8, 72, 64, 256)),
 }

@@ -10,10 +10,12 @@ from fused_families import (
     of_images,
     product_and,
     rms_norm,
+    scaled,
     softmax,
     three_factors,
     two_convolutions,
     two_layers,
+    widened,
     with_weights,
 )
 from loop_level import on_the_loop_level
@@ -72,6 +74,24 @@ def test_a_convolution_and_a_pointwise_one_are_one_kernel(sizes):
     assert "axis K_2 = (K_2 3): loop 1\naxis K_1 = (K_1 3): loop 1\n" in made.text("plan")
 
 
+@pytest.mark.parametrize("dtype", ["i8", "f8e4m3fn"])
+def test_a_quantised_product_and_its_scales_are_one_kernel(dtype):
+    assert is_one_kernel(kernel_for(scaled(dtype), {"M": 4100, "N": 4096, "K": 4096}, machine=HOPPER))
+
+
+@pytest.mark.parametrize("rows", [136, 1000, 4096])
+@pytest.mark.parametrize("dtype", ["i8", "u8", "f8e4m3fn", "four bits"])
+def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
+    """They were copied to a workspace by one wave a task: seven times as long as two kernels."""
+    packed = dtype == "four bits"
+    sizes = {"M": rows, "N": 4096, "K": 4096, "S": 32, **({"H": 2048} if packed else {})}
+    made = kernel_for(widened("u8" if packed else dtype, 128, packed=packed), sizes, machine=HOPPER)
+    assert is_one_kernel(made)
+    assert ".ra, block" in made.text("plan")
+    assert " transposed" in made.text("plan")  # weights are the atom's rows
+    assert "scratch" not in made.text("block")
+
+
 @pytest.mark.parametrize("family", EXACT)
 def test_families_are_exact_on_both_levels(family):
     kernel, sizes = EXACT[family]
@@ -81,7 +101,10 @@ def test_families_are_exact_on_both_levels(family):
     assert again.text("block") == made.text("block")
     *inputs, result = made.module.host.args
     rng = np.random.default_rng(sum(sizes.values()))
-    arrays = [rng.integers(-1, 2, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy) for a in inputs]
+    arrays = []
+    for a in inputs:
+        low, high = (0, 256) if a.type.dtype.name == "u8" else (-1, 2)
+        arrays.append(rng.integers(low, high, [int(n) for n in a.type.shape]).astype(a.type.dtype.numpy))
     shape = [int(n) for n in result.type.shape]
     wanted = np.empty(shape, result.type.dtype.numpy)
     tilewright.compile(kernel, target="executor")(*arrays, wanted)

@@ -39,6 +39,7 @@ REASONS = {
     "plan/plan.py: _size": "digits of the largest number a plan may hold; characters of a text that are shown",
     "plan/planner.py: _size": "bytes in a kilobyte",
     "plan/planner.py: explain": "candidates that are shown; per cent",
+    "plan/rings.py: waves_of_roles": "bytes of a register of a lane",
     "plan/rings.py: registers_of": "bytes of a register of a lane; what the assembler keeps of the largest number",
     "plan/ring_costs.py: cycles": "bytes of a sum in f32",
     "plan/rows.py: rows_and_waves": "waves of the largest workgroup; tasks for each core",

@@ -171,7 +171,8 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
             return None
         chained = plan_chained(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
         if isinstance(chained, str):
-            job.no_roles = chained if len(names_of(job.program)) > 1 else found
+            why = chained if len(names_of(job.program)) > 1 else found
+            job.no_roles = f"{why}; {job.gathered}" if job.gathered else why
             return None
         return chained
     if job.opened:

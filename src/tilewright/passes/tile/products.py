@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
@@ -30,9 +30,11 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
+from tilewright.passes.tile.made import Made
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
-from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
+from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
@@ -103,8 +105,13 @@ class BlockedProduct:
             AroundHalo(self, a, b, self.low.cuts.halo).write()
             return
         if how.slab is not None:
-            computed = how.held_a and not _is_given(a, how.atom.a.dtype)
-            left: Factor = InRegisters.of(self, a) if computed else Staged.of(self, a, axes.m)
+            left: Factor
+            if not how.held_a or _is_given(a, how.atom.a.dtype):
+                left = Staged.of(self, a, axes.m)
+            elif not how.at_once and all(getattr(x.tensor.type, "role", None) == "in" for x in loads(a.formula)):
+                left = Made.of(self, a)
+            else:
+                left = InRegisters.of(self, a)
             right: Factor = Staged.of(self, b, axes.n)
         else:
             left, right = self.left(a), self.right(b)
@@ -315,39 +322,6 @@ class BlockedProduct:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""
         width = self.width(self.axes.m)
         return width - 1 if down.ragged and isinstance(width, Expr) else None
-
-
-@dataclass
-class Factor:
-    """A factor as blocks read it."""
-
-    product: BlockedProduct
-    ragged: bool = field(default=False, init=False)
-    """Whether the block's columns may end before its registers do."""
-
-    @property
-    def skips(self) -> bool:
-        """Whether some of it may be out of bounds, and is left out."""
-        return False
-
-    def begin(self) -> None:
-        """Another block begins: no loop has limits yet."""
-
-    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
-        return as_expr(0), as_expr(self.product.width(dim)), False
-
-    def slides(self, dim: Expr) -> bool:
-        """Whether it depends on the row which elements are in bounds at a place along such a dimension."""
-        return False
-
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's (rows, deep) from a row and a place along K on; rows past the `last` may be any."""
-        raise NotImplementedError
-
-    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's (deep, columns) from a place along K and a column on."""
-        raise NotImplementedError
 
 
 @dataclass

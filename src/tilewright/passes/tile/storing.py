@@ -64,7 +64,8 @@ def _row(atom: CopyAtom, bytes_along: int) -> int | None:
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
-def _swizzle(atom: CopyAtom, row: int, size: int) -> Swizzle:
+def swizzle_of(atom: CopyAtom, row: int, size: int) -> Swizzle:
+    """How rows of so many bytes lie in shared memory, of elements of a size."""
     return Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
 
 
@@ -76,7 +77,7 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     if row is None:
         return False
     wide = row // size
-    tile = low.w.alloc(to.dtype, (rows, wide), "result", _swizzle(atom, row, size))
+    tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
         images = _images(low, to, {m: i, n: wide * j + c})
@@ -98,7 +99,7 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", _swizzle(atom, row, size))
+    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // count, unroll=True) as j:
         i, c = low.w.axes((rows, count))
         goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
