@@ -216,6 +216,7 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "rows with weights": (with_weights(below), {"M": 65, "N": 128, "K": 72}),
     "two layers": (two_layers(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "two layers, 256": (two_layers(dtype="f16"), {"M": 70, "N": 136, "K": 456, "F": 256}),
+    "two layers, blocks of columns": (two_layers(), {"M": 70, "N": 300, "K": 136, "F": 128}),
     "three factors": (three_factors(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "scales, s8": (scaled("i8"), {"M": 70, "N": 72, "K": 272}),
     "scales, e4m3": (scaled("f8e4m3fn"), {"M": 33, "N": 72, "K": 272}),
@@ -225,4 +226,5 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "weights of four bits": (widened("u8", 128, packed=True), {"M": 24, "N": 72, "K": 256, "S": 2, "H": 128}),
     "two convolutions": (two_convolutions(2, 5, 7, 32), of_images(2, 5, 7, 32, 64, 72)),
     "two convolutions, 256": (two_convolutions(1, 9, 8, 72), of_images(1, 9, 8, 72, 64, 256)),
+    "two convolutions, 512": (two_convolutions(1, 7, 11, 64), of_images(1, 7, 11, 64, 128, 512)),
 }

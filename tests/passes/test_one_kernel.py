@@ -60,14 +60,16 @@ def test_a_product_whose_rows_are_reduced_is_one_kernel(family, columns, depth):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "columns", "depth"), [(64, 64, 512), (128, 128, 1024), (256, 128, 1024), (256, 192, 256), (128, 64, 128)]
+    ("hidden", "columns", "depth"), [(64, 64, 512), (128, 128, 1024), (256, 128, 1024), (256, 256, 256), (128, 64, 128)]
 )
 @pytest.mark.parametrize("kernel", [two_layers(gelu), three_factors()], ids=["gelu between", "a b c"])
 def test_two_chained_products_are_one_kernel(kernel, hidden, columns, depth):
     assert is_one_kernel(kernel_for(kernel, {"M": 8200, "N": columns, "K": depth, "F": hidden}, machine=HOPPER))
 
 
-@pytest.mark.parametrize("sizes", [(32, 56, 56, 64, 64, 256), (32, 55, 57, 32, 64, 128)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(32, 56, 56, 64, 64, 256), (32, 55, 57, 32, 64, 128), (32, 27, 29, 128, 128, 512)], ids=str
+)
 def test_a_convolution_and_a_pointwise_one_are_one_kernel(sizes):
     made = kernel_for(two_convolutions(*sizes[:4]), of_images(*sizes), machine=HOPPER)
     assert is_one_kernel(made)
@@ -79,17 +81,20 @@ def test_a_quantised_product_and_its_scales_are_one_kernel(dtype):
     assert is_one_kernel(kernel_for(scaled(dtype), {"M": 4100, "N": 4096, "K": 4096}, machine=HOPPER))
 
 
-@pytest.mark.parametrize("rows", [136, 1000, 4096])
+@pytest.mark.parametrize("rows", [16, 1000, 4096])
 @pytest.mark.parametrize("dtype", ["i8", "u8", "f8e4m3fn", "four bits"])
 def test_weights_are_widened_in_registers_of_one_kernel(dtype, rows):
-    """They were copied to a workspace by one wave a task: seven times as long as two kernels."""
+    """They were widened to a workspace by one wave a task: seven times as long as two kernels.
+
+    Sums of few rows are added up by a second program.
+    """
     packed = dtype == "four bits"
     sizes = {"M": rows, "N": 4096, "K": 4096, "S": 32, **({"H": 2048} if packed else {})}
     made = kernel_for(widened("u8" if packed else dtype, 128, packed=packed), sizes, machine=HOPPER)
-    assert is_one_kernel(made)
+    assert is_one_kernel(made) if rows > 16 else made.plan.split == ("K", 2)
     assert ".ra, block" in made.text("plan")
     assert " transposed" in made.text("plan")  # weights are the atom's rows
-    assert "scratch" not in made.text("block")
+    assert all("scratch" not in str(program) for program in made.module.programs.values())
 
 
 @pytest.mark.parametrize("family", EXACT)
@@ -117,6 +122,29 @@ def test_families_are_exact_on_both_levels(family):
         np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
 
 
+def test_a_sum_of_computed_factors_that_is_taken_apart_is_exact():
+    """Weights of four bits know by their place along K which half of a byte they are."""
+    sizes = {"M": 9, "N": 72, "K": 1024, "S": 8, "H": 512}
+    kernel = widened("u8", 128, packed=True)
+    whole = kernel_for(kernel, sizes, machine=LATE).text("plan")
+    plan = whole.replace("axis K = (K 1024)", "axis K_split = (K_split 4): task 1\naxis K_part = (K_part 256)")
+    plan = plan.replace("tasks M, N", "tasks K_split, M, N").replace("launch", "split K 4\nlaunch")
+    first, *rest = plan.splitlines()
+    lines = [line for line in (first, *rest) if not line.startswith("axis K_split")]
+    plan = "\n".join(["axis K_split = (K_split 4): task 1", *lines])
+    made = kernel_for(kernel, sizes, machine=LATE, plan=plan)
+    assert len(made.module.programs) == 2
+    rng = np.random.default_rng(2)
+    a, s = rng.integers(-1, 2, (9, 1024)), rng.integers(-1, 2, (72, 8))
+    w = rng.integers(0, 256, (72, 512)).astype(np.uint8)
+    dtype = made.module.host.args[0].type.dtype.numpy
+    found = np.full((9, 72), np.nan, dtype)
+    made.bind(named(made, [a.astype(dtype), w, s.astype(dtype), found]))()
+    wide = np.stack([w % 16, w // 16], -1).reshape(72, 1024).astype(int) - 8
+    wanted = (a @ (wide * s.repeat(128, 1)).T).astype(np.float32).astype(dtype)
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
 @pytest.mark.parametrize("family", ["softmax", "layer norm", "rms norm"])
 def test_norms_of_rows_are_within_what_roundings_explain(family):
     sizes = {"M": 70, "N": 96, "K": 136}
@@ -139,6 +167,16 @@ def test_norms_of_rows_are_within_what_roundings_explain(family):
     # half a unit of bf16, a function that is rounded to it, and roundings of f32: of sums and of what is subtracted
     bound = 2.0**-8 + 2.0**-16 + (columns + 6 * np.abs(c).max() + 16) * 2.0**-24
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=bound, atol=bound * np.abs(d).max() * 2.0**-12)
+
+
+def test_a_task_may_go_over_blocks_of_columns_after_what_they_share():
+    kernel, sizes = EXACT["two layers, blocks of columns"]
+    made = kernel_for(kernel, sizes, machine=LATE)
+    assert "axis N = (N 300): task 512, loop 256\n" in made.text("plan")
+    multiply = made.text("block").split("role multiply")[1]
+    before, block = multiply.split("for b_N in 0..2 {")
+    assert "map %left = bf16(relu(%sums))\n      edge of %left\n" in before  # once, for all blocks
+    assert [block.count(f"{word} ") for word in ("mma", "map")] == [1, 1]
 
 
 def test_steps_and_all_at_once_are_said_by_the_axis_of_k():

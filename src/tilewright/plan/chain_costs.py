@@ -42,6 +42,11 @@ class ChainedProducts:
         """Dimensions that are the columns of a sum."""
         return {x.n for x in self.axes.values()}
 
+    def blocks(self, op: Op, how: Microkernel, size: Size) -> int:
+        """Blocks of columns that a task goes over, one after the other: more than one of what tasks may cut."""
+        n = self.axes[op].n
+        return ceil(size(n) / how.columns) if n in self.cut and n not in self.looped else 1
+
     def depth(self, op: Op, size: Size) -> int:
         """How far K of a product goes in one round."""
         k = self.axes[op].k
@@ -116,20 +121,23 @@ def _once(
         lines = atoms * (how.atom.shape[1] + (0 if how.held_a else how.atom.shape[0]))
         rows = how.columns + (0 if found.held[op] else how.rows)
         multiplied = deep / how.atom.shape[2] * atoms * how.atom.cycles * lone
-        row = deep * bits / 8
+        blocks = found.blocks(op, how, size)
+        multiplied, row = blocks * multiplied, blocks * deep * bits / 8
         read, brought = lines * row / limits.shared_rate, rows * row / limits.l2_rate
         took = max(multiplied, read, brought) + limits.copy_shown * brought
-        if how.at_once and (roles.once if turning else roles.stages) == 1:  # nothing comes while it is multiplied
+        if how.at_once and blocks == 1 and (roles.once if turning else roles.stages) == 1:  # it comes all before
             took = max(multiplied, read) + brought
         total += took * (limits.shallow_ring if roles.stages < ENOUGH and not how.at_once else 1)
         before = before or brought / found.steps(op, how, size)
-    last = list(products.values())[-1]
+    end, last = list(products.items())[-1]
     for op in program.walk():
         wide = [d for v in op.results if isinstance(v.type, TileType) for d in v.type.dims if d is not found.row]
         mine = any(isinstance(v.type, TileType) and found.row in v.type.dims for v in op.results)
         if mine and found.across & set(wide):
             total += last.rows * max(map(size, found.across & set(wide))) * lane_cycles(op, machine)
-    return total + last.rows * last.columns * 4 / limits.shared_rate + limits.copy_latency, before
+    rounds = found.blocks(end, last, size)  # products of the next block wait for the end of this one
+    total += (rounds - 1) * limits.round_latency / last.groups**2
+    return total + rounds * last.rows * last.columns * 4 / limits.shared_rate + limits.copy_latency, before
 
 
 def _between(program: Program, found: ChainedProducts, machine: Machine) -> tuple[float, float]:

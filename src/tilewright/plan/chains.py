@@ -51,6 +51,8 @@ WORKING = 32
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 """Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
 former the next task begins at once."""
+BLOCKS = (256, 128, 64)
+"""Columns of its last product that a task may have at a time: whole rows of shared memory."""
 FEWEST = 2
 """Stages of the ring of each factor, at least."""
 
@@ -207,10 +209,12 @@ def _candidates(
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    for groups, kept, stepped in product(GROUPS, (True, False) if found.looped else (False,), _stepping(found)):
+    keeping = (True, False) if found.looped else (False,)
+    for groups, kept, stepped, wide in product(GROUPS, keeping, _stepping(found), _blocked(found, size)):
         products: dict[Op, Microkernel] = {}
         for op in found.axes:
-            how = _microkernel(op, found, groups, size, machine, program, kept, op in stepped)
+            columns = wide if op is list(found.axes)[-1] else None
+            how = _microkernel(op, found, groups, size, machine, program, kept, op in stepped, columns)
             if how is not None:
                 products[op] = how
         if len(products) < len(found.axes):
@@ -233,6 +237,12 @@ def _stepping(found: ChainedProducts) -> list[set[Op]]:
     ]
 
 
+def _blocked(found: ChainedProducts, size: Callable[[Expr], int]) -> list[int | None]:
+    """How many columns of its last product a task may have at a time; None: all of them."""
+    n = list(found.axes.values())[-1].n
+    return [None, *(count for count in BLOCKS if n in found.cut and not found.looped and count < size(n))]
+
+
 def _overlaps(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> tuple[str, ...]:
     """How products may run beside other work. One that goes over K step by step is not started ahead of another."""
     if not found.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
@@ -249,8 +259,9 @@ def _microkernel(
     program: Program,
     kept: bool,
     stepped: bool,
+    columns: int | None,
 ) -> Microkernel | None:
-    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them.
+    """The narrowest atom that has all columns of a product, or so many; just as many, where tasks do not cut them.
 
     With `kept`, A is in registers too where it is read and every round of a loop multiplies by it. With `stepped`, K is
     gone over step by step.
@@ -262,8 +273,9 @@ def _microkernel(
     if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
         return None
     atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
-    wanted = found.looped.get(axes.n) or size(axes.n)
-    fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
+    wanted = columns or found.looped.get(axes.n) or size(axes.n)
+    past = axes.n in found.cut and columns is None
+    fitting = [x for x in atoms if x.shape[1] == wanted or (past and x.shape[1] > wanted)]
     if not fitting:
         return None
     atom = min(fitting, key=lambda x: x.shape[1])
@@ -296,14 +308,16 @@ def _roles(
     once, staged = 0, 0
     turning = [d for d, tile in found.looped.items() if size(d) > tile]
     stepped = not all(x.at_once for x in products.values())
-    fewest = FEWEST if turning or stepped else 1
+    blocks = max(found.blocks(op, x, size) for op, x in products.items())
+    fewest = FEWEST if turning or stepped or blocks > 1 else 1
     for op, each in products.items():
         axes = found.axes[op]
         deep = each.deep(found.depth(op, size))
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
-            inner = not each.at_once if stepped else not turning or any(d in turning for d in dims)
+            inner = not each.at_once if stepped or blocks > 1 else not turning or any(d in turning for d in dims)
+            inner = inner or (blocks > 1 and found.blocks(op, each, size) > 1)
             filled = count * deep * each.atom.a.dtype.bits // 8
             staged, once = (staged + filled, once) if inner else (staged, once + filled)
     last = list(products.values())[-1]
@@ -398,16 +412,19 @@ def _choice(
     """The plan of a candidate."""
     dims = found.cut
     columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
-    widths = {d: chain.rows if d is found.row else columns.get(d, 1) for d in dims}
+    blocks = {found.axes[op].n: found.blocks(op, how, size) for op, how in chain.products.items()}
+    widths = {d: chain.rows if d is found.row else columns.get(d, 1) * blocks.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
-    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
-    cut |= {d: Cut("loop", tile) for d, tile in found.looped.items()}
+    cut: dict[Expr, tuple[Cut, ...]] = {d: (Cut("task", widths[d]),) for d in dims}
+    cut |= {d: (*cut[d], Cut("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
+    cut |= {d: (Cut("loop", tile),) for d, tile in found.looped.items()}
     for op, how in chain.products.items():
         if not how.at_once:
-            cut |= {d: Cut("loop", 1) for d in found.axes[op].deep} | {found.axes[op].k: Cut("loop", how.deep(1))}
+            cut |= {d: (Cut("loop", 1),) for d in found.axes[op].deep}
+            cut |= {found.axes[op].k: (Cut("loop", how.deep(1)),)}
     plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
+        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
         tuple(words[str(d)] for d in dims),
         products=as_plan(chain.products, program),
         roles=chain.roles,
@@ -419,6 +436,13 @@ def _choice(
     loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
     tiles = {op: found.looped.get(axis) or size(axis) for op, axis in loops.items()}
     cuts = Cuts(
-        widths, {}, tiles, dict(chain.products), chain.roles, plan.group, schedule=plan.schedule, overlap=chain.overlap
+        widths,
+        {d: columns[d] for d, count in blocks.items() if count > 1},
+        tiles,
+        dict(chain.products),
+        chain.roles,
+        plan.group,
+        schedule=plan.schedule,
+        overlap=chain.overlap,
     )
     return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())

@@ -431,11 +431,12 @@ class InRegisters(Factor):
         assert axes.m is not None
         deep = most(product.width(axes.k))
         shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
-        held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.groups)
-        low.sums[held] = axes.m, axes.k
-        low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
-        if not how.at_once:  # all of it, before the first step: what it is made of would take more registers
-            low.w.emit("edge", (held,))
+        with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
+            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.groups)
+            low.sums[held] = axes.m, axes.k
+            low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+            if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
+                low.w.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
