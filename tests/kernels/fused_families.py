@@ -213,6 +213,7 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "rows, 64": (product_and(below), {"M": 70, "N": 64, "K": 200}),
     "rows, 96, f16": (product_and(below, "f16"), {"M": 131, "N": 96, "K": 136}),
     "rows, 256, a loop over K": (product_and(below, looped=True), {"M": 70, "N": 256, "K": 328}),
+    "rows, 480, by two groups of waves": (product_and(below), {"M": 70, "N": 480, "K": 72}),
     "rows with weights": (with_weights(below), {"M": 65, "N": 128, "K": 72}),
     "two layers": (two_layers(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "two layers, 256": (two_layers(dtype="f16"), {"M": 70, "N": 136, "K": 456, "F": 256}),

@@ -21,6 +21,7 @@ from fused_families import (
 from loop_level import on_the_loop_level
 
 import tilewright
+from tilewright import compile_text
 from tilewright.compiler.native import kernel_for
 from tilewright.kernels.elementwise import gelu
 from tilewright.targets.registry import machine
@@ -48,7 +49,7 @@ def named(made, arrays):
     return dict(zip([a.name for a in made.module.host.args], arrays, strict=True))
 
 
-ROWS = [(columns, depth) for columns in (64, 128, 256) for depth in (64, 1024, 4096)]
+ROWS = [(columns, depth) for columns in (64, 128, 256, 512) for depth in (64, 1024, 4096) if columns * depth < 1 << 21]
 
 
 @pytest.mark.parametrize(("columns", "depth"), ROWS)
@@ -167,6 +168,16 @@ def test_norms_of_rows_are_within_what_roundings_explain(family):
     # half a unit of bf16, a function that is rounded to it, and roundings of f32: of sums and of what is subtracted
     bound = 2.0**-8 + 2.0**-16 + (columns + 6 * np.abs(c).max() + 16) * 2.0**-24
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=bound, atol=bound * np.abs(d).max() * 2.0**-12)
+
+
+def test_rows_that_two_groups_of_waves_share_are_reduced_through_shared_memory():
+    kernel, sizes = EXACT["rows, 480, by two groups of waves"]
+    made = kernel_for(kernel, sizes, machine=LATE)
+    assert "block 64x480\nroles load 1 wave 40 registers, multiply 8 waves 232 registers" in made.text("plan")
+    assert "as wgmma.m64n240k16.bf16.c waves (1, 2)" in made.text("block")
+    loop = compile_text(made.text("block"), "gpu:hopper").text("loop")
+    told = [line for line in loop.splitlines() if "alloc shared f32" in line]
+    assert [line.partition("alloc ")[2] for line in told] == ["shared f32 (512)"] * 2  # of each lane, two rows
 
 
 def test_a_task_may_go_over_blocks_of_columns_after_what_they_share():

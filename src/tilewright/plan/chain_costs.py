@@ -117,7 +117,7 @@ def _once(
     lone = limits.lone_group if next(iter(products.values())).groups == 1 else 1
     for op, how in products.items():
         deep = found.steps(op, how, size) * how.deep(found.depth(op, size))
-        atoms, bits = how.rows // how.atom.shape[0], how.atom.b.dtype.bits
+        atoms, bits = how.rows // how.atom.shape[0] * how.waves[1], how.atom.b.dtype.bits
         lines = atoms * (how.atom.shape[1] + (0 if how.held_a else how.atom.shape[0]))
         rows = how.columns + (0 if found.held[op] else how.rows)
         multiplied = deep / how.atom.shape[2] * atoms * how.atom.cycles * lone
@@ -125,6 +125,9 @@ def _once(
         multiplied, row = blocks * multiplied, blocks * deep * bits / 8
         read, brought = lines * row / limits.shared_rate, rows * row / limits.l2_rate
         took = max(multiplied, read, brought) + limits.copy_shown * brought
+        if not how.at_once:  # a stage is multiplied, and filled again, while the others of its ring are multiplied
+            filled = brought + blocks * found.steps(op, how, size) * limits.copy_latency
+            took = max(took, (max(multiplied, read) + filled) / roles.stages)
         if how.at_once and blocks == 1 and (roles.once if turning else roles.stages) == 1:  # it comes all before
             took = max(multiplied, read) + brought
         total += took * (limits.shallow_ring if roles.stages < ENOUGH and not how.at_once else 1)

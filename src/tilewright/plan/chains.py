@@ -23,6 +23,7 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType, Value, walk_block
+from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
@@ -39,7 +40,7 @@ from tilewright.plan.microkernel import (
     shared_atoms,
     types_of,
 )
-from tilewright.plan.model import l2
+from tilewright.plan.model import element_bytes, l2
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
@@ -276,10 +277,14 @@ def _microkernel(
     wanted = columns or found.looped.get(axes.n) or size(axes.n)
     past = axes.n in found.cut and columns is None
     fitting = [x for x in atoms if x.shape[1] == wanted or (past and x.shape[1] > wanted)]
+    across = 1
+    if not fitting and len(found.axes) == 1 and not found.looped:  # groups of waves then have columns of the same rows
+        across, fitting = groups, [x for x in atoms if x.shape[1] * groups == wanted]
     if not fitting:
         return None
     atom = min(fitting, key=lambda x: x.shape[1])
-    how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=not stepped)
+    rows, columns = groups // across * atom.shape[0], across * atom.shape[1]
+    how = Microkernel(atom, rows, columns, groups, at_once=not stepped)
     depth = found.depth(op, size)
     if stepped and depth <= how.deep(depth):  # it is one step
         return how if any(size(d) > 1 for d in axes.deep) else None
@@ -323,6 +328,9 @@ def _roles(
     last = list(products.values())[-1]
     row = row_bytes(last) * bits // last.atom.a.dtype.bits
     left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
+    if how.waves[1] > 1:  # what groups of waves tell each other of their rows
+        told = [op.results[0].type.dtype for op in program.walk() if op.name in REDUCTIONS]
+        left -= sum(map(element_bytes, told)) * how.rows * lanes // how.atom.shape[0] * how.groups
     room = {(n, stored): (left - n * once - stored * last.rows * row) // max(1, staged) for n, stored in WAITING}
     # what goes on to registers at once needs no second stage
     moved_on = any(how.held_a and not found.held[op] for op, how in products.items())
@@ -334,7 +342,7 @@ def _roles(
     waves, stages = lanes // machine.lanes, min(MOST, room[count, stored])
     load = waves if gathered else 1
     load_, multiply = (load, spare), (waves * how.groups, own)
-    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.groups > 1)
+    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.waves[0] > 1)
 
 
 def _alive(

@@ -47,7 +47,7 @@ class Made(Factor):
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
         step = how.slab or 1
-        held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.groups)
+        held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
         assert axes.m is not None
         tiles: dict[Load, tuple[Value, int]] = {}
         for x in dict.fromkeys(loads(tile.formula)):
@@ -97,7 +97,7 @@ class Made(Factor):
             part = w.dealt(dtype, shape[:1], name)
             view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
             w.emit("copy", (view, part), otherwise=0)
-            wide = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.groups)
+            wide = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
             w.emit("broadcast", (part, wide), along=1)
         return wide
 

@@ -432,7 +432,7 @@ class InRegisters(Factor):
         deep = most(product.width(axes.k))
         shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
         with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
-            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.groups)
+            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
             low.sums[held] = axes.m, axes.k
             low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
             if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
@@ -517,7 +517,7 @@ class Staged(Factor):
         i, c = p.w.axes((rows, deep))
         there = p.w.view(self.held, (i, c), self._lies(i, c))
         kind = f"{p.how.atom.name}.a"
-        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.groups)
+        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
         p.w.emit("copy", (there, found))
         return found
 
@@ -526,14 +526,17 @@ class Staged(Factor):
         p = self.product
         place = [] if step is None else [(step, False)]
         if self.along_k:
-            i, c = p.w.axes((count, deep))
-            self._copy((i, c), first + i, k + c, p.w.view(self.held, (i, c), [*place, (i, False), (c, False)]))
+            copies = -(-count // LONGEST)
+            with p.w.loop("s", copies, unroll=True) as s:
+                i, c = p.w.axes((count // copies, deep))
+                row = count // copies * s + i
+                self._copy((i, c), first + row, k + c, p.w.view(self.held, (i, c), [*place, (row, False), (c, False)]))
             return
-        row = p.how.slab or 1
-        with p.w.loop("s", count // row, unroll=True) as s:
-            c, i = p.w.axes((deep, row))
+        wide = p.how.slab or 1
+        with p.w.loop("s", count // wide, unroll=True) as s:
+            c, i = p.w.axes((deep, wide))
             target = p.w.view(self.held, (c, i), [*place, (s, False), (c, False), (i, False)])
-            self._copy((c, i), first + row * s + i, k + c, target)
+            self._copy((c, i), first + wide * s + i, k + c, target)
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
         """Elements at these places along M or N and K."""

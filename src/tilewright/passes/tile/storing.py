@@ -77,12 +77,38 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     if row is None:
         return False
     wide = row // size
+    across = 1 if low.w.home is None else low.w.home.waves[1]
+    if across > 1:
+        return _side_by_side(low, to, atom, held, across)
     tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
         images = _images(low, to, {m: i, n: wide * j + c})
         low.w.map(tile, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), wide * j)), images)
         _leave(low, to, (i, c), images, tile, [i, c])
+    return True
+
+
+def _side_by_side(low: Lowering, to: Write, atom: CopyAtom, held: Value, across: int) -> bool:
+    """Writes sums whose columns several groups of waves have: tiles have some columns of each group's."""
+    m, n = low.sums[held]
+    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
+    row = _row(atom, columns * size)
+    if row is None:
+        return False
+    wide = row // size
+    tile = low.w.alloc(to.dtype, (across, rows, wide), "result", swizzle_of(atom, row, size))
+    with low.w.loop("j", columns // wide, unroll=True) as j:
+        g, i, c = low.w.axes((across, rows, wide))
+        place = columns * g + wide * j + c
+        part = low.w.emit("view", (held,), over=(g, i, c), at=((i, False), (place, False))).result
+        part.name = low.w.fresh("columns")
+        images = _images(low, to, {m: i, n: place})
+        low.w.map(tile, (g, i, c), _looking_at(to.formula, held, load(part, g, i, c)), images)
+        with low.w.loop("g", across, unroll=True) as side:
+            i, c = low.w.axes((rows, wide))
+            images = _images(low, to, {m: i, n: columns * side + wide * j + c})
+            _leave(low, to, (i, c), images, tile, [side, i, c])
     return True
 
 
