@@ -218,6 +218,8 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "two layers": (two_layers(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "two layers, 256": (two_layers(dtype="f16"), {"M": 70, "N": 136, "K": 456, "F": 256}),
     "two layers, blocks of columns": (two_layers(), {"M": 70, "N": 300, "K": 136, "F": 128}),
+    "two layers, a loop between": (two_layers(), {"M": 70, "N": 136, "K": 72, "F": 512}),
+    "three factors, a loop between": (three_factors("f16"), {"M": 70, "N": 72, "K": 264, "F": 320}),
     "three factors": (three_factors(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "scales, s8": (scaled("i8"), {"M": 70, "N": 72, "K": 272}),
     "scales, e4m3": (scaled("f8e4m3fn"), {"M": 33, "N": 72, "K": 272}),

@@ -68,6 +68,15 @@ def test_two_chained_products_are_one_kernel(kernel, hidden, columns, depth):
     assert is_one_kernel(kernel_for(kernel, {"M": 8200, "N": columns, "K": depth, "F": hidden}, machine=HOPPER))
 
 
+@pytest.mark.parametrize("kernel", [two_layers(gelu), three_factors()], ids=["gelu between", "a b c"])
+def test_what_lies_between_products_is_gone_over_in_tiles_of_a_loop(kernel):
+    sizes = {"M": 32800, "N": 256, "K": 128, "F": 512}
+    made = kernel_for(kernel, sizes, machine=HOPPER)
+    assert is_one_kernel(made)
+    assert "axis F = (F 512): loop 64\n" in made.text("plan")
+    assert kernel_for(kernel, sizes, machine=HOPPER, plan=made.text("plan")).text("block") == made.text("block")
+
+
 @pytest.mark.parametrize(
     "sizes", [(32, 56, 56, 64, 64, 256), (32, 55, 57, 32, 64, 128), (32, 27, 29, 128, 128, 512)], ids=str
 )

@@ -13,7 +13,6 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Program, TileType
-from tilewright.ir.tile import UNARY_FLOAT
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
@@ -150,7 +149,7 @@ def _between(program: Program, found: ChainedProducts, machine: Machine) -> tupl
     for op in program.walk():
         along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
         if along and op.name not in ("read", "fill", "self_index", "scalar"):
-            each = 1 / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
+            each = max(lane_cycles(op, machine), 1 / limits.lane_rate)
             every, masked = (every, masked + each) if op in masking else (every + each, masked)
     return every, masked
 
