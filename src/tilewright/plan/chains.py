@@ -326,7 +326,7 @@ def _roles(
             filled = count * deep * each.atom.a.dtype.bits // 8
             staged, once = (staged + filled, once) if inner else (staged, once + filled)
     last = list(products.values())[-1]
-    row = row_bytes(last) * bits // last.atom.a.dtype.bits
+    row = row_bytes(last) * bits // last.atom.a.dtype.bits * last.waves[1]
     left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
     if how.waves[1] > 1:  # what groups of waves tell each other of their rows
         told = [op.results[0].type.dtype for op in program.walk() if op.name in REDUCTIONS]
