@@ -27,8 +27,9 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
+from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, only_adds, words_for
+from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
@@ -142,7 +143,7 @@ def _products(
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
     for op in program.walk():
-        if op.name == "iterate" and not (op in free and only_adds(op)):  # else it is a product that goes over K
+        if op.name == "iterate" and not (op in free and _adds(op)):  # else it is a product that goes over K
             tile = tilings.get(str(op.attrs["axis"]))
             if op.attrs.get("start") or tile is None:
                 return "a loop of it has no tile size that is a number"
@@ -179,7 +180,15 @@ def _products(
     assert row is not None
     if _wide(program, row, dims, looped, size):
         return "a value between its products has more than rows and columns"
-    return ChainedProducts(axes, held, looped, row, dims)
+    factors = {op: computed_factor(program, op.operands[int(x.swapped)]) for op, x in axes.items()}
+    computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
+    return ChainedProducts(axes, held, computed, looped, row, dims)
+
+
+def _adds(op: Op) -> bool:
+    """Whether a loop's body only multiplies what it reads, or computes of that, so that what it carries is a sum."""
+    (body,) = op.blocks
+    return all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "yield") for x in body.ops)
 
 
 def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
@@ -318,7 +327,7 @@ def _roles(
     for op, each in products.items():
         axes = found.axes[op]
         deep = each.deep(found.depth(op, size))
-        tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        tiles = [(each.columns, (axes.n, axes.k)), (ceil(found.rows(op, each)), (axes.m, axes.k))]
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             inner = not each.at_once if stepped or blocks > 1 else not turning or any(d in turning for d in dims)
