@@ -85,6 +85,8 @@ class Tasks:
         elif not memory.is_ordered(low.program):
             found = self.cuts.widths
             widths = boxes.boxes(low.program, low.number, logs=low.logs is not None) if found is None else found
+        for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
+            low.parts[d], low.past[d] = (as_expr(0), width), low.number(d)  # columns past the end change nothing
         for d, width in widths.items():
             if (walk := low.walks.get(d)) is not None:
                 count = walk.extent // walk.width
