@@ -393,7 +393,8 @@ def _by_atom(
     left, right = (b, a) if axes.swapped else (a, b)
     how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
     if how is None:
-        low.lost[op] = "its plan says loops"
+        if low.cuts.terms is None:
+            low.lost[op] = "its plan says loops"
         return None
     axes = how.oriented(axes)
     return how, axes, *((b, a) if axes.swapped else (a, b))
