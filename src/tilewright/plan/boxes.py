@@ -122,8 +122,10 @@ def _dims(op: Op) -> tuple[Expr, ...]:
 
 def _crossed(op: Op, program: Program) -> set[Expr]:
     """The dimensions that an operation does not treat point by point."""
-    if op.name in (*REDUCTIONS, "cumsum", "topk"):
+    if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
+    if op.name == "topk":
+        return {op.attrs["dim"], op.attrs["count"]}
     if op.name == "iterate":
         return {op.attrs["axis"], *op.attrs["axis"].symbols}
     if op.name == "mma":
