@@ -35,7 +35,7 @@ from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
-from tilewright.plan.terms import why_not_by_terms
+from tilewright.plan.terms import kept_by_terms
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -122,9 +122,10 @@ def _by_terms(job: Job, given: Plan | None) -> GeneralChoice | None:
     if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
         return None
     size = numbers_of(job.sizes)
-    if why_not_by_terms(program, free, size, Substitution(job.sizes)) is not None:
+    kept = kept_by_terms(program, free, size, Substitution(job.sizes))
+    if isinstance(kept, str):
         return None
-    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=True)
+    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=kept)
     return found if given is None else _taken_by_terms(job, found)
 
 

@@ -28,7 +28,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
-from tilewright.plan.rows import rows_and_waves
+from tilewright.plan.rows import in_a_line, rows_and_waves
 from tilewright.plan.tiled import Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
@@ -210,24 +210,25 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
-    terms: bool = False,
+    terms: Expr | None = None,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
-    term, as they do any other function of elements.
+    term along that dimension, as they do any other function of elements.
     """
-    dims = () if ordered else cut_dims(program, size, logs, bool(opened))
+    dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: 1 if terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: 1 if by_terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = {} if terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
+    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    if machine.lanes is not None and not (opened or ordered) and (terms or not names_of(program)):
+    widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms}  # many rows share the other factor
+    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
         widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
@@ -236,10 +237,10 @@ def plan_general(
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
     def multiplied() -> dict[Op, Microkernel | None]:
-        return dict.fromkeys(names_of(program).values()) if terms else products_of(program, machine, width, opened)
+        return dict.fromkeys(names_of(program).values()) if by_terms else products_of(program, machine, width, opened)
 
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
-    if len(products) == 1 and not terms:  # its sums may stay in registers, whatever a task takes
+    if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
@@ -269,13 +270,13 @@ def plan_general(
         schedule = wanted.schedule
         products = taken(wanted.products, program, machine, multiplied())
         wanted = replace(wanted, products=as_plan(products, program))
-        if (terms or not products) and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
+        if (by_terms or not products) and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    cycles, bound = predicted(program, sizes, size, machine, widths, {} if terms else products, waves, looped)
+    cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule, waves=waves)
-    cuts = replace(cuts, packed=bool(opened), terms=_written_out(widths, waves, machine) if terms else None)
+    cuts = replace(cuts, packed=bool(opened), terms=_written_out(widths, waves, machine) if by_terms else None)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
 
 

@@ -486,13 +486,14 @@ def _products(
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
         return
     before = low.held(total, dims, parts).formula
+    fused = low.cuts.terms is not None and total.type.dtype.is_float  # where lanes do it, there is an instruction
 
     def step(k: Expr, count: int) -> None:
         formula = before
         for n in range(count):
             images = Substitution({low.coordinate(dim): first + k + n})
-            product = Formula("mul", (rewritten(left, images), rewritten(right, images)))
-            formula = Formula("add", (formula, product))
+            factors = (rewritten(left, images), rewritten(right, images))
+            formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))
         low.put(total, dims, parts, formula)
 
     rounds, rest_of = divided(length, AT_ONCE)

@@ -178,7 +178,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        low.w.copy(access.tensor, over, at, tensor, other)
+        if low.cuts.terms is None:
+            low.w.copy(access.tensor, over, at, tensor, other)
+        else:  # element by element, as lanes have them
+            low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
         tile = low.held(tensor, kind.dims, parts)
     else:
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
