@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +110,10 @@ class Buffer:
     def _check_once(self, places: Array, values: Any, op: Op) -> None:
         """That no element was given two values."""
         stored = self.data[places]
-        given = np.broadcast_to(np.asarray(values).astype(stored.dtype), stored.shape)
+        given = np.asarray(values).astype(stored.dtype, copy=False)
+        if np.array_equal(stored, given):
+            return
+        given = np.broadcast_to(given, stored.shape)
         bad = (stored != given) & ((stored == stored) | (given == given))
         if bad.any():
             place = int(np.broadcast_to(places, bad.shape)[bad][0])
@@ -182,8 +186,8 @@ class TensorWindow:
         found = []
         for dim, ((e, loose), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
             c = evaluated(e, values)
-            ok = (c >= 0) & (c < size)
-            if not np.all(ok):
+            if not within(c, size):
+                ok = (c >= 0) & (c < size)
                 if not loose:
                     bad = c if isinstance(c, int) else int(np.asarray(c)[~np.asarray(ok)].reshape(-1)[0])
                     raise OutOfBoundsFault(
@@ -249,13 +253,28 @@ def require_apart(
         )
 
 
+def within(c: Any, size: int) -> bool:
+    """Whether a coordinate, or each of an array of them, lies in 0..size."""
+    if isinstance(c, np.ndarray):
+        return not c.size or bool(c.min() >= 0 and c.max() < size)
+    return bool(0 <= c < size)
+
+
+@lru_cache(maxsize=1024)
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The coordinates of every element, as arrays that broadcast to the shape."""
-    return tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+    """The coordinates of every element, as arrays that broadcast to the shape: the same ones each time, to be read."""
+    found = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+    for axis in found:
+        axis.setflags(write=False)
+    return found
+
+
+def full(array: Any, shape: tuple[int, ...]) -> Array:
+    """The array at the full shape."""
+    found = np.asarray(array)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 def spread(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Places and which of them count, at the full shape."""
-    full = np.broadcast_to(np.asarray(places), shape)
-    mask = np.ones(shape, bool) if inside is None else np.broadcast_to(np.asarray(inside), shape)
-    return full, mask
+    return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

@@ -99,8 +99,9 @@ class Registers:
             number = number * size + c
         flat = np.broadcast_to(np.asarray(number), shape).reshape(-1)
         inverse = np.full(int(np.prod(self.shape, dtype=np.int64)), -1, np.int64)
-        inverse[flat] = np.arange(flat.size)
-        if np.unique(flat).size != flat.size:
+        numbered = np.arange(flat.size)
+        inverse[flat] = numbered
+        if not np.array_equal(inverse[flat], numbered):
             raise ProgramError(f"{at_line(op)}: a view of registers names an element twice; use broadcast", op.loc)
         ids = np.where(self.ids >= 0, inverse[np.maximum(self.ids, 0)], -1)
         return Registers(self.data, self.initialised, ids, self.first, shape, self.name)
