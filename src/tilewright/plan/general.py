@@ -231,10 +231,10 @@ def plan_general(
     def width(d: Expr) -> int:
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
-    products = products_of(program, machine, width, opened)
+    products = products_of(program, machine, width, size, opened)
     blocks: dict[Expr, int] = {}
     if len(products) == 1:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
         best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
@@ -265,7 +265,7 @@ def plan_general(
         for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
         schedule = wanted.schedule
-        products = taken(wanted.products, program, machine, products_of(program, machine, width, opened))
+        products = taken(wanted.products, program, machine, products_of(program, machine, width, size, opened))
         wanted = replace(wanted, products=as_plan(products, program))
         if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
             waves = wanted.waves
@@ -334,12 +334,14 @@ def plan_of_grid(
             axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
     bound = Substitution(dict(sizes))
 
-    def width(d: Expr) -> int:
+    def size(d: Expr) -> int:
         found = bound(d)
-        whole = found.value if isinstance(found, Const) else 1
-        return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
+        return max(1, found.value if isinstance(found, Const) else 1)
 
-    products = products_of(program, machine, width)
+    def width(d: Expr) -> int:
+        return min(tasks.get(str(d)) or loops.get(str(d)) or size(d), size(d))
+
+    products = products_of(program, machine, width, size)
     wanted = parse_plan(given) if isinstance(given, str) else given
     if wanted is not None:
         products = taken(wanted.products, program, machine, products)
