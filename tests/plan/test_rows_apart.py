@@ -87,6 +87,25 @@ def test_blocks_of_a_grid_program_have_rows_that_the_first_cache_keeps() -> None
     assert block(with_ways(AMX, 48), kernel, 1024) == block(AMX, kernel, 1040)
 
 
+def test_blocks_have_columns_that_the_second_cache_keeps_for_all_of_k() -> None:
+    """Sums stay in registers over all of K, whatever the tile of its loop: B's part is read again for the next rows."""
+    kernel, limits = grid_gemm(128), AMX.limits
+    _, columns = block(AMX, kernel, 16384)
+    assert columns * 16384 * 4 <= (limits.l2_bytes or 0) < block(AMX, kernel, 1024)[1] * 16384 * 4
+    large = replace(AMX, limits=replace(limits, l2_bytes=16 << 20))
+    assert block(large, kernel, 16384) == block(AMX, kernel, 1024)
+
+
+@pytest.mark.parametrize("row", [AMX, NEON], ids=lambda row: row.name)
+@pytest.mark.parametrize("tile", [48, 64, 96])
+def test_blocks_divide_what_a_workgroup_has_of_n(row: Machine, tile: int) -> None:
+    """What all workgroups read of B is then packed once, before them."""
+    _, columns = block(row, grid_gemm(tile), 1000)
+    assert tile % columns == 0
+    text = kernel_for(grid_gemm(tile), {"M": 192, "N": 192, "K": 40}, target="interpreter", machine=row).text("host")
+    assert "launch pack_b(" in text
+
+
 def test_logical_programs_and_grids_have_the_same_blocks() -> None:
     for row, k in ((AMX, 1024), (AMX, 2048)):
         plan = kernel_for(kernels.gemm("nt"), {"M": 1024, "N": 1024, "K": k}, target="interpreter", machine=row).plan

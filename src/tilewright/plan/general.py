@@ -22,7 +22,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
@@ -338,8 +338,10 @@ def plan_of_grid(
         found = bound(d)
         return max(1, found.value if isinstance(found, Const) else 1)
 
+    alone = len(names_of(program)) == 1 and all(op.name in ALIKE for op in program.walk())  # its sums stay in registers
+
     def width(d: Expr) -> int:
-        return min(tasks.get(str(d)) or loops.get(str(d)) or size(d), size(d))
+        return min(tasks.get(str(d)) or (0 if alone else loops.get(str(d))) or size(d), size(d))
 
     products = products_of(program, machine, width, size)
     wanted = parse_plan(given) if isinstance(given, str) else given
@@ -347,7 +349,7 @@ def plan_of_grid(
         products = taken(wanted.products, program, machine, products)
         wanted = replace(wanted, products=as_plan(products, program))
     blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
+    if alone:
         blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
     if wanted is not None and wanted != plan:

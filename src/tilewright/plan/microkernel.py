@@ -197,8 +197,8 @@ def products_of(
             found[op] = None
         else:
             types, own = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
-            apart = rows_apart(program, op, axes, size)
-            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart)
+            apart, cut = rows_apart(program, op, axes, size), width(axes.n) < size(axes.n)
+            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart, cut)
     if (
         machine.lanes is not None
         and lanes is None
@@ -329,23 +329,22 @@ def microkernel(
     lanes: int | None = None,
     precision: str | None = None,
     apart: int = 0,
+    cut: bool = False,
 ) -> Microkernel | None:
     """The microkernel that takes least time for a product of M x N x K, by so many lanes, where rows of A lie so many
-    bytes apart; None where no atom takes its types.
+    bytes apart and N may be `cut` from a longer one; None where no atom takes its types.
     """
     found = {
-        each: cycles(machine, each, sizes, apart)
+        each: cycles(machine, each, sizes, apart, cut)
         for atom in atoms_for(machine, *types, precision)
         for each in _blocks(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
     }
     m, n, _ = sizes
 
-    def good(each: Microkernel) -> tuple[float, int, int, bool]:
-        """Of blocks that cost the same the largest, but none larger than there is; of those one that divides N, of
-        which parts are then packed together."""
-        sums = min(each.rows, m) * min(each.columns, n)
-        return round(found[each], 3), -sums, each.rows * each.columns, n % each.columns > 0
+    def good(each: Microkernel) -> tuple[float, int, int]:
+        """Of blocks that cost the same the largest, but none larger than there is."""
+        return round(found[each], 3), -min(each.rows, m) * min(each.columns, n), each.rows * each.columns
 
     return min(found, key=good) if found else None
 
@@ -382,14 +381,18 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
                 yield Microkernel(atom, rows, wide * n)
 
 
-def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], apart: int = 0) -> float:
-    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that."""
+def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], apart: int = 0, cut: bool = False) -> float:
+    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that.
+
+    Parts of an N that is `cut` are packed together where they begin with blocks, each for every block of rows if not.
+    """
     m, n, k = sizes
     total = 0.0
     for rows, down in _pieces(m, how.rows, how.atom.shape[0]).items():
         for columns, across in _pieces(n, how.columns, how.atom.shape[1]).items():
             total += down * across * _block_cycles(machine, how, rows, columns, k, apart)
-    packed = n * k * (how.atom.b.dtype.bits // 8) if how.group > 1 else 0
+    often = -(-m // how.rows) if cut and n % how.columns else int(how.group > 1)
+    packed = often * n * k * element_bytes(how.atom.b.dtype)
     return total + 2 * packed / machine.limits.copy_rate
 
 
@@ -411,5 +414,5 @@ def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k
     if how.whole:
         fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
         return steps * fed + 2 * down * across * m * limits.load_cycles
-    fed = vectors.step_cycles(machine, how.atom, rows, across, apart)
+    fed = vectors.step_cycles(machine, how.atom, rows, across, apart, k)
     return steps * fed + 2 * rows * across * limits.load_cycles

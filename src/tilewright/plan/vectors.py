@@ -76,20 +76,23 @@ def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
     return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
-def step_cycles(machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, apart: int) -> float:
+def step_cycles(
+    machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, apart: int, deep: int | None = None
+) -> float:
     """Cycles of one step of K of a block of so many rows and vectors: its products, or what feeds them; too few sums do
     not hide a product's latency.
 
     A's rows lie `apart` bytes apart. Where the first cache does not keep that many, a line of A comes from the second
-    one at each use, and not once for all of its elements; B's vectors come the same way.
+    one at each use, and not once for all of its elements; B's vectors come the same way. They come from behind it where
+    it does not keep what a block reads of B for all of a K so `deep`; None: that is counted elsewhere.
     """
-    limits = machine.limits
-    loads = rows / atom.picks + vectors
-    fed = max(rows * vectors * atom.cycles, loads * limits.load_cycles)
+    limits, (_, lanes, group) = machine.limits, atom.shape
+    fed = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
+    of_b = vectors * lanes * group * element_bytes(atom.b.dtype)
+    if of_b / group * (deep or 0) > l2(limits):
+        fed = max(fed, of_b / limits.far_rate)
     if not stays_near(limits, rows, limits.line_bytes, apart):
-        _, lanes, group = atom.shape
-        again = rows / atom.picks * limits.line_bytes
-        fed = max(fed, (again + vectors * lanes * group * element_bytes(atom.b.dtype)) / limits.l2_rate)
+        fed = max(fed, (rows / atom.picks * limits.line_bytes + of_b) / limits.l2_rate)
     waiting = limits.latency if rows * vectors < limits.latency / atom.cycles else 0.0
     return max(fed, waiting)
 
