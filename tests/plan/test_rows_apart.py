@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
+from grid_programs import grid_gemm
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.lang.symbols import WORKGROUP_0
 from tilewright.machine import Machine
 from tilewright.plan.microkernel import axes_in, names_of, rows_apart
 from tilewright.plan.model import stays_near
@@ -21,29 +20,6 @@ from tilewright.targets.registry import machine
 
 AMX, NEON = machine("x86.amx"), machine("aarch64.neon")
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
-
-
-def grid_gemm(tile: int, dtype: str = "f32") -> Any:
-    """c = a . b transposed, by workgroups that the program itself numbers."""
-    space, data = tkl.GLOBAL_ADDRESS_SPACE, getattr(tkl, dtype)
-    constraints = [
-        tkw.WorkgroupConstraint(M, tile, 0),
-        tkw.WorkgroupConstraint(N, tile, 1),
-        tkw.TilingConstraint(K, 64),
-        tkw.ReorderingConstraint(tkl.sym.WG_0, 0),
-    ]
-
-    @tkw.wave(constraints)
-    def grid_gemm(
-        a: tkl.Memory[M, K, space, data], b: tkl.Memory[N, K, space, data], c: tkl.Memory[M, N, space, tkl.f32]
-    ) -> None:
-        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
-        def total(acc: Any) -> Any:
-            return tkw.mma(tkw.read(a), tkw.read(b), acc)
-
-        tkw.write(total, c)
-
-    return grid_gemm.bound({tkl.sym.WG_0: WORKGROUP_0})
 
 
 def block(row: Machine, kernel: Any, k: int) -> tuple[int, int]:
@@ -85,15 +61,6 @@ def test_blocks_of_a_grid_program_have_rows_that_the_first_cache_keeps() -> None
     assert 128 % columns == 0  # what a workgroup reads of B is packed with the others'
     assert block(AMX, kernel, 1040)[0] > AMX.limits.l1_ways > rows
     assert block(with_ways(AMX, 48), kernel, 1024) == block(AMX, kernel, 1040)
-
-
-def test_blocks_have_columns_that_the_second_cache_keeps_for_all_of_k() -> None:
-    """Sums stay in registers over all of K, whatever the tile of its loop: B's part is read again for the next rows."""
-    kernel, limits = grid_gemm(128), AMX.limits
-    _, columns = block(AMX, kernel, 16384)
-    assert columns * 16384 * 4 <= (limits.l2_bytes or 0) < block(AMX, kernel, 1024)[1] * 16384 * 4
-    large = replace(AMX, limits=replace(limits, l2_bytes=16 << 20))
-    assert block(large, kernel, 16384) == block(AMX, kernel, 1024)
 
 
 @pytest.mark.parametrize("row", [AMX, NEON], ids=lambda row: row.name)
@@ -148,15 +115,3 @@ def test_how_far_rows_lie_apart_is_read_off_the_access(at: Any, bytes_apart: int
     axes = axes_in(op, lambda d: sizes[str(d)])
     assert not isinstance(axes, str)
     assert rows_apart(program, op, axes, lambda d: sizes[str(d)]) == bytes_apart
-
-
-@pytest.mark.parametrize("row", [AMX, NEON], ids=lambda row: row.name)
-@pytest.mark.parametrize("sizes", [(20, 35, 1024), (7, 5, 4096)])
-def test_products_whose_rows_share_sets_are_exact(row: Machine, sizes: tuple[int, int, int]) -> None:
-    m, n, k = sizes
-    rng = np.random.default_rng(sum(sizes))
-    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n, k)))
-    made = kernel_for(grid_gemm(32), {"M": m, "N": n, "K": k}, target="interpreter", machine=row)
-    found = np.full((m, n), np.nan, np.float32)
-    made.bind({"a": a, "b": b, "c": found})()
-    np.testing.assert_array_equal(found, a @ b.T)

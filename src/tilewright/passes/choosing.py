@@ -24,7 +24,8 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
+from tilewright.plan.general import GeneralChoice, only_adds, plan_general
+from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
@@ -99,7 +100,7 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
     assert job.program is not None
     said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
-        found = plan_of_grid(job.program, job.sizes, job.machine, said)
+        found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
     else:
         found = _in_roles(job, said) or _without_roles(job, said, opened)
     if said is not None and found.plan.roles is not None and found.plan.split is None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
@@ -22,7 +21,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
@@ -147,7 +146,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def _blocks_of(
+def blocks_of(
     products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
 ) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
@@ -235,7 +234,7 @@ def plan_general(
     blocks: dict[Expr, int] = {}
     if len(products) == 1:  # its sums may stay in registers, whatever a task takes
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
-        blocks = _blocks_of(alone, dims, width)
+        blocks = blocks_of(alone, dims, width)
         products = alone if blocks else products
         best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
         if best is not None:
@@ -319,43 +318,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def plan_of_grid(
-    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: str | Plan | None = None
-) -> GeneralChoice:
-    """The plan of a grid program: its constraints, which are part of its meaning."""
-    tasks, loops = tiles_of(program, sizes)
-    words = words_for([*tasks, *loops])
-    axes = []
-    for role, tiles in (("task", tasks), ("loop", loops)):
-        for name, tile in tiles.items():
-            extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
-    bound = Substitution(dict(sizes))
-
-    def size(d: Expr) -> int:
-        found = bound(d)
-        return max(1, found.value if isinstance(found, Const) else 1)
-
-    alone = len(names_of(program)) == 1 and all(op.name in ALIKE for op in program.walk())  # its sums stay in registers
-
-    def width(d: Expr) -> int:
-        return min(tasks.get(str(d)) or (0 if alone else loops.get(str(d))) or size(d), size(d))
-
-    products = products_of(program, machine, width, size)
-    wanted = parse_plan(given) if isinstance(given, str) else given
-    if wanted is not None:
-        products = taken(wanted.products, program, machine, products)
-        wanted = replace(wanted, products=as_plan(products, program))
-    blocks: dict[Expr, int] = {}
-    if alone:
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
-    plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
-    if wanted is not None and wanted != plan:
-        raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
-    note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
