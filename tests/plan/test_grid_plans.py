@@ -60,6 +60,17 @@ def test_rows_that_come_from_behind_the_second_cache_show_where_the_machine_says
     assert not is_in_parts(planned(replace(NEON, limits=replace(NEON.limits, copy_shown=0.0)), 4096))
 
 
+def test_factors_of_another_type_are_converted_once() -> None:
+    """A was converted for every block of columns: sums of a workgroup lie in memory instead."""
+    numbers = {"M": 256, "N": 256, "K": 1024}
+    made = kernel_for(grid_gemm(128, "bf16"), numbers, target="interpreter", machine=NEON)
+    assert is_in_parts(made.plan)
+    assert not made.plan.axis("K").cuts
+    panel = made.text("block").split("for f in")[0]
+    assert "alloc shared f32 (128, 1024)" in panel
+    assert not is_in_parts(kernel_for(grid_gemm(128), numbers, target="interpreter", machine=NEON).plan)
+
+
 def edited(plan: Plan, words: tuple[str, str, str], **numbers: int) -> str:
     """A plan with other cuts of M, N and K."""
     lines = plan.lines()

@@ -164,34 +164,40 @@ def _depth(grid: Grid, product: Op) -> tuple[bool, dict[Op, Microkernel | None]]
     found = grid.products(axis, k)
     if loop is None or isinstance(axes, str) or axes.k is not axis or grid.machine.lanes is not None:
         return True, found
-    best, parts, fits = (_cost(grid, axes, found[product], k, k)[0], 0, found), 2, False
-    while not fits and (deep := up(-(-k // parts), UNROLLED)) > UNROLLED:
+    best = _cost(grid, product, axes, found[product], k)[0], 0, found
+    deep, fits = k, False
+    while deep and not fits:
         found = grid.products(axis, deep)
-        cost, fits = _cost(grid, axes, found[product], deep, k)
+        cost, fits = _cost(grid, product, axes, found[product], k, deep)
         best = min(best, (cost, deep, found), key=lambda each: each[0])
-        parts *= 2
+        deep = up(-(-deep // 2), UNROLLED) if deep > 2 * UNROLLED else 0
     _, deep, found = best
     if deep:
         grid.tiles[loop] = deep
     return not deep, found
 
 
-def _cost(grid: Grid, axes: Axes, how: Microkernel | None, deep: int, k: int) -> tuple[float, bool]:
-    """(cycles of a workgroup's product in parts of K, whether the second cache keeps what a part reads).
+def _cost(grid: Grid, op: Op, axes: Axes, how: Microkernel | None, k: int, part: int = 0) -> tuple[float, bool]:
+    """(cycles of a workgroup's product, whether the second cache keeps what is read for a part of K); 0: sums stay in
+    registers over all of it.
 
-    Where it does not, rows of A come from behind it for every block of columns: as in the cost of a contraction.
+    Where the cache does not, rows of A come from behind it for every block of columns, as in the cost of a contraction.
+    An A of another type than the atom's is converted for every such block if sums stay, and once if not.
     """
     if how is None:
         return 0.0, True
-    limits, (m, n, _) = grid.machine.limits, axes.sizes(grid.width)
+    deep = part or k
+    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), op.operands[int(axes.swapped)].type.dtype
     a, b, c = (element_bytes(x.dtype) for x in (how.atom.a, how.atom.b, how.atom.c))
-    across, down = -(-n // how.columns), -(-m // how.rows)
+    across, down, converted = -(-n // how.columns), -(-m // how.rows), given is not how.atom.a.dtype
     strip, panel = m * deep * a, how.columns * deep * b
-    apart = rows_apart(grid.program, next(iter(names_of(grid.program).values())), axes, grid.size)
+    apart = 0 if converted else rows_apart(grid.program, op, axes, grid.size)
     products = cycles(grid.machine, how, (m, n, deep), apart, n < grid.size(axes.n))
     of_a = reading(limits, strip, across, panel)
     read = of_a + across * reading(limits, panel, down, how.rows * deep * a)
     fits = strip + panel <= l2(limits)
     shown = 0.0 if fits else limits.copy_shown * of_a
-    moved = 0.0 if deep == k else 2 * m * n * c / limits.copy_rate  # sums that are cleared, and copied at the end
-    return -(-k // deep) * (products + max(shown, read - products)) + moved, fits
+    copied = m * k * (a + element_bytes(given)) * (1 if part else across) if converted else 0
+    if part:
+        copied += 2 * m * n * c  # sums that are cleared, and copied at the end
+    return -(-k // deep) * (products + max(shown, read - products)) + copied / limits.copy_rate, fits

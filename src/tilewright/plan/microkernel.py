@@ -335,7 +335,7 @@ def microkernel(
     bytes apart and N may be `cut` from a longer one; None where no atom takes its types.
     """
     found = {
-        each: cycles(machine, each, sizes, apart, cut)
+        each: cycles(machine, each, sizes, apart if atom.a.dtype is types[0] else 0, cut)  # panels keep rows clear
         for atom in atoms_for(machine, *types, precision)
         for each in _blocks(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
