@@ -25,7 +25,8 @@ from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
 from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside
-from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
+from tilewright.plan.general import GeneralChoice, only_adds, plan_general
+from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
@@ -101,7 +102,7 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
     assert job.program is not None
     said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
-        found = plan_of_grid(job.program, job.sizes, job.machine, said)
+        found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
     else:
         terms = _by_terms(job, said)
         if terms is None or said is None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
@@ -151,7 +150,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def _blocks_of(
+def blocks_of(
     products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
 ) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
@@ -237,12 +236,16 @@ def plan_general(
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
     def multiplied() -> dict[Op, Microkernel | None]:
-        return dict.fromkeys(names_of(program).values()) if by_terms else products_of(program, machine, width, opened)
+        return (
+            dict.fromkeys(names_of(program).values())
+            if by_terms
+            else products_of(program, machine, width, size, opened)
+        )
 
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
-        blocks = _blocks_of(alone, dims, width)
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
+        blocks = blocks_of(alone, dims, width)
         products = alone if blocks else products
         best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
         if best is not None:
@@ -327,39 +330,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def plan_of_grid(
-    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: str | Plan | None = None
-) -> GeneralChoice:
-    """The plan of a grid program: its constraints, which are part of its meaning."""
-    tasks, loops = tiles_of(program, sizes)
-    words = words_for([*tasks, *loops])
-    axes = []
-    for role, tiles in (("task", tasks), ("loop", loops)):
-        for name, tile in tiles.items():
-            extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
-    bound = Substitution(dict(sizes))
-
-    def width(d: Expr) -> int:
-        found = bound(d)
-        whole = found.value if isinstance(found, Const) else 1
-        return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
-
-    products = products_of(program, machine, width)
-    wanted = parse_plan(given) if isinstance(given, str) else given
-    if wanted is not None:
-        products = taken(wanted.products, program, machine, products)
-        wanted = replace(wanted, products=as_plan(products, program))
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
-    plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
-    if wanted is not None and wanted != plan:
-        raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
-    note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
