@@ -17,6 +17,8 @@
 | validate    | why a plan is impossible                                                    |
 | planner     | all plans that fit, ranked; what was refused, and why                       |
 | chains      | plans of several products whose values between stay in registers            |
+| chain_costs | what plans of chains should take                                            |
+| computed    | factors that are computed element by element from what is read              |
 | cutting     | what a contraction's plan says, as cuts of its program over digits          |
 | epilogue    | what lanes take for an element after its product                            |
 | hiding      | rounds of a loop that a selection hides                                     |

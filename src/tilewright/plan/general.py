@@ -236,11 +236,8 @@ def plan_general(
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
     def multiplied() -> dict[Op, Microkernel | None]:
-        return (
-            dict.fromkeys(names_of(program).values())
-            if by_terms
-            else products_of(program, machine, width, size, opened)
-        )
+        by_loops = dict.fromkeys(names_of(program).values())
+        return by_loops if by_terms else products_of(program, machine, width, size, opened)
 
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes

@@ -38,12 +38,19 @@ class Microkernel:
     rows: int
     columns: int
     groups: int = 1
-    """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
+    """Groups of waves, as many as the atom takes, which have rows of a block of their own, or columns of the same rows,
+    where these are more than the atom's."""
     at_once: bool = False
     """Of an atom that reads shared memory: whether all of K lies there at once, not one row's width of it at a time."""
     transposed: bool = False
     """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
     is the atom's A."""
+
+    @property
+    def waves(self) -> tuple[int, int]:
+        """Groups of waves along the rows of a block, and along its columns."""
+        across = self.columns // self.atom.shape[1] if self.groups > 1 else 1
+        return self.groups // across, across
 
     @property
     def held_a(self) -> bool:

@@ -341,7 +341,7 @@ def room_for_sums(
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
     known = isinstance(rows, int) and isinstance(columns, int)
     if axes.m is not None and single and known and _is_block(how, int(rows), int(columns)):
-        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.groups)
+        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
         low.sums[held] = axes.m, axes.n
         if zero:
             low.w.emit("fill", (held,), value=0)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
-from tilewright.passes.tile.products import BlockedProduct, Factor, InPlace, Span
+from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
 from tilewright.passes.tile.values import Parts, Tile, only_load, pieces
 from tilewright.plan.microkernel import Axes, Microkernel
 from tilewright.plan.tiled import Depth, Tiled
