@@ -51,4 +51,5 @@ def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:
     form = linear_form(numbers(read.attrs["at"][-1]), over)
     if form is None or len(form[0]) != 1 or next(iter(form[0].values())) is not ONE:
         return None
-    return dims[over.index(next(iter(form[0])))]
+    found: Expr = dims[over.index(next(iter(form[0])))]
+    return found
