@@ -287,15 +287,9 @@ def shared_atoms(
 ) -> list[MultiplyAtom]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
     `held_a`, A from registers instead."""
-    found = [Microkernel(x, *x.shape[:2]) for x in machine.multiply.values() if x.slab is not None]
-    return [
-        how.atom
-        for how in found
-        if (how.atom.a.dtype, how.atom.b.dtype, how.atom.c.dtype) == types
-        and how.atom.rounds in (None, precision)
-        and how.held_a == held_a
-        and how.along_k[held_a:] == along_k[held_a:]
-    ]
+    of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
+    found = [Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)]
+    return [how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:]]
 
 
 def microkernel(

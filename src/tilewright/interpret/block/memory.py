@@ -269,6 +269,16 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
+    """The extents of some axes, and their coordinates by name, as `grid` gives them; `what` they are of is for errors.
+
+    The same ones each time: an operation's axes are looked at whenever it is done.
+    """
+    shape = numbers(tuple(s.upper + 1 for s in axes), what)
+    return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
+
+
 def full(array: Any, shape: tuple[int, ...]) -> Array:
     """The array at the full shape."""
     found = np.asarray(array)
