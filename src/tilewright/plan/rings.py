@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
 
@@ -334,7 +335,15 @@ def _of_orientation(
         tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
         gathered,
     )
-    return list(rings(machine, atoms, work, gathered, transposed, asked))
+    return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
+
+
+@lru_cache
+def _rings(
+    machine: Machine, atoms: tuple[MultiplyAtom, ...], work: RingWork, gathered: bool, transposed: bool, asked: bool
+) -> tuple[RingCandidate, ...]:
+    """The candidates for some work: the same work is planned again where a plan is given, or another machine's."""
+    return tuple(rings(machine, list(atoms), work, gathered, transposed, asked))
 
 
 def rings(
