@@ -415,12 +415,14 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
         if text.isidentifier():
             found[text] = text
     for text in every:
+        if text in found:
+            continue
         base, count = "dim_" + re.sub(r"\W+", "_", text).strip("_"), 1
         word = base
-        while text not in found and word in found.values():
+        while word in found.values():
             count += 1
             word = f"{base}{count}"
-        found.setdefault(text, word)
+        found[text] = word
     return {text: found[text] for text in every}
 
 
