@@ -41,6 +41,7 @@ class Buffer:
     def __init__(self, name: str, data: Array, space: str, initialised: bool):
         self.name, self.data, self.space = name, data, space
         self.initialised = np.full(data.size, initialised)
+        self.given = initialised  # from the beginning to the end
         self.watch: Watch | None = None
         self.sharing: Sharing | None = None
         self.staged: Array | None = None  # what was written as part of a channel's stage
@@ -49,6 +50,7 @@ class Buffer:
         """The same memory, seen otherwise: as another element type, or with nothing of it initialised."""
         other = object.__new__(Buffer)
         other.__dict__ = {**self.__dict__, **changes}
+        other.given = self.given and "initialised" not in changes
         return other
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
@@ -81,7 +83,7 @@ class Buffer:
             self.data[place] = function(self.data[place], value)
 
     def _require_written(self, places: Array, op: Op) -> None:
-        if not self.initialised[places].all():
+        if not self.given and not self.initialised[places].all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
@@ -146,7 +148,7 @@ class TensorMemory:
         """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
         place: Any = self.offset
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
-            place = place + coordinate * stride
+            place = place + (coordinate if stride == 1 else coordinate * stride)
         if self.swizzle is not None:
             place = self.swizzle(place)
         return self, place, None
