@@ -40,11 +40,8 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=20 * EXAMPLES, derandomize=False)
 settings.load_profile("default")
 
-gc.disable()  # while tests are collected: what is made then stays
-
 
 def pytest_collection_finish() -> None:
     """The garbage collector leaves aside what was imported and collected, and looks less often at what tests make."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-    gc.enable()
