@@ -14,6 +14,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.ir import dtypes
 from tilewright.ir.formula import Formula
+from tilewright.ir.tile import parse_tile
 from tilewright.ir.tile_formulas import call, number
 from tilewright.targets.registry import native as cpu_target
 
@@ -69,6 +70,47 @@ def test_rows_that_do_not_fit_the_first_cache_go_a_few_at_a_time(sizes):
         np.testing.assert_array_equal(mine, theirs)
 
 
+def looked_at(again):
+    """Rows whose differences may lie where the scores did, unless something looks at those again."""
+
+    @tkw.wave([tkw.TilingConstraint(N, 512)])
+    def looked_at(
+        q: tkl.Memory[M, K, GLOBAL, tkl.f32],
+        k: tkl.Memory[N, K, GLOBAL, tkl.f32],
+        v: tkl.Memory[N, D, GLOBAL, tkl.f32],
+        out: tkl.Memory[M, D, GLOBAL, tkl.f32],
+        sums: tkl.Memory[M, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0), tkl.Register[M, D, tkl.f32](0.0)])
+        def walk(total, mean):
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[M, N, tkl.f32](0.0))
+            less = scores * 2.0 - tkw.max(scores, tkl.Register[M, tkl.f32](-100.0), dim=N)
+            if again == "among them":
+                total = tkw.sum(less + scores, total, dim=N)
+            mean = tkw.mma(less, tkw.read(v), mean)
+            if again == "after them":
+                total = tkw.sum(scores, total, dim=N)
+            return total, mean
+
+        tkw.write(walk[1], out)
+        tkw.write(walk[0], sums)
+
+    return looked_at
+
+
+@pytest.mark.parametrize("again", ["never", "among them", "after them"])
+@pytest.mark.parametrize("sizes", [(70, 1040, 5, 7), (64, 1024, 3, 16)])
+def test_what_is_spent_is_written_over(again, sizes):
+    inputs, results = arguments(sizes, np.float32)
+    run = tilewright.compile(looked_at(again))
+    run(*inputs, *results)
+    body = run.text("block").split("for r in")[0]
+    assert len(re.findall(r"alloc shared f32 \(\d+, 512\)", body)) == (1 if again == "never" else 2)
+    wanted = tilewright.compile(looked_at(again), target="executor")(*inputs)
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_rows_go_together_on_machines_with_tiles():
     sizes = (70, 600, 40, 20)
     inputs, results = arguments(sizes, ml_dtypes.bfloat16)
@@ -81,11 +123,59 @@ def test_rows_go_together_on_machines_with_tiles():
         np.testing.assert_array_equal(mine, theirs)
 
 
+LOOKED_UP = """tile looked_up(%x: global f32[M, N], %i: global i32[M], %y: global f32[M, N])
+  symbols M, N, it0, it1, row
+{
+  %0 = read %x : f32[M, N]
+  %1 = max %0 dim=(N) : f32[M]
+  %2 = sub %0, %1 : f32[M, N]
+  %3 = read %i : i32[M]
+  %4 = cast %3 dtype=i32 : i32[M]
+  %5 = read %x, %4 over=[it0, it1] lookups=[row: [it0]] at=[row, it1] otherwise=5 : f32[M, N]
+  %6 = add %2, %5 : f32[M, N]
+  write %6, %y
+}
+"""
+
+
+def test_a_read_waits_for_a_cast_that_changes_nothing():
+    """The cast was put off until the rows were done, the read was not: a KeyError."""
+    rng = np.random.default_rng(5)
+    x, i = rng.integers(-3, 4, (40, 4096)).astype(np.float32), rng.integers(0, 41, 40).astype(np.int32)
+    program = parse_tile(LOOKED_UP)
+    run = tilewright.compile(program, target="cpu")
+    found = run(x, i)
+    assert "for r in" in run.text("block")
+    np.testing.assert_array_equal(found, tilewright.compile(program, target="executor")(x, i))
+
+
 def test_few_rows_go_as_they_did():
     inputs, results = arguments((6, 40, 5, 7), np.float32)
     run = tilewright.compile(rowwise(tkl.f32, 32))
     run(*inputs, *results)
     assert "for r in" not in run.text("block")
+
+
+def test_what_needs_a_cast_that_changes_nothing_was_done_before_it():
+    """The cast waits until after the rows; a broadcast of what it gives may not come before them."""
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 64, 0)])
+    def kept(
+        x: tkl.Memory[M, N, GLOBAL, tkl.i32],
+        y: tkl.Memory[M, N, GLOBAL, tkl.i32],
+        z: tkl.Memory[M, GLOBAL, tkl.i32],
+    ):
+        value = tkw.read(x)
+        some = tkw.cast(tkw.sum(value, dim=N) > tkl.Register[M, tkl.i32](0), tkl.bool)
+        chosen = tkw.select(tkw.broadcast(some, [M, N]), value, tkl.Register[M, N, tkl.i32](7))
+        tkw.write(chosen, y)
+        tkw.write(tkw.max(chosen, dim=N), z)
+
+    x = np.random.default_rng(5).integers(-3, 4, (70, 5000)).astype(np.int32)
+    wanted = np.where(x.sum(1, keepdims=True) > 0, x, 7)
+    y, z = tilewright.compile(kept)(x)
+    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(z, wanted.max(1))
 
 
 def test_numbers_are_folded_as_machines_round_them():

@@ -12,6 +12,7 @@
 | lanes       | blockings by lanes, and what they cost                                      |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
 | general     | plans of programs that are no single contraction                            |
+| grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |
 | validate    | why a plan is impossible                                                    |
 | planner     | all plans that fit, ranked; what was refused, and why                       |
@@ -31,5 +32,6 @@
 | rings       | plans with roles: one loads shared memory, one multiplies                   |
 | rows        | tasks of programs without products on machines of many lanes                |
 | sums        | the type in which a machine sums a product                                  |
+| terms       | products that lanes do term by term                                         |
 | tiled       | how a task goes over its blocks in tile registers                           |
 """

@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
@@ -22,13 +21,13 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
-from tilewright.plan.rows import rows_and_waves
+from tilewright.plan.rows import in_a_line, rows_and_waves
 from tilewright.plan.tiled import Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
@@ -37,6 +36,8 @@ DEEPEST = 4096
 """The same of a loop that only adds products: what they read is not held."""
 
 
+WRITTEN_OUT = 96
+"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once."""
 ALIKE = {
     *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
     *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
@@ -86,6 +87,8 @@ class Cuts:
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
     tiled: Tiled | None = None
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
+    terms: int | None = None
+    """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def _blocks_of(
+def blocks_of(
     products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
 ) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
@@ -206,53 +209,53 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
+    terms: Expr | None = None,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
-    `narrowed` says how often tasks are halved along where they are widest.
+    `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
+    term along that dimension, as they do any other function of elements.
     """
-    dims = () if ordered else cut_dims(program, size, logs, bool(opened))
+    dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: 1 if by_terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
-    widths = {d: found.get(d, size(d)) for d in dims}
-    waves = 1
-    if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
-        widths, waves = rows_and_waves(program, widths, size, machine)
+    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
+    widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
+    widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms}  # many rows share the other factor
+    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
+        widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
-    refused = _whole(program, [d for d in whole if size(d) > 1], ordered)
 
     def width(d: Expr) -> int:
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
-    products = products_of(program, machine, width, opened)
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
-        blocks = _blocks_of(alone, dims, width)
+    def multiplied() -> dict[Op, Microkernel | None]:
+        by_loops = dict.fromkeys(names_of(program).values())
+        return by_loops if by_terms else products_of(program, machine, width, size, opened)
+
+    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
+    if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
+        blocks = blocks_of(alone, dims, width)
         products = alone if blocks else products
         best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
         if best is not None:
             widths |= {d: n for d, n in best.widths.items() if d in dims}
             blocks, products = best.blocks, dict.fromkeys(products, best.how)
     _widened(program, widths, blocks, size, opened, workgroups, machine)
-    schedule = "strided"
 
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))
         cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in dims]
-        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
-        for d in whole:
-            tile = now.get(d)
-            cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
-            axes.append(axis_of(words[str(d)], size(d), cuts))
+        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or size(op.attrs["axis"]) for op in loops}
+        cut |= {d: (Cut("loop", now[d]),) if now.get(d, size(d)) < size(d) else () for d in whole}
+        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in (*dims, *whole)]
         tasks = tuple(words[str(d)] for d in widths)
         return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule, waves=waves)
 
@@ -265,16 +268,21 @@ def plan_general(
         for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
         schedule = wanted.schedule
-        products = taken(wanted.products, program, machine, products_of(program, machine, width, opened))
+        products = taken(wanted.products, program, machine, multiplied())
         wanted = replace(wanted, products=as_plan(products, program))
-        if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
+        if (by_terms or not products) and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
             waves = wanted.waves
         plan = made()
         require_same(wanted, plan)
-    cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
-    cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
-    cuts = replace(cuts, packed=bool(opened), waves=waves)
-    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
+    cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
+    cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule, waves=waves)
+    cuts = replace(cuts, packed=bool(opened), terms=_written_out(widths, waves, machine) if by_terms else None)
+    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
+
+
+def _written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """How many terms of a sum are written out: as many as a lane has registers for."""
+    return WRITTEN_OUT // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
 
 
 def require_same(wanted: Plan, plan: Plan) -> None:
@@ -308,10 +316,10 @@ def _widened(
         widths |= {d: 1 for d in widths if d in opened}
 
 
-def _whole(program: Program, dims: list[Expr], ordered: bool) -> list[Refusal]:
+def _whole(program: Program, dims: list[Expr], size: Callable[[Expr], int], ordered: bool) -> tuple[Refusal, ...]:
     """Why tasks do not cut some dimensions."""
     why = "elements are worked on in order" if ordered else None
-    return [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims]
+    return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
 
 
 def _narrowed(widths: dict[Expr, int], often: int) -> None:
@@ -319,39 +327,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def plan_of_grid(
-    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: str | Plan | None = None
-) -> GeneralChoice:
-    """The plan of a grid program: its constraints, which are part of its meaning."""
-    tasks, loops = tiles_of(program, sizes)
-    words = words_for([*tasks, *loops])
-    axes = []
-    for role, tiles in (("task", tasks), ("loop", loops)):
-        for name, tile in tiles.items():
-            extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
-    bound = Substitution(dict(sizes))
-
-    def width(d: Expr) -> int:
-        found = bound(d)
-        whole = found.value if isinstance(found, Const) else 1
-        return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
-
-    products = products_of(program, machine, width)
-    wanted = parse_plan(given) if isinstance(given, str) else given
-    if wanted is not None:
-        products = taken(wanted.products, program, machine, products)
-        wanted = replace(wanted, products=as_plan(products, program))
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
-    plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
-    if wanted is not None and wanted != plan:
-        raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
-    note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
@@ -415,12 +390,14 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
         if text.isidentifier():
             found[text] = text
     for text in every:
+        if text in found:
+            continue
         base, count = "dim_" + re.sub(r"\W+", "_", text).strip("_"), 1
         word = base
-        while text not in found and word in found.values():
+        while word in found.values():
             count += 1
             word = f"{base}{count}"
-        found.setdefault(text, word)
+        found[text] = word
     return {text: found[text] for text in every}
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
 
@@ -125,7 +126,7 @@ def plan_with_roles(
             )
     if not fitting:
         return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, op, axes, dims, program, sizes, size, machine, bound) for x in fitting[: 1 if alone else None]]
+    made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
@@ -146,8 +147,8 @@ def _ends(program: Program, d: Expr, sizes: Mapping[Symbol, int], size: Callable
     return True
 
 
-def _choice(
-    ring: RingCandidate,
+def _choices(
+    fitting: list[RingCandidate],
     op: Op,
     axes: Axes,
     dims: tuple[Expr, ...],
@@ -156,25 +157,29 @@ def _choice(
     size: Callable[[Expr], int],
     machine: Machine,
     bound: float,
-) -> GeneralChoice:
-    """The plan of a candidate, whose tasks cut these dimensions."""
-    how = ring.how
-    group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
-    widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
+) -> list[GeneralChoice]:
+    """The plans of candidates, whose tasks cut these dimensions."""
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
-    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
-    cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
-    plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
-        tuple(words[str(d)] for d in dims),
-        products=as_plan({op: how}, program),
-        roles=ring.roles,
-        group=group,
-    )
+    named = [(d, words[str(d)]) for d in (*dims, *whole)]
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
-    return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
+    found = []
+    for ring in fitting:
+        how = ring.how
+        group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
+        widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
+        cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
+        cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
+        plan = Plan(
+            tuple(axis_of(word, size(d), (cut[d],) if d in cut else ()) for d, word in named),
+            tuple(word for _, word in named[: len(dims)]),
+            products=as_plan({op: how}, program),
+            roles=ring.roles,
+            group=group,
+        )
+        cuts = Cuts(widths, {}, dict(loops), {op: how}, ring.roles, group)
+        found.append(GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ()))
+    return found
 
 
 def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr, ...]:
@@ -347,7 +352,15 @@ def _of_orientation(
         thin,
         left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
     )
-    return list(rings(machine, atoms, work, gathered, transposed, asked))
+    return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
+
+
+@lru_cache
+def _rings(
+    machine: Machine, atoms: tuple[MultiplyAtom, ...], work: RingWork, gathered: bool, transposed: bool, asked: bool
+) -> tuple[RingCandidate, ...]:
+    """The candidates for some work: the same work is planned again where a plan is given, or another machine's."""
+    return tuple(rings(machine, list(atoms), work, gathered, transposed, asked))
 
 
 def rings(

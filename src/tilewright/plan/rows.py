@@ -97,6 +97,11 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
+def in_a_line(program: Program, extent: int) -> int:
+    """As many elements of a dimension as lie in a line of memory."""
+    return min(extent, LINE // _smallest(program))
+
+
 def _smallest(program: Program) -> int:
     """Bytes of the smallest element of an argument."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
@@ -120,7 +125,7 @@ def _boxes(
     few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
     limit = min(WAVES * lane, few)
     along = {d for op in accesses for d in side_by_side(op)}
-    for d in found:
+    for d in sorted(found, key=lambda d: d in along):  # what lies side by side stays together
         elements = prod(found.values())
         if elements > limit:
             words = max(1, WIDEST // smallest) if d in along else 1

@@ -393,7 +393,8 @@ def _by_atom(
     left, right = (b, a) if axes.swapped else (a, b)
     how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
     if how is None:
-        low.lost[op] = "its plan says loops"
+        if low.cuts.terms is None:
+            low.lost[op] = "its plan says loops"
         return None
     axes = how.oriented(axes)
     return how, axes, *((b, a) if axes.swapped else (a, b))
@@ -485,13 +486,14 @@ def _products(
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
         return
     before = low.held(total, dims, parts).formula
+    fused = low.cuts.terms is not None and total.type.dtype.is_float  # where lanes do it, there is an instruction
 
     def step(k: Expr, count: int) -> None:
         formula = before
         for n in range(count):
             images = Substitution({low.coordinate(dim): first + k + n})
-            product = Formula("mul", (rewritten(left, images), rewritten(right, images)))
-            formula = Formula("add", (formula, product))
+            factors = (rewritten(left, images), rewritten(right, images))
+            formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))
         low.put(total, dims, parts, formula)
 
     rounds, rest_of = divided(length, AT_ONCE)

@@ -132,6 +132,8 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.part(d) for d in kind.dims}
+    if op in low.early:
+        return (low.early[op].over(kind.dims, parts),)
     sizes = tuple(parts[d][1] for d in kind.dims)
     other = formulas.rounded(op.attrs.get("otherwise", 0), kind.dtype)
     if 0 in sizes:
@@ -181,7 +183,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        low.w.copy(access.tensor, over, at, tensor, other)
+        if low.cuts.terms is None:
+            low.w.copy(access.tensor, over, at, tensor, other)
+        else:  # element by element, as lanes have them
+            low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
         tile = low.held(tensor, kind.dims, parts)
     else:
         tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
