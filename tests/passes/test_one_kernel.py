@@ -40,7 +40,7 @@ def is_one_kernel(made):
         and plan.roles is not None
         and plan.roles.load[0] == 1
         and all(name.startswith("wgmma") for name in atoms)
-        and made.text("block").count("by tma.load") > len(atoms)
+        and made.text("block").count("by tma.load") >= len(atoms)
     )
 
 

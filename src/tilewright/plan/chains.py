@@ -291,7 +291,8 @@ def _microkernel(
     past = columns is None and (axes.n in found.cut or not (found.looped or axes.n in summed))
     fitting = [x for x in atoms if x.shape[1] == wanted or (past and x.shape[1] > wanted)]
     across = 1
-    if not fitting and len(found.axes) == 1 and not found.looped:  # groups of waves then have columns of the same rows
+    if not fitting and len(found.axes) == 1 and not (found.looped or held):
+        # groups of waves then have columns of the same rows; a factor in registers would be each group's in part
         across, fitting = groups, [x for x in atoms if x.shape[1] * groups >= wanted]
     if not fitting:
         return None
