@@ -90,7 +90,7 @@ def _walk(c: Contraction, how: Blocking) -> Walk | None:
     if len(c.rows) == 1:
         return Walk(1, -(-size(c.rows[-1]) // how.strip), how.strip, how.strip)
     halo, length = halo_of(c), size(c.rows[-1])
-    pitch = length if halo is None or how.stage == "panel" else halo.line(c.a.shape[halo.column_dim])
+    pitch = length if halo is None or how.stage == "panel" else halo.pitch
     return Walk(how.strip, size(c.rows[-2]), length, pitch)
 
 
@@ -98,8 +98,8 @@ def _shifts(c: Contraction) -> dict[Expr, tuple[int, int]]:
     """Taps that read the lines of others, and how many lines and places further on."""
     halo = halo_of(c)
     assert halo is not None
-    taps = ((halo.line_taps, (halo.line_step, 0)), (halo.column_taps, (0, halo.column_step)))
-    return {dimension(tap): step for tap, step in taps if tap is not None}
+    steps = (halo.lines, (halo.lines.step, 0)), (halo.places, (0, halo.places.step))
+    return {dimension(slide.tap): step for slide, step in steps if slide.tap is not None}
 
 
 def _digit(c: Contraction, name: str | None) -> Symbol:

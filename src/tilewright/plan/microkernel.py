@@ -384,7 +384,5 @@ def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k
     if how.whole:
         fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
         return steps * fed + 2 * down * across * m * limits.load_cycles
-    loads = rows / how.atom.picks + across
-    fed = max(rows * across * how.atom.cycles, loads * limits.load_cycles)
-    waiting = limits.latency if rows * across < limits.latency / how.atom.cycles else 0.0
-    return steps * max(fed, waiting) + 2 * rows * across * limits.load_cycles
+    fed = vectors.step_cycles(limits, how.atom, rows, across)
+    return steps * fed + 2 * rows * across * limits.load_cycles

@@ -82,11 +82,7 @@ class Choice:
         return explain(self, self.best, self.bound)
 
 
-def choose(
-    c: Contraction,
-    machine: Machine,
-    fixed: Fixed = FREE,
-) -> Choice:
+def choose(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
     """The plans for a contraction on a machine, ranked; what is fixed holds for all, unless nothing fits it."""
     c = joined(c)
     if len(c.columns) != 1:
