@@ -12,7 +12,7 @@ from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, kept_digit,
 from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import own_rounds
-from tilewright.plan.microkernel import LaneKernel, Microkernel
+from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -54,14 +54,11 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
     singles = {d.name: (dimension(d), 1) for d in (*walked.batch, *walked.rows)}
     widths = {ROWS: ((inside or [row])[0], how.strip if walk is None else walk.width), axis: (across, how.task_columns)}
     tasks: dict[Expr, int] = dict({**singles, **widths}[name] for name in how.tasks)
-    depth: dict[Expr, tuple[int, bool]] = {}
-    for step in how.steps:  # of two cuts of a digit the first: the second is what one product takes
-        depth.setdefault(_digit(c, step.digit), (step.size, step.written))
     found = Cuts(
         tasks,
         {d: n for name in how.order for d, n in pieces[name].items()},
         extended={across: how.columns},
-        depth=depth,
+        depth=tuple(Depth(_digit(c, s.digit), s.size, s.written) for s in how.steps),
         schedule=how.schedule,
         packed=True,
     )
@@ -76,11 +73,10 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
     products: dict[Op, Microkernel | None] = {product: Microkernel(how.atom, how.rows, how.columns)}
     if not how.in_tiles:
         return replace(found, products=products)
-    steps = tuple(Depth(_digit(c, s.digit), s.size, s.written) for s in how.steps)
     streams, shifts = ("a" in how.streams, "b" in how.streams), _shifts(c) if how.stage == "lines" else {}
-    deep = dimension(c.depth[-1])
-    tiled = Tiled(product, row, across, deep, steps, streams, how.overlap == "defer", walk, shifts)
-    return replace(found, products=products, depth={}, tiled=tiled)
+    around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
+    axes = Axes(row, across, dimension(c.depth[-1]), around, tuple(map(dimension, c.depth[:-1])), swapped=False)
+    return replace(found, products=products, walk=walk, overlap=how.overlap, tiled=Tiled(axes, streams, shifts))
 
 
 def _walk(c: Contraction, how: Blocking) -> Walk | None:

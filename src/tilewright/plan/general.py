@@ -17,7 +17,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
@@ -29,7 +29,7 @@ from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
 from tilewright.plan.rows import rows_and_waves
-from tilewright.plan.tiled import Tiled, Walk
+from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -38,8 +38,8 @@ DEEPEST = 4096
 
 
 ALIKE = {
-    *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
-    *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
+    *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
+    *("mma", "read", "write", "yield", "iterate"),
 }
 """Operations that treat all coordinates of a dimension alike, a loop those of others than its axis."""
 
@@ -68,9 +68,8 @@ class Cuts:
     its tensor, and the last where only a call tells where the dimension ends."""
     lanes: dict[Op, LaneKernel] = field(default_factory=dict)
     """Products by vectors along a dimension that both factors and the sum keep."""
-    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
-    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
-    none: as the lowering sees fit."""
+    depth: tuple[Depth, ...] = ()
+    """The loops over what a product sums, the outermost first; none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
     waves: int = 1
@@ -79,13 +78,19 @@ class Cuts:
     """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
     first task; None: A is brought step by step, as B is."""
     walk: Walk | None = None
-    """Where rows of a halo tile run on from line to line: how."""
+    """Where rows of a halo tile, or those that a task stages, run on from line to line: how."""
     overlap: str = "none"
-    """What runs beside other work: `ahead`, the first product of a loop's next round."""
+    """What runs beside other work: `ahead`, the first product of a loop's next round; `defer`, what becomes of a block
+    of sums, beside the next one."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
     tiled: Tiled | None = None
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
+
+    @property
+    def summed(self) -> dict[Expr, Depth]:
+        """The outermost loop over each dimension that is summed."""
+        return {s.dim: s for s in reversed(self.depth)}
 
 
 @dataclass(frozen=True)

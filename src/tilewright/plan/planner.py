@@ -126,22 +126,17 @@ def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
 
 
 def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed) -> Iterator[Candidate]:
-    for how, of in _blockings(c, fit, machine, fixed):
-        if impossible(of, how, machine) is None:
-            cost = cost_of(of, how, machine)
-            if too_much(cost, machine) is None:
-                yield Candidate(how, of, cost)
-
-
-def _blockings(
-    c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed
-) -> Iterator[tuple[Blocking, Contraction]]:
-    """The blockings of every kind, each with the contraction as it takes it."""
+    """The blockings of every kind that can be done, each with the contraction as it takes it."""
+    every = []
     for atom in fit:
-        of = variant(c, atom)
-        listed = tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings
-        yield from ((how, of) for how in listed(of, atom, machine, fixed))
-    yield from ((how, c) for how in lane_blockings(c, machine, fixed))
+        listed, of = tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings, variant(c, atom)
+        every.append((listed(of, atom, machine, fixed), of))
+    for blockings, of in (*every, (lane_blockings(c, machine, fixed), c)):
+        for how in blockings:
+            if impossible(of, how, machine) is None:
+                cost = cost_of(of, how, machine)
+                if too_much(cost, machine) is None:
+                    yield Candidate(how, of, cost)
 
 
 # -- what was refused -------------------------------------------------------------------------------------

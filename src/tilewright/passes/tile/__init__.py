@@ -26,7 +26,6 @@
 | patches      | a dimension in boxes of digits instead of runs                                        |
 | aligning     | factors in rows that a machine's copies can read, and what copies them so             |
 | products     | products by atoms: blocks of sums and their factors                                   |
-| tile_product | the products of a block of sums in tile registers                                     |
 | inplace      | factors read where they lie, taps out of bounds left out                              |
 | packing      | B in the order in which blocks of sums read it                                        |
 | halo         | the part of a tensor that a padded read looks at, copied once                         |

@@ -33,7 +33,7 @@ from tilewright.passes.tile.values import (
     rewritten,
 )
 from tilewright.passes.tile.writer import word
-from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_of
 from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
 
@@ -306,10 +306,16 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         a, b = (_as_tf32(low, t) for t in (a, b))
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
-        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
-    if low.tiled is not None:
+    elif low.tiled is not None:
         sums = low.tiled.multiply(a, b, acc.dims, parts)
-        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+    else:
+        sums = _summed(low, op, a, b, acc, parts, start, wide)
+    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+
+
+def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
+    """A product over these parts, by an atom or by loops; gives where its sum is."""
+    inner = {d: parts[d] for d in acc.dims}
     found = _by_atom(low, op, a, b, acc.dims, wide)
     total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
     empty = False
@@ -324,10 +330,10 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     else:
-        last = acc.dims[-1] if acc.dims else None
+        last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
         factors = (_factor(low, t, wide, last) for t in (a, b))
         _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
-    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
+    return total.tensor
 
 
 def room_for_sums(
@@ -366,19 +372,6 @@ def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
     """Whether so many rows and columns are whole atoms of one block of sums."""
     m, n, _ = how.atom.shape
     return rows <= how.rows and columns <= how.columns and rows % m == 0 and columns % n == 0
-
-
-def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
-    """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
-    a, b, c = (v.type.dims for v in op.operands)
-    if not all(low.is_known(d) for d in (*a, *b, *c)):
-        return None
-    axes = axes_of(a, b, c, low.width)
-    if isinstance(axes, str):
-        return None
-    types = types_of(op, axes.swapped, low.machine)
-    how = low.microkernel(op, types, axes.sizes(low.width))
-    return None if how is None else (how, how.oriented(axes), types[2])
 
 
 def _by_atom(

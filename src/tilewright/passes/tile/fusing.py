@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.passes.tile.values import Part, Parts, Tile
 from tilewright.plan.model import element_bytes, l1
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-_BY_ROWS = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, *REDUCTIONS, "not_", "select", "cast"}
+_BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
 """What may be done before others that it does not depend on."""
 

@@ -29,7 +29,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
@@ -233,11 +233,10 @@ class Lowering:
         """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
-        tiled = self.cuts.tiled
-        how = None if tiled is None else self.cuts.products[tiled.product]
-        self.walks = {} if tiled is None or tiled.walk is None else {tiled.m: tiled.walk}
+        tiled, walk = self.cuts.tiled, self.cuts.walk
+        self.walks = {} if tiled is None or tiled.axes.m is None or walk is None else {tiled.axes.m: walk}
         """Dimensions that go along lines which a task stages."""
-        self.tiled = None if tiled is None or how is None else TiledTask(self, tiled, how)
+        self.tiled = None if tiled is None else TiledTask(self, tiled)
         """The one product of the program, where it is done in tile registers by a plan."""
         self.tasks = Tasks(self)
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -652,7 +651,7 @@ def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
 Rule = Callable[[Lowering, Op], tuple[Tile, ...]]
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_"), forming.elementwise),
+    **dict.fromkeys(ELEMENTWISE, forming.elementwise),
     **dict.fromkeys(REDUCTIONS, combining.reduce),
     **dict.fromkeys(("broadcast", "permute"), forming.broadcast),
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max"), memory.atomic),

@@ -123,20 +123,6 @@ class Workgroups:
         plain = self.low.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.expr(record.attrs["start"]) is plain
 
-    def _open_body(self, ids: tuple[Expr, ...]) -> None:
-        """The program for a workgroup of these ids, whose parts are as wide as a call says."""
-        low = self.low
-        known = self._meanings(ids, _substituted)
-        low.means(known)
-        low.parts.clear()
-        for record in self.constraints:
-            dim, tile = record.attrs["dim"], low.number(record.attrs["tile"])
-            first, size = as_expr(self._first(record, known, _substituted)), low.size(dim)
-            width = tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)
-            low.parts[dim] = first, number_or(as_expr(width))
-        with low.scope():
-            low.tasks.pieces(list(low.cuts.blocks))
-
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
         known: dict[Symbol, Any] = dict(self._plain)
@@ -196,7 +182,7 @@ class Workgroups:
                 ids: list[Expr] = [r.symbol for r in reversed(tasks)]
                 for g, n in reversed(list(enumerate(self.opened if not tasks else ()))):
                     ids.insert(0, loops.enter_context(self.low.w.loop(f"w{g}", n)))
-                self._open_body(tuple(ids))
+                self._body(tuple(ids))
             return
         if 0 in self.shape:
             return
@@ -251,18 +237,25 @@ class Workgroups:
                 found += [width >= wanted, width <= wanted]
         return reduce(mul, found, as_expr(1))
 
-    def _body(self, ids: tuple[Expr, ...], kind: int) -> None:
-        """The program for workgroups of one kind."""
+    def _body(self, ids: tuple[Expr, ...], kind: int | None = None) -> None:
+        """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
         low = self.low
         known = self._meanings(ids, _substituted)
         low.means(known)
         low.parts.clear()
         for d in low.reach.keys() & low.symbols.keys() & _set_symbols(low):
             low.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(low.number(d), dtypes.i64))
-        for width, record in zip(self.forms[kind], self.constraints, strict=True):
-            low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
+        for place, record in enumerate(self.constraints):
+            first = as_expr(self._first(record, known, _substituted))
+            width = self._open_width(record, first) if kind is None else int(self.forms[kind, place])
+            low.parts[record.attrs["dim"]] = first, width
         with low.scope():
             low.tasks.pieces(list(low.cuts.blocks))
+
+    def _open_width(self, record: Op, first: Expr) -> Size:
+        """How wide a part is that begins there, of a dimension that a call may tell."""
+        tile, size = self.low.number(record.attrs["tile"]), self.low.size(record.attrs["dim"])
+        return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
 def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:

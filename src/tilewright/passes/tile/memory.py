@@ -127,8 +127,8 @@ def _form(op: Op) -> Any:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
-    if low.tiled is not None and (found := low.tiled.read(op)) is not None:
-        return (found,)
+    if low.tiled is not None and (planned := low.tiled.read(op)) is not None:
+        return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.part(d) for d in kind.dims}
@@ -153,17 +153,17 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
                     op.loc,
                 )
             marks = tuple(False for _ in marks)
+    found = load(access.tensor, *access.at)
     if 0 in access.shape:
-        tile = Tile(kind.dtype, kind.dims, parts, formulas.number(other, kind.dtype))
+        found = formulas.number(other, kind.dtype)
     elif access.data:
-        tile = _gathered(low, op, access, kind, parts, marks, other)
-    elif surplus and low.cuts.packed and inplace.is_right(low, op):  # with zeros past its end
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
+        found = _gathered(low, access, kind, parts, marks, other)
+    elif surplus and low.cuts.packed and inplace.is_right(low, op):
+        pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
-        tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
+        found = halo.staged(low, access, box, kind.dtype, other)
     elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
         tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over = low.w.axes([parts[d][1] for d in axes])
@@ -172,25 +172,18 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         here = Substitution({low.coordinate(d): e for d, e in first.items()})
         view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
         low.w.emit("copy", (view, tensor), otherwise=other)
-        tile = low.held(tensor, kind.dims, parts)
+        found = low.held(tensor, kind.dims, parts).formula
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
         low.w.copy(access.tensor, over, at, tensor, other)
-        tile = low.held(tensor, kind.dims, parts)
-    else:
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
-        if access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
-            tile = low.stored(tile, name=f"{source.name}_before")
+        found = low.held(tensor, kind.dims, parts).formula
+    elif access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
+        found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = _bounds(low, op, kind.dims)
     if condition is not None:
-        tile = Tile(
-            kind.dtype,
-            kind.dims,
-            parts,
-            call("select", condition, tile.formula, formulas.number(other, kind.dtype)),
-        )
-    return (tile,)
+        found = call("select", condition, found, formulas.number(other, kind.dtype))
+    return (Tile(kind.dtype, kind.dims, parts, found),)
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
@@ -201,8 +194,8 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
 
 
 def _gathered(
-    low: Lowering, op: Op, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
-) -> Tile:
+    low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
@@ -215,7 +208,7 @@ def _gathered(
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
-    return low.held(tensor, kind.dims, parts)
+    return low.held(tensor, kind.dims, parts).formula
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:

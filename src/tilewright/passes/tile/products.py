@@ -259,11 +259,10 @@ class BlockedProduct:
         left.begin()
         for d in self.axes.deep:  # where another block's loops were
             self.at.pop(d, None)
-        order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
-        written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
-        apart = [
-            d for d in order if self.low.cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)
-        ]
+        cuts = self.low.cuts
+        order = [s.dim for s in cuts.depth if s.dim in self.axes.deep] or self.axes.deep
+        written = {d for d, loop in cuts.summed.items() if loop.unrolled}
+        apart = [d for d in order if cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
@@ -297,8 +296,8 @@ class BlockedProduct:
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        usual = max(STEPS, how.atom.picks) * depth, False  # at least what one load of A brings
-        most_at_once = self.low.cuts.depth.get(self.axes.k, usual)[0] // depth
+        said = self.low.cuts.summed.get(self.axes.k)
+        most_at_once = max(STEPS, how.atom.picks) if said is None else said.size // depth  # at least one load of A
         full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
         for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):
