@@ -187,7 +187,7 @@ def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
     assert job.program is not None
     size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
-    tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+    tasks = prod(-(-size(d) // width) for d, width in found.cuts.widths.items())
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
     for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
@@ -299,7 +299,7 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
     where one launch with few of them takes no longer than two with many.
     """
     assert job.program is not None
-    size, widths, limits = numbers_of(job.sizes), found.cuts.widths or {}, job.machine.limits
+    size, widths, limits = numbers_of(job.sizes), found.cuts.widths, job.machine.limits
     workers, tasks = cores(job.machine), tasks_of(widths, size)
     sources = [op.operands[0].type for op in job.program.walk() if op.name in REDUCTIONS]
     if job.machine.lanes is None or CROWDED * tasks > workers or len(sources) != 1:

@@ -114,7 +114,7 @@ def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
 def _tasks(job: Job, found: GeneralChoice) -> int:
     """How many tasks one program has."""
     size = numbers_of(job.sizes)
-    return prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+    return prod(-(-size(d) // width) for d, width in found.cuts.widths.items())
 
 
 def _atoms(plan: Plan | None) -> int:

@@ -17,8 +17,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.check.block import check, past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.core import Program, Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
@@ -31,7 +30,7 @@ from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.general import Lowered, Lowering
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
@@ -153,9 +152,7 @@ def _contracted(job: Job) -> Lowered:
     normal = over_digits(walked, digits_of(walked, how))
     (product,) = (op for op in normal.program.walk() if op.name == "mma")
     cuts, sizes = cuts_of(c, how, product), {**job.sizes, **normal.sizes}
-    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=job.opened)
-    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    return lowered
+    return Lowering(normal.program, sizes, normal.shapes, job.machine, cuts, opened=job.opened).run()
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:
@@ -216,20 +213,19 @@ def _lowered(
     job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
     """A program as a block program for the job's machine, and what is to be said of it."""
-    lowered = to_block(
+    lowered = Lowering(
         program,
         sizes,
         job.shapes,
+        job.machine,
+        cuts,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
-        machine=job.machine,
-        cuts=cuts,
         opened=job.opened,
         written=written,
-    )
-    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    ).run()
     if cuts.roles is None:
         if job.machine.lanes is not None:
             in_order(lowered.program)

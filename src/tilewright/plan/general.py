@@ -48,8 +48,8 @@ ALIKE = {
 class Cuts:
     """What a plan says of a program, as the lowering reads it."""
 
-    widths: dict[Expr, int] | None = None
-    """The width of a task along each dimension that tasks cut; None: to be chosen."""
+    widths: dict[Expr, int] = field(default_factory=dict)
+    """The width of a task along each dimension that tasks cut."""
     blocks: dict[Expr, int] = field(default_factory=dict)
     """How wide the pieces are by which a task goes over dimensions, the outermost first."""
     tiles: dict[Op, int] = field(default_factory=dict)

@@ -316,7 +316,7 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
     """A product over these parts, by an atom or by loops; gives where its sum is."""
     inner = {d: parts[d] for d in acc.dims}
-    found = _by_atom(low, op, a, b, acc.dims, wide)
+    found = _by_atom(low, op, a, b, acc.dims)
     total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
     empty = False
     if total is None and found is not None:
@@ -375,7 +375,7 @@ def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
 
 
 def _by_atom(
-    low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...], wide: DType
+    low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
     """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
     known = {**a.parts, **b.parts}
@@ -383,8 +383,7 @@ def _by_atom(
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
-    left, right = (b, a) if axes.swapped else (a, b)
-    how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
+    how = low.cuts.products.get(op)
     if how is None:
         low.lost[op] = "its plan says loops"
         return None

@@ -72,8 +72,7 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     if value.type.dtype is not dtypes.f32:
         return False
     if low.w.home is None:
-        lanes = None if low.machine is None else low.machine.lanes
-        return lanes is not None and op.name == "exp" and _ends_coarse(low, value)
+        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
 
     def users(value: Value) -> list[Op]:
         return [user for user in low.program.walk() if value in user.operands]

@@ -85,7 +85,7 @@ def _is_same(op: Op) -> bool:
 def _group(low: Lowering, ops: list[Op], after: list[Op]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
-    if machine is None or machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
+    if machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
         return None
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}

@@ -160,10 +160,6 @@ class Workgroups:
             self.low.reach[attrs["dim"]] = int(first.max()) + tile
         return np.full_like(first, tile)
 
-    def values(self, e: Expr) -> Array:
-        """An expression of sizes and ids, in all workgroups."""
-        return np.asarray(evaluate(e, self.numbers))
-
     # -- writing ----------------------------------------------------------------------------------------------
 
     def tasks(self) -> tuple[Range, ...]:

@@ -28,7 +28,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
     Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
     """
-    if low.machine is None or op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
+    if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
     users = [user for user in low.program.walk() if op.results[0] in user.operands]
     return bool(users) and all(_is_left(low, user, op) or _is_staged(low, user, op) for user in users)
@@ -53,13 +53,11 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
     """How a product is done at the current parts of its dimensions, with these and its types; None if by loops."""
-    known = all(low.is_known(d) for v in op.operands for d in v.type.dims)
+    how, known = low.cuts.products.get(op), all(low.is_known(d) for v in op.operands for d in v.type.dims)
     axes = axes_in(op, low.width) if known else ""
-    if isinstance(axes, str):
+    if how is None or isinstance(axes, str):
         return None
-    types = types_of(op, axes.swapped, low.machine)
-    how = low.microkernel(op, types, axes.sizes(low.width))
-    return None if how is None else (how, how.oriented(axes), types)
+    return how, how.oriented(axes), types_of(op, axes.swapped, low.machine)
 
 
 def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
@@ -75,7 +73,7 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
     found: dict[Expr, int] = {}
-    for user in low.program.walk() if low.machine is not None else ():
+    for user in low.program.walk():
         left = _as_left(low, user, op) if op.results[0] in user.operands else None
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]

@@ -200,7 +200,7 @@ def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Exp
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
-    if low.cuts.packed or (low.machine is not None and low.machine.spaces["shared"].bytes is not None):
+    if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
     moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
@@ -212,7 +212,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = BlockWriter(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    w = BlockWriter(low.machine.lanes, low.opened.symbols)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]

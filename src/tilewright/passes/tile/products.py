@@ -199,7 +199,7 @@ class BlockedProduct:
         and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
         worth packing."""
         low, m = self.low, self.axes.m
-        if low.machine is None or m is None or not m.symbols.isdisjoint(low.bound):
+        if m is None or not m.symbols.isdisjoint(low.bound):
             return True
         if most(low.size(m)) <= self.how.rows:
             return True

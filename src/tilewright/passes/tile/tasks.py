@@ -20,9 +20,8 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block
 from tilewright.passes.places import Size
-from tilewright.passes.tile import inplace, memory
+from tilewright.passes.tile import inplace
 from tilewright.passes.tile.values import Part, divided, most, pieces
-from tilewright.plan import boxes
 from tilewright.plan.plan import BACKWARD
 
 if TYPE_CHECKING:
@@ -79,13 +78,9 @@ class Tasks:
         """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
         alike how many there are along each)."""
         low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
-        widths: dict[Expr, int] = {}
         if low.workgroups is not None:
             self.ranges = list(low.workgroups.tasks())
-        elif not memory.is_ordered(low.program):
-            found = self.cuts.widths
-            widths = boxes.boxes(low.program, low.number, logs=low.logs is not None) if found is None else found
-        for d, width in widths.items():
+        for d, width in self.cuts.widths.items():
             if (walk := low.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
