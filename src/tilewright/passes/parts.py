@@ -49,7 +49,6 @@ def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan |
 
 def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoice:
     """The two programs that a plan says, each by its statements; the job then has both."""
-    assert job.program is not None
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
         raise ArgumentError(f"plan: apart {name}: {found}")
@@ -64,7 +63,6 @@ def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoi
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
     """The plan of one program; or, where these should take less time, those of two: the job then has both."""
-    assert job.program is not None
     if job.single or job.logs or is_ordered(job.program) or not names_of(job.program):
         return found
     halves = apart(job.program, job.sizes)
@@ -101,8 +99,6 @@ def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
 
 def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
     """The choice of a program that is done as two, from theirs."""
-    assert job.program is not None
-    assert parts[0].program is not None
     one, two = (part.choice for part in parts)
     assert isinstance(one, GeneralChoice)
     assert isinstance(two, GeneralChoice)

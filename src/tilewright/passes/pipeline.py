@@ -46,8 +46,6 @@ Dumped = Callable[[str, str, Callable[[], str]], None]
 
 def normalise(job: Job) -> None:
     """The program as one contraction, where it is one whose reads outside memory are zeros."""
-    if job.contraction is not None or job.program is None:
-        return
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
@@ -77,8 +75,7 @@ def general(job: Job) -> None:
     if job.contraction is not None:
         job.lowered = _contracted(job)
         return
-    if job.program is None or not isinstance(job.choice, GeneralChoice):
-        return
+    assert isinstance(job.choice, GeneralChoice)
     while job.lowered is None:
         try:
             _lower(job, job.choice)
@@ -157,7 +154,6 @@ def _contracted(job: Job) -> Lowered:
 
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
-    assert job.program is not None
     if job.parts is not None:
         for part in job.parts:
             general(part)
@@ -252,8 +248,7 @@ def run(job: Job, dumped: Dumped | None = None) -> Job:
         if dumped is not None:
             dumped(name, *job.shown())
 
-    if job.program is not None:
-        dump("start")
+    dump("start")
     for name, step in PASSES:
         before = (job.contraction, job.plan, job.lowered, job.module)
         step(job)

@@ -24,7 +24,7 @@ from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
-from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
+from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import Ranked, ranked
@@ -206,7 +206,7 @@ def plan_general(
     size: Callable[[Expr], int],
     machine: Machine,
     free: Collection[Op],
-    given: str | Plan | None = None,
+    given: Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
     opened: Collection[Expr] = (),
@@ -263,19 +263,18 @@ def plan_general(
 
     plan = made()
     if given is not None:
-        wanted = parse_plan(given) if isinstance(given, str) else given
-        for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
+        for axis, d in zip(_checked(given, plan), [*dims, *whole], strict=True):
             _take(axis, d, widths, tiles, blocks, dims, program)
-        named = {axis.name: d for axis, d in zip(wanted.axes, dims, strict=False)}
-        for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
+        named = {axis.name: d for axis, d in zip(given.axes, dims, strict=False)}
+        for d in [named[name] for name in given.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
-        schedule = wanted.schedule
-        products = taken(wanted.products, program, machine, products_of(program, machine, width, opened))
-        wanted = replace(wanted, products=as_plan(products, program))
-        if not products and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
-            waves = wanted.waves
+        schedule = given.schedule
+        products = taken(given.products, program, machine, products_of(program, machine, width, opened))
+        given = replace(given, products=as_plan(products, program))
+        if not products and machine.lanes is not None and 1 <= given.waves <= machine.waves:
+            waves = given.waves
         plan = made()
-        require_same(wanted, plan)
+        require_same(given, plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
     cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
     cuts = replace(cuts, packed=bool(opened), waves=waves)
@@ -327,7 +326,7 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
 
 
 def plan_of_grid(
-    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: str | Plan | None = None
+    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: Plan | None = None
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning."""
     tasks, loops = tiles_of(program, sizes)
@@ -345,15 +344,14 @@ def plan_of_grid(
         return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
 
     products = products_of(program, machine, width)
-    wanted = parse_plan(given) if isinstance(given, str) else given
-    if wanted is not None:
-        products = taken(wanted.products, program, machine, products)
-        wanted = replace(wanted, products=as_plan(products, program))
+    if given is not None:
+        products = taken(given.products, program, machine, products)
+        given = replace(given, products=as_plan(products, program))
     blocks: dict[Expr, int] = {}
     if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
         blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
     plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
-    if wanted is not None and wanted != plan:
+    if given is not None and given != plan:
         raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
     note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
     return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
