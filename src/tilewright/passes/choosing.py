@@ -180,7 +180,7 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
     size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
-    tasks = prod(-(-size(d) // width) for d, width in found.cuts.widths.items())
+    tasks = tasks_of(found.cuts.widths, size)
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
     for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():

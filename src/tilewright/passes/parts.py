@@ -23,6 +23,7 @@ from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.rows import tasks_of
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
@@ -69,7 +70,7 @@ def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoi
     if isinstance(halves, str):
         return found
     rough = job.machine.lanes is None
-    if rough and _tasks(job, found) >= cores(job.machine):
+    if rough and tasks_of(found.cuts.widths, numbers_of(job.sizes)) >= cores(job.machine):
         return found  # two programs compute the same, and here all cores have some of it
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
     moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
@@ -105,12 +106,6 @@ def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
     plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
     took, least = one.cycles + two.cycles, one.bound + two.bound
     return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
-
-
-def _tasks(job: Job, found: GeneralChoice) -> int:
-    """How many tasks one program has."""
-    size = numbers_of(job.sizes)
-    return prod(-(-size(d) // width) for d, width in found.cuts.widths.items())
 
 
 def _atoms(plan: Plan | None) -> int:

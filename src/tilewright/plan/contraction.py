@@ -113,10 +113,11 @@ class Contraction:
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
         """The product of the digits' extents."""
-        total = 1
-        for d in digits:
-            total *= int(d.hi) + 1
-        return total
+        return prod(map(size, digits))
+
+    def summed(self, name: str | None) -> Symbol:
+        """The digit of the depth of that name."""
+        return next(d for d in self.depth if d.name == name)
 
     @property
     def flops(self) -> int:

@@ -58,7 +58,7 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
         tasks,
         {d: n for name in how.order for d, n in pieces[name].items()},
         extended={across: how.columns},
-        depth=tuple(Depth(_digit(c, s.digit), s.size, s.written) for s in how.steps),
+        depth=tuple(Depth(dimension(c.summed(s.digit)), s.size, s.written) for s in how.steps),
         schedule=how.schedule,
         packed=True,
     )
@@ -96,9 +96,3 @@ def _shifts(c: Contraction) -> dict[Expr, tuple[int, int]]:
     assert halo is not None
     steps = (halo.lines, (halo.lines.step, 0)), (halo.places, (0, halo.places.step))
     return {dimension(slide.tap): step for slide, step in steps if slide.tap is not None}
-
-
-def _digit(c: Contraction, name: str | None) -> Symbol:
-    """The dimension of a digit of the depth, by its name."""
-    (digit,) = (d for d in c.depth if d.name == name)
-    return dimension(digit)

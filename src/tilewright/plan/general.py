@@ -231,7 +231,8 @@ def plan_general(
         widths, waves = rows_and_waves(program, widths, size, machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
-    refused = _whole(program, [d for d in whole if size(d) > 1], ordered)
+    why = "elements are worked on in order" if ordered else None
+    refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
     def width(d: Expr) -> int:
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
@@ -276,8 +277,8 @@ def plan_general(
         plan = made()
         require_same(given, plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
-    cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule)
-    cuts = replace(cuts, packed=bool(opened), waves=waves)
+    last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
+    cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
 
 
@@ -310,12 +311,6 @@ def _widened(
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
     if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
         widths |= {d: 1 for d in widths if d in opened}
-
-
-def _whole(program: Program, dims: list[Expr], ordered: bool) -> list[Refusal]:
-    """Why tasks do not cut some dimensions."""
-    why = "elements are worked on in order" if ordered else None
-    return [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims]
 
 
 def _narrowed(widths: dict[Expr, int], often: int) -> None:
@@ -366,11 +361,6 @@ def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
             f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
         )
     return wanted.axes
-
-
-def _extended(blocks: Mapping[Expr, int], opened: Collection[Expr]) -> dict[Expr, int]:
-    """Where sizes are open: the columns, whose last block is as large as the others, so that all are one code."""
-    return {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}
 
 
 def _take(

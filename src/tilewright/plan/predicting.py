@@ -16,6 +16,7 @@ from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
 from tilewright.plan.model import cores, element_bytes, l2
+from tilewright.plan.rows import tasks_of
 
 
 def predicted(
@@ -54,7 +55,7 @@ def predicted(
             moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
     near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
     rate = limits.l2_rate if near else limits.far_rate
-    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
+    tasks = max(1, tasks_of(widths, size))
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     waited = 0.0

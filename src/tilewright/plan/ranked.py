@@ -28,7 +28,8 @@ class Ranked:
 
 def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -> Ranked | None:
     """The best by the model of a contraction; None where no vectors multiply."""
-    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in _dims(op, 0 if axes.swapped else 1)]
+    right = op.operands[0 if axes.swapped else 1].type.dims
+    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in right]
     if axes.m is None or rows[-1] is not axes.m:
         return None
     batch = [d for d in axes.around if d not in rows]
@@ -52,11 +53,6 @@ def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -
     blocks = {axes.n: how.columns, axes.m: how.rows} | {d: 1 for d in axes.around if size(d) > 1}
     assert isinstance(how.atom, MultiplyAtom)
     return Ranked(widths | {strip: how.strip}, blocks, Microkernel(how.atom, how.rows, how.columns))
-
-
-def _dims(op: Op, operand: int) -> tuple[Expr, ...]:
-    dims: tuple[Expr, ...] = op.operands[operand].type.dims
-    return dims
 
 
 def _contraction(

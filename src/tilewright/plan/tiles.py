@@ -171,6 +171,6 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
 def _count(c: Contraction, s: Cut, how: Blocking) -> int:
     last = c.depth[-1]
     if s.digit != last.name:
-        return size(next(t for t in c.depth if t.name == s.digit))
+        return size(c.summed(s.digit))
     outer = next((x.size for x in how.steps if x.digit == last.name and x is not s), None)
     return (outer or up(size(last), how.atom.shape[2])) // how.atom.shape[2]

@@ -34,7 +34,8 @@ def vector_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed
             continue
         columns = vectors * lanes
         most = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
-        for rows in _rows(line, most) if fixed.rows is None else _divisors(fixed.rows, min(line, most)):
+        dividing = None if fixed.rows is None else [n for n in range(1, min(line, most) + 1) if fixed.rows % n == 0]
+        for rows in _rows(line, most) if dividing is None else dividing:
             for taken in fixed.tasks(c, (rows, columns), max(1, line // rows), wanted, {1, 2, workers}):
                 yield Blocking(atom, rows, columns, *taken, steps, tasks, "contiguous")
 
@@ -76,10 +77,6 @@ def _rows(line: int, most: int) -> list[int]:
     most = max(1, min(line, most))
     fewest_blocks = {-(-line // count) for count in range(-(-line // most), -(-line // most) + 4)}
     return sorted(n for n in {most, *fewest_blocks} if 1 <= n <= most)
-
-
-def _divisors(n: int, most: int) -> list[int]:
-    return [d for d in range(1, most + 1) if n % d == 0]
 
 
 def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
@@ -165,7 +162,7 @@ def _instructions(c: Contraction, how: Blocking, full: int, tail: int) -> int:
             often = 1 if s.written else s.size // group
             inner, edges = inner * often, edges * often
             continue
-        digit = next(t for t in c.depth if t.name == s.digit)
+        digit = c.summed(s.digit)
         inner *= size(digit) if s.written else 1
         edges *= size(digit) if s.written or digit in c.coupled else 1
     each_row = vectors + 1

@@ -346,7 +346,9 @@ def room_for_sums(
     rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
     known = isinstance(rows, int) and isinstance(columns, int)
-    if axes.m is not None and single and known and _is_block(how, int(rows), int(columns)):
+    m, n, _ = how.atom.shape
+    one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
+    if axes.m is not None and single and one:
         held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.groups)
         low.sums[held] = axes.m, axes.n
         if zero:
@@ -366,12 +368,6 @@ def room_for_sums(
     if not zero:
         low.put(held, c, parts, start)
     return held, zero
-
-
-def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
-    """Whether so many rows and columns are whole atoms of one block of sums."""
-    m, n, _ = how.atom.shape
-    return rows <= how.rows and columns <= how.columns and rows % m == 0 and columns % n == 0
 
 
 def _by_atom(

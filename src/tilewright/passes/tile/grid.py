@@ -71,7 +71,7 @@ class Workgroups:
         shape = tuple(reversed(self.counts))
         ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
         self.shape = shape
-        self.numbers = self._meanings(ids, _evaluated)
+        self.numbers = self._meanings(ids, evaluate)
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
@@ -147,7 +147,7 @@ class Workgroups:
         """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
         attrs, number = record.attrs, self.low.number
         tile = number(attrs["tile"])
-        first = np.asarray(self._first(record, self.numbers, _evaluated))
+        first = np.asarray(self._first(record, self.numbers, evaluate))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
         if attrs["dim"] in _set_symbols(self.low):  # as wide as it may be: what is past its end does not count
@@ -252,10 +252,6 @@ class Workgroups:
         """How wide a part is that begins there, of a dimension that a call may tell."""
         tile, size = self.low.number(record.attrs["tile"]), self.low.size(record.attrs["dim"])
         return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
-
-
-def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:
-    return evaluate(e, known)
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:

@@ -110,9 +110,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
         held = low.held(tensor, start.dims, start.parts)
-        results.append(
-            Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)),
-        )
+        results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
     return tuple(results)
 
 

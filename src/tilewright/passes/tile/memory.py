@@ -219,18 +219,13 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     ended = [d for d in dims if d in low.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
-    used = [d for d in dims if any(low.coordinate(d) in e.symbols for e in _expressions(access))] or []
-    for mask in low.masks:
-        used += [d for d in mask.dims if d not in used]
-    used += ended
-    used = [d for d in dims if d in used]
+    places = [*access.at, *(e for found in access.data.values() for e in found.at)]
+    used = {d for d in dims if any(low.coordinate(d) in e.symbols for e in places)}
+    used |= {*ended, *(d for mask in low.masks for d in mask.dims)}
+    over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
-    low.report(Tile(dtypes.bool_, tuple(used), {d: parts[d] for d in used}, wrong), what, op)
-
-
-def _expressions(access: TileAccess) -> list[Expr]:
-    return [*access.at, *(e for found in access.data.values() for e in found.at)]
+    low.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
 
 
 # -- conditions -------------------------------------------------------------------------------------------
