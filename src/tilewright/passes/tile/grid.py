@@ -1,13 +1,12 @@
 """Grid programs: workgroups one after another, in ascending id, the first grid dimension fastest.
 
-    for w1 in 0..3 {             all workgroups with tiles of full width
-      for w0 in 0..2 { ... }
-      ...                        the last one, whose tile is ragged
-    }
+    for w1 in 0..3 {
+      for w0 in 0..2 {
+        if (w0 <= 0) { ... }     workgroups with tiles of full width
+        if (w0 >= 1) { ... }     the last ones, whose tile is ragged
 
 A workgroup's part of a dimension must have a width that is known. Workgroups whose parts are equally wide are of one
-kind: neighbours of a kind are rounds of one loop, and the program is written out once for each such run. Where kinds
-alternate too often for that, all workgroups are one loop, with a branch for each kind.
+kind; there is a branch for each kind.
 
 Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
 
@@ -61,14 +60,11 @@ class Workgroups:
         self.reorderings = [r for r in records if r.name == "reordering"]
         self.persistent = next((r for r in records if r.name == "grid"), None)
         self._plain = dict(low.symbols)
-        sizes = self._counts()
-        self.opened = tuple(sizes) if low.opened else None
-        """Where sizes are open: how many workgroups there are along each dimension of the grid."""
-        if self.opened is not None:
+        self.counts, self.opened = self._counts(), bool(low.opened)
+        if self.opened:
             self._refuse_moved()
             return
-        self.counts = tuple(map(int, sizes))
-        shape = tuple(reversed(self.counts))
+        shape = tuple(int(n) for n in reversed(self.counts))
         ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
         self.shape = shape
         self.numbers = self._meanings(ids, evaluate)
@@ -164,57 +160,31 @@ class Workgroups:
 
     def tasks(self) -> tuple[Range, ...]:
         """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
-        if self.opened is not None:
-            found = self.opened if independent(self) else ()
-            return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(found))))
-        if 0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST or not independent(self):
+        few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
+        if few or not independent(self):
             return ()
         return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, tasks: tuple[Range, ...] = ()) -> None:
         """The program for all workgroups: in order, or for the ids of a task."""
-        if self.opened is not None:
-            with ExitStack() as loops:
-                ids: list[Expr] = [r.symbol for r in reversed(tasks)]
-                for g, n in reversed(list(enumerate(self.opened if not tasks else ()))):
-                    ids.insert(0, loops.enter_context(self.low.w.loop(f"w{g}", n)))
-                self._body(tuple(ids))
+        if 0 in self.counts:
             return
-        if 0 in self.shape:
-            return
-        if tasks:
-            self._in_branches(tuple(r.symbol for r in reversed(tasks)))
-            return
-        if _runs(self.kinds) <= MOST:
-            self._in_runs(self.kinds, ())
-            return
-        if len(self.forms) > MOST:
+        if not self.opened and len(self.forms) > MOST:
             raise ProgramError(
                 f"{self.low.program.name}: its workgroups have tiles of {len(self.forms)} different widths; natively "
                 f"there are at most {MOST}",
                 self.low.program.loc,
             )
-        self._in_branches(())
-
-    def _in_runs(self, kinds: Array, ids: tuple[Expr, ...]) -> None:
-        """Loops over neighbours that are of the same kinds."""
-        if kinds.ndim == 0:
-            self._body(ids, int(kinds))
-            return
-        for begin, end in _alike(kinds):
-            with self.low.w.loop(f"w{kinds.ndim - 1}", end - begin) as w:
-                self._in_runs(kinds[begin], (begin + w, *ids))
-
-    def _in_branches(self, ids: tuple[Expr, ...]) -> None:
-        """Loops over all ids; inside, a branch for each kind."""
-        place = len(self.shape) - 1 - len(ids)
-        if place >= 0:
-            with self.low.w.loop(f"w{place}", self.counts[place]) as w:
-                self._in_branches((w, *ids))
-            return
-        for kind in range(len(self.forms)):
-            with self.low.branch(self._is_of(ids, kind)):
-                self._body(self._limited(ids, kind), kind)
+        with ExitStack() as loops:
+            ids: tuple[Expr, ...] = tuple(r.symbol for r in reversed(tasks))
+            for g, n in reversed(list(enumerate(self.counts if not tasks else ()))):
+                ids = (loops.enter_context(self.low.w.loop(f"w{g}", n)), *ids)
+            if self.opened:
+                self._body(ids)
+                return
+            for kind in range(len(self.forms)):
+                with self.low.branch(self._is_of(ids, kind)):
+                    self._body(self._limited(ids, kind), kind)
 
     def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
         """The ids in workgroups of a kind, said so that their limits there are known."""
@@ -258,23 +228,6 @@ def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
     return Substitution(known)(e)
 
 
-def _alike(kinds: Array) -> list[tuple[int, int]]:
-    """Runs of equal neighbours along the first axis: first, and one past the last."""
-    found = [(0, 1)]
-    for n in range(1, len(kinds)):
-        begin, _ = found[-1]
-        if np.array_equal(kinds[n], kinds[begin]):
-            found[-1] = begin, n + 1
-        else:
-            found.append((n, n + 1))
-    return found
-
-
-def _runs(kinds: Array) -> int:
-    """How often the program is written out, if runs of equal neighbours become loops."""
-    return 1 if kinds.ndim == 0 else sum(_runs(kinds[begin]) for begin, _ in _alike(kinds))
-
-
 def _set_symbols(low: Lowering) -> set[Symbol]:
     """The symbols that get their value while the program runs."""
     found = [op for op in low.program.walk() if op.name == "set_symbol"]
@@ -314,9 +267,9 @@ def independent(groups: Workgroups) -> bool:
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.logs is not None or is_ordered(program):
         return False
-    if groups.opened is None and not _reordered(groups):
+    if not groups.opened and not _reordered(groups):
         return False
-    cut = [_cut_by(groups, g) for g, count in enumerate(groups.opened or groups.counts) if count not in (0, 1)]
+    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
     if None in cut:
         return False
     ops = list(program.walk())
