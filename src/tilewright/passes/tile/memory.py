@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -234,11 +234,10 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 def _bounds(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
     """The condition that `bounds` states; None: there is none, or it always holds."""
     found: Formula | None = None
-    for static, formula in _conditions(low, op, dims):
-        one = formula if formula is not None else Formula("index", (), static)
-        if static is not None and isinstance(static, Const) and static.value:
-            continue
-        found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
+    for condition in _conditions(low, op, dims):
+        if not (isinstance(condition, Const) and condition.value):
+            one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
+            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
     return found
 
 
@@ -246,21 +245,16 @@ def _truth(formula: Formula) -> Formula:
     return Formula.cast(dtypes.bool_, formula)
 
 
-def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Expr | None, Formula | None]]:
+def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
     """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
-    found: list[tuple[Expr | None, Formula | None]] = []
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
             continue
         data: dict[Symbol, Load] = {}
         limit = with_data(low, low.expr(bound), data, dims, op)
         condition = moving.coordinate(low, dim, data) < limit
-        if data:
-            values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
-            found.append((None, Formula("ne", (formulas.of_expr(condition, values), Formula.number(0)))))
-        else:
-            found.append((condition, None))
-    return found
+        values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
+        yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -300,11 +294,11 @@ class Write:
         low = self.low
         kept: list[Expr] = []
         chosen: list[Formula] = []
-        for static, formula in _conditions(low, self.op, self.dims):
-            if static is not None:
-                kept.append(self.images(static))
-            elif formula is not None:
-                chosen.append(formula)
+        for condition in _conditions(low, self.op, self.dims):
+            if isinstance(condition, Formula):
+                chosen.append(condition)
+            else:
+                kept.append(self.images(condition))
         for mask in low.masks:
             chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
         chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
@@ -319,8 +313,7 @@ class Write:
             return
         if not self.at:
             raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
-        condition = reduce(mul, holds)
-        self.at[0] = condition * (self.at[0] + 1) - 1
+        self.at[0] = reduce(mul, holds) * (self.at[0] + 1) - 1
         self.marks[0] = True
 
     def places(self) -> tuple[tuple[Expr, bool], ...]:
