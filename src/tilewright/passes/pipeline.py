@@ -146,10 +146,10 @@ def _contracted(job: Job) -> Lowered:
     assert plan is not None
     how = blocking_of(c, plan, multiplies(plan.atom or "", c, job.machine))
     walked = in_lines(c, how)
-    normal = over_digits(walked, digits_of(walked, how))
-    (product,) = (op for op in normal.program.walk() if op.name == "mma")
-    cuts, sizes = cuts_of(c, how, product), {**job.sizes, **normal.sizes}
-    return Lowering(normal.program, sizes, normal.shapes, job.machine, cuts, opened=job.opened).run()
+    program, sizes, shapes = over_digits(walked, digits_of(walked, how))
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    cuts = cuts_of(c, how, product)
+    return Lowering(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened).run()
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:

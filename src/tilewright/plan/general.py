@@ -27,7 +27,7 @@ from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
-from tilewright.plan.ranked import Ranked, ranked
+from tilewright.plan.ranked import ranked
 from tilewright.plan.rows import rows_and_waves
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -172,22 +172,6 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _ranked(
-    program: Program,
-    products: Mapping[Op, Microkernel | None],
-    blocks: Mapping[Expr, int],
-    size: Callable[[Expr], int],
-    machine: Machine,
-) -> Ranked | None:
-    """The tasks and blocks of a program whose one product is done in blocks, where vectors do it."""
-    (op,) = products
-    axes = axes_in(op, size)
-    if not blocks or isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
-        return None
-    found = ranked(program, op, axes, size, machine)
-    return None if found is None or not set(found.blocks) <= {*blocks} else found
-
-
 def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
     products of what is read.
@@ -243,10 +227,10 @@ def plan_general(
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
-        best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
+        best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
-            widths |= {d: n for d, n in best.widths.items() if d in dims}
-            blocks, products = best.blocks, dict.fromkeys(products, best.how)
+            widths |= {d: n for d, n in best[0].items() if d in dims}
+            blocks, products = best[1], dict.fromkeys(products, best[2])
     _widened(program, widths, blocks, size, opened, workgroups, machine)
     schedule = "strided"
 
