@@ -9,7 +9,7 @@ tasks M
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -23,7 +23,7 @@ from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
@@ -152,9 +152,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def _blocks_of(
-    products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
-) -> dict[Expr, int]:
+def _blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
 
     Blocks of N come first: what a block reads of B is read again for the next rows.
@@ -187,7 +185,7 @@ def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Ex
 def plan_general(
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     free: Collection[Op],
     given: Plan | None = None,
@@ -282,7 +280,7 @@ def _widened(
     program: Program,
     widths: dict[Expr, int],
     blocks: Mapping[Expr, int],
-    size: Callable[[Expr], int],
+    size: Size,
     opened: Collection[Expr],
     fixed: Collection[str],
     machine: Machine,

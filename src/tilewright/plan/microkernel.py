@@ -7,7 +7,7 @@ least is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -17,6 +17,7 @@ from tilewright.ir.core import Op, Program
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
+from tilewright.plan.model import Size
 from tilewright.plan.plan import Multiplied
 from tilewright.plan.sums import summed_in
 
@@ -118,7 +119,7 @@ class Axes:
     deep: Dims
     swapped: bool
 
-    def sizes(self, width: Callable[[Expr], int]) -> tuple[int, int, int]:
+    def sizes(self, width: Size) -> tuple[int, int, int]:
         """How far M, N and K go."""
         return 1 if self.m is None else width(self.m), width(self.n), width(self.k)
 
@@ -129,7 +130,7 @@ class Axes:
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
-def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | str:
+def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     """The parts that dimensions have in a product of these widths; or why it has no blocks of sums.
 
     N is the last of C, along which vectors and tiles lie; the factor that has it is B.
@@ -150,13 +151,13 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | s
     return Axes(m, c[-1], k, around, deep, swapped)
 
 
-def axes_in(op: Op, width: Callable[[Expr], int]) -> Axes | str:
+def axes_in(op: Op, width: Size) -> Axes | str:
     """The parts that dimensions have in a product of a program; or why it has no blocks of sums."""
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
-def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
+def _along(dims: Sequence[Expr], width: Size) -> Expr:
     """The dimension that blocks cut: the last one, whose neighbours lie side by side, unless it is but one wide."""
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -175,11 +176,7 @@ def names_of(program: Program) -> dict[str, Op]:
 
 
 def products_of(
-    program: Program,
-    machine: Machine,
-    width: Callable[[Expr], int],
-    opened: Collection[Expr] = (),
-    lanes: int | None = None,
+    program: Program, machine: Machine, width: Size, opened: Collection[Expr] = (), lanes: int | None = None
 ) -> dict[Op, Microkernel | None]:
     """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.ir.core import MemoryType, Op, Program, Value
@@ -10,10 +10,9 @@ from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
 from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, types_of
+from tilewright.plan.model import Size
 from tilewright.plan.validate import too_much
 from tilewright.plan.vectors import vector_blockings, vector_cost
-
-Size = Callable[[Expr], int]
 
 
 def ranked(

@@ -342,12 +342,7 @@ def _aligned(
     made = replace(made, args=tuple(given.get(a, a) for a in program.args))
     verify(made)
     return Aligned(
-        made,
-        every,
-        extents,
-        tuple(kept.get(op, op) for op in free),
-        tuple(copies),
-        tuple(a.name or "" for a in given),
+        made, every, extents, tuple(kept.get(op, op) for op in free), tuple(copies), tuple(a.name or "" for a in given)
     )
 
 

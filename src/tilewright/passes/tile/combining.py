@@ -16,8 +16,9 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted, scale_of
-from tilewright.passes.places import Size, linear_step
+from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.accesses import step_along
 from tilewright.passes.tile.lanes import LaneProduct
 from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
@@ -119,7 +120,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         low.w.combine("reduce", there.tensor, total, 1, name)
         return low.held(total, outer, source.parts).formula
     total = low.w.alloc(wide, sizes, "total")
-    if _side_by_side(low, there, dim):
+    if step_along(low, there, dim) == 1:
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
         low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
@@ -188,12 +189,6 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
             one(as_expr(rounds * BLOCK), rest)
-
-
-def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
-    """Whether neighbours along the dimension are neighbours in memory."""
-    c = low.coordinate(dim)
-    return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -428,7 +423,7 @@ def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or _side_by_side(low, found, last))
+    fits = found is not None and (last is None or last not in tile.dims or step_along(low, found, last) == 1)
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())

@@ -39,18 +39,7 @@ from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
-from tilewright.passes.tile.values import (
-    Load,
-    Part,
-    Parts,
-    Tile,
-    load,
-    loads,
-    most,
-    only_load,
-    rewritten,
-    weight,
-)
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts

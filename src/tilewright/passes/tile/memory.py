@@ -47,11 +47,7 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Ca
 
 
 def _covers(
-    ops: list[Op],
-    arg: Value,
-    axes: tuple[Expr, ...],
-    walks: Mapping[Expr, Walk],
-    number: Callable[[Expr], Expr],
+    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
 ) -> bool:
     """Whether one of the operations writes all of an argument, whatever happens."""
     for op in ops:

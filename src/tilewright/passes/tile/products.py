@@ -29,7 +29,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
-from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.accesses import marked, step_along
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
@@ -131,7 +131,7 @@ class BlockedProduct:
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
         whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
+        if found is not None and whole and (k == 1 or step_along(self.low, found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
@@ -175,7 +175,7 @@ class BlockedProduct:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n)
+        there = whole and found is not None and step_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -214,13 +214,6 @@ class BlockedProduct:
             return False
         row = self.how.columns * each
         return stays_near(limits, rows, row, between * each) or not stays_near(limits, rows, row, row)
-
-    def step(self, found: Load, dim: Expr) -> int | None:
-        """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
-        c = self.low.coordinate(dim)
-        if any(c in e.symbols for e in found.at[:-1]) or not found.at:
-            return None
-        return linear_step(found.at[-1], c)
 
     # -- blocks -------------------------------------------------------------------------------------------
 
