@@ -140,6 +140,14 @@ FITS |= {
         Fit(lambda r: (mp.mpf(2) ** r - 1) / r, lambda r: r / mp.mpf(2) ** r, -0.5, 0.5, 6),
         "2^r = 1 + r Q(r), for pow in f32",
     ),
+    "sinh.f64": (
+        Fit(lambda z: (_odd(mp.sinh)(z) - 1) / z, lambda z: z, 0, 1.0, 6),
+        "sinh a = a (1 + z Q(z)), z = a^2, a < 1",
+    ),
+    "atan.f64": (
+        Fit(lambda z: (_odd(mp.atan)(z) - 1) / z, lambda z: z, 0, 0.2501, 11),
+        "atan a = a (1 + z Q(z)), z = a^2, a <= 1/2",
+    ),
     "log.long": (
         Fit(
             lambda z: (_log_ratio(z) / 2 - 1 - z / 3 - z**2 / 5) / z**3, lambda z: z**3, 0, S**2 * 1.001, 6

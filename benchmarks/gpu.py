@@ -1,10 +1,11 @@
 """Tile kernels on a Hopper GPU, planned by Tilewright, beside cuBLAS and cuDNN through PyTorch.
 
-`python benchmarks/gpu.py [gemm] [types] [conv] [others] [attention] [--plans N] [--only TEXT]` prints one line a
-problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs, the
-shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth), what
-was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With --plans, so many
-candidates of each problem are measured, and the line says how far the chosen one is from the best.
+`python benchmarks/gpu.py [gemm] [types] [conv] [others] [attention] [--plans N] [--processes N] [--only TEXT]` prints
+one line a problem, of those whose names match where that is asked for: microseconds of theirs and ours in CUDA graphs,
+the shortest of some repeats taken in turn, the ratio, TF/s, the share of the floor max(flops/peak, bytes/bandwidth),
+what was predicted, and the plan's tile; at the end the worst first, and how predictions fared. With --plans, so many
+candidates of each problem are measured, and the line says how far the chosen one is from the best. With --processes,
+everything is measured in so many processes, one after the other, and the shortest of each counts, theirs and ours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -183,8 +184,12 @@ WORKS = {
 }
 
 
-def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
-    """(what the plan is, its text, predicted microseconds) of a problem's candidates; their code is made and kept."""
+Candidate = tuple[str, str, float]
+"""What a plan is, its text, predicted microseconds."""
+
+
+def plans(kind: str, number: int, count: int) -> list[Candidate]:
+    """A problem's candidates, the chosen one first; their code is made and kept."""
     work, row = WORKS[kind][number], machine("hopper")
     best = kernel_for(work.kernel, work.sizes, target="gpu:hopper")
     found = []
@@ -199,13 +204,38 @@ def plans(kind: str, number: int, count: int) -> list[tuple[str, str, float]]:
 
 @dataclass(frozen=True)
 class Row:
-    """Of a problem: theirs / ours, predicted / measured, ours / that of the best candidate, floor / ours."""
+    """Microseconds of a problem: theirs; ours, for the chosen candidate and the others; predicted; the floor."""
 
     name: str
-    ratio: float
+    flops: float
+    theirs: float
+    took: tuple[float, ...]
+    said: str
     predicted: float
-    distance: float
     floor: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast ours is."""
+        return self.theirs / self.took[0]
+
+    @property
+    def distance(self) -> float:
+        """Ours, over that of the best candidate."""
+        return self.took[0] / min(self.took)
+
+    def shortest(self, other: Row) -> Row:
+        """The shorter times of both."""
+        took = tuple(map(min, self.took, other.took, strict=True))
+        return replace(self, theirs=min(self.theirs, other.theirs), took=took)
+
+    def __str__(self) -> str:
+        ours = self.took[0]
+        return (
+            f"{self.name:32} theirs {self.theirs:8.2f} ours {ours:8.2f} us, ratio {self.ratio:5.3f}, "
+            f"{self.flops / ours * 1e-6:5.1f} TF/s, {self.floor / ours:4.0%} of the floor, "
+            f"predicted {self.predicted:8.2f}, best of {len(self.took)} {self.distance:.3f}  {self.said}"
+        )
 
 
 def floor_of(work: Work, tensors: list[Any]) -> float:
@@ -217,8 +247,8 @@ def floor_of(work: Work, tensors: list[Any]) -> float:
     return max(work.flops / (rate * 2 * math.prod(atom.shape) / atom.cycles), moved / (rate * row.limits.far_rate))
 
 
-def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool) -> Row:
-    """Prints the line of a problem, and gives what is to be summed up."""
+def measured(work: Work, candidates: list[Candidate]) -> Row:
+    """Prints the line of a problem, before it those of its candidates if there are several."""
     tensors, library, wanted = work.tensors()
     library()
     ours = []
@@ -233,18 +263,19 @@ def measured(work: Work, candidates: list[tuple[str, str, float]], verbose: bool
             print(f"WRONG {work.name} {error} {said}")
         ours.append(launch)
     theirs, *took = microseconds(library, *ours)
-    if verbose:
+    if len(candidates) > 1:
         for (said, _, predicted), us in zip(candidates, took, strict=True):
             print(f"    {us:8.2f} predicted {predicted:8.2f}  {said}")
-    floor = floor_of(work, tensors)
-    print(
-        f"{work.name:32} theirs {theirs:8.2f} ours {took[0]:8.2f} us, ratio {theirs / took[0]:5.3f}, "
-        f"{work.flops / took[0] * 1e-6:5.1f} TF/s, {floor / took[0]:4.0%} of the floor, "
-        f"predicted {candidates[0][2]:8.2f}, best of {len(took)} "
-        f"{took[0] / min(took):.3f}  {candidates[0][0]}",
-        flush=True,
-    )
-    return Row(work.name, theirs / took[0], candidates[0][2] / took[0], took[0] / min(took), floor / took[0])
+    said, _, predicted = candidates[0]
+    row = Row(work.name, work.flops, theirs, tuple(took), said, predicted, floor_of(work, tensors))
+    print(row, flush=True)
+    return row
+
+
+def all_measured(wanted: list[tuple[str, int, list[Candidate]]]) -> list[Row]:
+    """The rows of these problems, measured in this process."""
+    torch.backends.cudnn.benchmark = True
+    return [measured(WORKS[kind][number], candidates) for kind, number, candidates in wanted]
 
 
 def summed_up(kind: str, rows: list[Row]) -> None:
@@ -252,10 +283,11 @@ def summed_up(kind: str, rows: list[Row]) -> None:
     mean = math.exp(sum(math.log(r.ratio) for r in rows) / len(rows))
     print(f"{kind}: geometric mean {mean:.3f}; worst first:")
     for row in sorted(rows, key=lambda r: r.ratio)[:8]:
-        print(f"    {row.ratio:5.3f}, {row.floor:4.0%} of the floor, {row.name}")
+        print(f"    {row.ratio:5.3f}, {row.floor / row.took[0]:4.0%} of the floor, {row.name}")
+    predicted = [r.predicted / r.took[0] for r in rows]
     print(
-        f"{kind}: predicted / measured: median {median(r.predicted for r in rows):.2f}, from "
-        f"{min(r.predicted for r in rows):.2f} to {max(r.predicted for r in rows):.2f}; the chosen plan takes "
+        f"{kind}: predicted / measured: median {median(predicted):.2f}, from "
+        f"{min(predicted):.2f} to {max(predicted):.2f}; the chosen plan takes "
         f"{median(r.distance for r in rows):.3f} of the best candidate's time (median), at most "
         f"{max(r.distance for r in rows):.3f}"
     )
@@ -267,20 +299,28 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(WORKS))
     parser.add_argument("--plans", type=int, default=1)
     parser.add_argument("--only", default="", help="a regular expression that a problem's name matches")
+    parser.add_argument("--processes", type=int, default=1, help="of so many, the shortest times count")
     options = parser.parse_args()
-    torch.backends.cudnn.benchmark = True
     wanted = [
         (kind, n, options.plans)
         for kind in options.kinds
         for n, work in enumerate(WORKS[kind])
         if re.search(options.only, work.name)
     ]
-    with get_context("spawn").Pool() as pool:
-        found = dict(zip(wanted, pool.starmap(plans, wanted), strict=True))
+    fresh = get_context("spawn")
+    with fresh.Pool() as pool:
+        found = pool.starmap(plans, wanted)
+    works = [(kind, n, candidates) for (kind, n, _), candidates in zip(wanted, found, strict=True)]
+    rows: list[Row] = []
+    for _ in range(options.processes):
+        with fresh.Pool(1) as pool:
+            more = pool.apply(all_measured, (works,))
+        rows = [a.shortest(b) for a, b in zip(rows or more, more, strict=True)]
+    if options.processes > 1:
+        print(f"the shortest of {options.processes} processes:", *rows, sep="\n")
     for kind in options.kinds:
-        rows = [measured(WORKS[k][n], found[k, n, c], options.plans > 1) for k, n, c in wanted if k == kind]
-        if rows:
-            summed_up(kind, rows)
+        if of_kind := [r for r, (k, _, _) in zip(rows, wanted, strict=True) if k == kind]:
+            summed_up(kind, of_kind)
 
 
 if __name__ == "__main__":

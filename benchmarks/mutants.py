@@ -197,6 +197,13 @@ def _around(tokens: list[str], at: int) -> Changed:
     return tuple(t for t in tokens[max(0, at - 2) : at + 3] if not t.isspace())
 
 
+def _made_there(tokens: list[str], at: int) -> Changed:
+    """The value that the line of a place makes: made of something else, it is wrong wherever it is used."""
+    first = next((i + 1 for i in range(at - 1, -1, -1) if "\n" in tokens[i]), 0)
+    makes = _like(tokens[first]) == "value" and "".join(tokens[first + 1 : first + 4]) == " = "
+    return (tokens[first],) if makes else ()
+
+
 def _a_number(rng: random.Random) -> str:
     return NUMBERS[rng.choice(COMMON)] if rng.random() < 0.6 else rng.choice(NUMBERS)
 
@@ -217,7 +224,7 @@ def _replace_alike(tokens: list[str], rng: random.Random, at: int) -> Changed:
     kind, old = _like(tokens[at]), tokens[at]
     others = [t for t in tokens if _like(t) == kind]
     tokens[at] = rng.choice(SIGNS) if kind == "sign" else rng.choice(others)
-    return (tokens[at], old)
+    return (tokens[at], old, *(_made_there(tokens, at) if kind == "value" else ()))
 
 
 def _delete(tokens: list[str], rng: random.Random, at: int) -> Changed:

@@ -626,7 +626,7 @@ FAULTS = {
         GEMM,
         ("bf16(%columns)", "%columns"),
         raises=errors.DtypeMismatch,
-        says="the formula gives f32, the target holds bf16",
+        says="the formula gives f32, %free holds bf16",
     ),
     "gemm: loads by a store": fault(
         GEMM,

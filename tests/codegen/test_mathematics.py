@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Sequence
 from functools import cache
-from math import inf, nan
+from math import copysign, inf, nan, pi
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,10 +15,13 @@ import pytest
 from tilewright.codegen import mathematics
 from tilewright.codegen.text import Writer
 from tilewright.problems.mathematics import CompiledFunction, by_elements, error, reference, text
+from tilewright.runtime.codegen import HELPER
+from tilewright.targets.registry import native
 
 BOUND = 2.0
-UNARY = ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid")
-ALL = (*UNARY, "powf")
+UNARY = ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tanh", "erf", "rsqrt", "sigmoid", "sinh", "cosh", "cbrt")
+BINARY = ("powf", "atan2", "remf")
+ALL = (*UNARY, *BINARY)
 FUSED = pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
 TYPES = pytest.mark.parametrize("dtype", ["f32", "f64"])
 KINDS = {"f32": np.float32, "f64": np.float64}
@@ -26,6 +29,7 @@ WORDS = {"f32": np.uint32, "f64": np.uint64}
 RANGES = {
     "exp": (-746, 710), "exp2": (-1076, 1025), "log": (0, 4), "log2": (0, 4), "log10": (0, 4), "sin": (-99, 99),
     "cos": (-99, 99), "tanh": (-20, 20), "erf": (-6, 6), "rsqrt": (0, 99), "sigmoid": (-745, 40),
+    "sinh": (-711, 711), "cosh": (-711, 711), "cbrt": (-99, 99),
 }  # fmt: skip
 
 
@@ -155,6 +159,9 @@ SPECIAL = {
     "erf": [(0.0, 0), (-0.0, -0.0), (inf, 1), (-inf, -1), (nan, nan), (7.0, 1), (-7.0, -1)],
     "rsqrt": [(0.0, inf), (-0.0, -inf), (inf, 0), (-inf, nan), (-1.0, nan), (4.0, 0.5), (1.0, 1), (nan, nan)],
     "sigmoid": [(0.0, 0.5), (-0.0, 0.5), (inf, 1), (-inf, 0), (nan, nan), (1e4, 1), (-1e4, 0)],
+    "sinh": [(0.0, 0), (-0.0, -0.0), (inf, inf), (-inf, -inf), (nan, nan), (1e4, inf), (-1e4, -inf)],
+    "cosh": [(0.0, 1), (-0.0, 1), (inf, inf), (-inf, inf), (nan, nan), (1e4, inf), (-1e4, inf)],
+    "cbrt": [(0.0, 0), (-0.0, -0.0), (inf, inf), (-inf, -inf), (nan, nan), (27.0, 3), (-8.0, -2), (2.0**-90, 2.0**-30)],
 }
 
 
@@ -191,6 +198,46 @@ def test_powers_at_special_values_are_those_of_c99(dtype: str, fused: bool) -> N
         assert repr(found) == repr(float(right)), given
 
 
+ANGLES = [
+    *((y, x, y) for y in (0.0, -0.0) for x in (0.0, 1.0, inf)), (1.0, inf, 0), (-1.0, inf, -0.0),
+    (inf, inf, pi / 4), (-inf, inf, -pi / 4), (inf, -inf, 3 * pi / 4), (-inf, -inf, -3 * pi / 4), (inf, 1.0, pi / 2),
+    *((y, x, copysign(pi, y)) for y in (0.0, -0.0) for x in (-0.0, -1.0, -inf)), (-inf, -1.0, -pi / 2),
+    (2.0, 0.0, pi / 2), (-2.0, -0.0, -pi / 2), (1.0, 1.0, pi / 4), (3.0, -3.0, 3 * pi / 4), (-3.0, -3.0, -3 * pi / 4),
+    (1.0, -inf, pi), (-1.0, -inf, -pi), (nan, 1.0, nan), (1.0, nan, nan), (nan, inf, nan), (0.0, nan, nan),
+]  # fmt: skip
+
+
+@FUSED
+@TYPES
+def test_angles_of_points_are_within_two_units_and_those_of_c99(dtype: str, fused: bool) -> None:
+    rng, n = np.random.default_rng(8), 400 if by_elements("atan2", dtype) else 20_000
+    codes = rng.integers(0, 1 << 8 * KINDS[dtype]().itemsize, (2, n), dtype=WORDS[dtype]).view(KINDS[dtype])
+    near = rng.normal(size=(2, n)).astype(KINDS[dtype])
+    y, x = np.concatenate([codes, near, 1 + near / 16], axis=1)
+    away = error(compiled("atan2", dtype, 8, fused)(y, x), reference("atan2", y, x))
+    assert away.max() < BOUND, f"atan2({y[away.argmax()]!r}, {x[away.argmax()]!r})"
+    y, x, wanted = zip(*ANGLES, strict=True)
+    for given, found, right in zip(ANGLES, of("atan2", dtype, y, x, fused=fused), wanted, strict=True):
+        assert repr(found) == repr(float(KINDS[dtype](right))), given
+
+
+@FUSED
+@TYPES
+def test_remainders_are_exact(dtype: str, fused: bool) -> None:
+    """Quotients of any size, subnormal numbers, signs of zeros, and what is no number."""
+    rng, n, word, kind = np.random.default_rng(9), 3000, WORDS[dtype], KINDS[dtype]
+    special = np.array([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, np.finfo(kind).tiny, np.finfo(kind).max], kind)
+    parts = [rng.integers(0, 1 << 8 * kind().itemsize, (2, n), dtype=word).view(kind)]
+    parts += [rng.integers(-20, 20, (2, n)).astype(kind), rng.integers(0, 1 << 26, (2, n), dtype=word).view(kind)]
+    parts += [np.stack([a.ravel() for a in np.meshgrid(special, special)])]
+    x, y = np.concatenate(parts, axis=1)
+    found = compiled("remf", dtype, 8, fused)(x, y)
+    with np.errstate(all="ignore"):
+        wanted = np.fmod(x, y)
+    same = (found == wanted) & (np.signbit(found) == np.signbit(wanted))
+    assert (same | (np.isnan(found) & np.isnan(wanted))).all()
+
+
 @FUSED
 @TYPES
 def test_quotients_and_roots_are_rounded_correctly(dtype: str, fused: bool) -> None:
@@ -223,7 +270,7 @@ def test_narrow_types_are_those_of_f32_rounded_once(name: str, dtype: str) -> No
 @TYPES
 @pytest.mark.parametrize("name", ALL)
 def test_every_number_of_lanes_gives_the_same_bits(name: str, dtype: str, fused: bool) -> None:
-    if name == "powf":
+    if name in BINARY:
         rng = np.random.default_rng(6)
         arrays = [rng.uniform(0, 9, 500).astype(KINDS[dtype]), rng.uniform(-30, 30, 500).astype(KINDS[dtype])]
     else:
@@ -246,7 +293,9 @@ def outside(data: bytes) -> set[str]:
 
 
 def test_a_call_of_a_library_is_noticed() -> None:
-    assert outside(compiled("cosh", "f32", 4).object) == {"coshf"}
+    body = "define float @f(float %x) {\n  %y = call float @coshf(float %x)\n  ret float %y\n}\n"
+    calling = f"declare float @coshf(float)\n{body}"
+    assert outside(HELPER.ask(native("cpu").options.request("object"), calling)) == {"coshf"}
 
 
 @FUSED

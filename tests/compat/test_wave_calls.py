@@ -120,6 +120,11 @@ def test_names_that_wave_has_and_ours_had_not():
     native = wave_compile(WaveCompileOptions(subs=subs, target="cpu"), gemm)
     check(native)
     assert "on cpu" in repr(native)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_a_gpu = wave_compile(WaveCompileOptions(subs=subs, target="gpu:hopper"), gemm)  # was the executor
+    assert "on gpu:hopper" in repr(on_a_gpu)
+    assert "wgmma" in on_a_gpu.text("asm", {})
     compat._named.clear()
     with pytest.warns(IgnoredOptionWarning, match="without meaning here: target$"):
         assert "on the executor" in repr(wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm))

@@ -88,6 +88,28 @@ def test_few_rows_go_as_they_did():
     assert "for r in" not in run.text("block")
 
 
+def test_what_needs_a_cast_that_changes_nothing_was_done_before_it():
+    """The cast waits until after the rows; a broadcast of what it gives may not come before them."""
+
+    @tkw.wave([tkw.WorkgroupConstraint(M, 64, 0)])
+    def kept(
+        x: tkl.Memory[M, N, GLOBAL, tkl.i32],
+        y: tkl.Memory[M, N, GLOBAL, tkl.i32],
+        z: tkl.Memory[M, GLOBAL, tkl.i32],
+    ):
+        value = tkw.read(x)
+        some = tkw.cast(tkw.sum(value, dim=N) > tkl.Register[M, tkl.i32](0), tkl.bool)
+        chosen = tkw.select(tkw.broadcast(some, [M, N]), value, tkl.Register[M, N, tkl.i32](7))
+        tkw.write(chosen, y)
+        tkw.write(tkw.max(chosen, dim=N), z)
+
+    x = np.random.default_rng(5).integers(-3, 4, (70, 5000)).astype(np.int32)
+    wanted = np.where(x.sum(1, keepdims=True) > 0, x, 7)
+    y, z = tilewright.compile(kept)(x)
+    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(z, wanted.max(1))
+
+
 def test_numbers_are_folded_as_machines_round_them():
     third = call("div", number(1, dtypes.f32), number(3, dtypes.f32))
     assert third == number(float(np.float32(1) / np.float32(3)), dtypes.f32)

@@ -485,6 +485,19 @@ def test_the_largest_few_and_where_they_are():
         three_ways(kernel, x, symbols={K: count})
 
 
+def test_tasks_have_all_of_the_largest_few():
+    @tkw.wave()
+    def kernel(x: mem(M, N), y: mem(M, K)):
+        tkw.write(tkw.topk(tkw.read(x), K, dim=N)[0], y)
+
+    made = tilewright.compile(kernel, {K: 3}, target="gpu:hopper")
+    block = made.text("block", {"M": 2, "N": 9})
+    assert "axis K = (K 3): whole" in made.text("plan", {"M": 2, "N": 9})
+    x, y = integers((2, 9)), np.full((2, 3), np.nan, np.float32)
+    tilewright.compile_text(block, "interpreter")(x, y)
+    assert (y == -np.sort(-x, 1)[:, :3]).all()
+
+
 def test_scalar_arguments_and_expressions_of_sizes():
     @tkw.wave()
     def kernel(x: mem(M, N), factor: tkl.f32, y: mem(M, N)):

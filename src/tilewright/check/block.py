@@ -17,7 +17,7 @@ from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.distribution import Placement, operand_layout, placed, placement
 from tilewright.check.frames import frames_of
-from tilewright.check.places import Places
+from tilewright.check.places import Places, written
 from tilewright.check.symbolic import check_open
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.binding import open_parameters
@@ -365,18 +365,6 @@ def _times(block: Block, channel: Value, rounds: int) -> int:
         for b in op.blocks:
             total += _times(b, channel, inner)
     return total
-
-
-def written(op: Op) -> tuple[Value, ...]:
-    """The tensors that an operation writes to."""
-    match op.name:
-        case "fill" | "map" | "mma" | "gather":
-            return op.operands[:1]
-        case "copy" | "broadcast" | "convert_layout" | "scatter" | "atomic":
-            return op.operands[1:2]
-        case "reduce" | "scan":
-            return op.operands[len(op.operands) // 2 :]
-    return ()
 
 
 def _name_difference(mine: Placement, other: Placement, name: str, wanted: str) -> None:

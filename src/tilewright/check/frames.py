@@ -25,6 +25,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
+from tilewright.check.meetings import needless
 from tilewright.check.places import Places
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
@@ -126,8 +127,11 @@ class Frames:
         """Reductions whose result goes to memory and nowhere else: only those who store it need it."""
         self.apart = False
         """Whether no lane has to see what another one stored: memory that is written is one operation's alone."""
+        self.needless: set[Op] = set()
+        """Barriers since which before no wave has touched what another one may write: registers need none."""
         if threads > 0 and threads & (threads - 1) == 0:
             self._place(program)
+            self.needless = needless(program, chain, self.tensors)
 
     def _place(self, program: Program) -> None:
         own = [op.results[0] for op in program.walk() if op.name == "alloc" and _is_plain(op.attrs["type"])]

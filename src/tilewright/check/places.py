@@ -136,3 +136,15 @@ class Places:
             elif s in self.rounds:
                 images[s] = self.rounds[s]
         return Substitution(images)(e) if images else e
+
+
+def written(op: Op) -> tuple[Value, ...]:
+    """The tensors that an operation writes to."""
+    match op.name:
+        case "fill" | "map" | "mma" | "gather":
+            return op.operands[:1]
+        case "copy" | "broadcast" | "convert_layout" | "scatter" | "atomic":
+            return op.operands[1:2]
+        case "reduce" | "scan":
+            return op.operands[len(op.operands) // 2 :]
+    return ()

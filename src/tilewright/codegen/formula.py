@@ -16,11 +16,11 @@ from tilewright.ir.formula import COMPARISONS, Formula
 
 Typed = tuple[str, DType | None]
 
-_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "remf": "frem"}
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and_": "and", "or_": "or", "xor": "xor", "shl": "shl"}
 _CALLS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "roundeven": "roundeven",
-    "abs": "fabs", "sinh": "sinh", "cosh": "cosh",
+    "abs": "fabs",
 }  # fmt: skip
 _COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 
@@ -157,8 +157,6 @@ class FormulaWriter:
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {values[0]}")
             case "rsqrt":
                 return self.w.value(f"fdiv {form} {self.number(1.0, kind)}, {self._call('sqrt', values, kind)}")
-            case "cbrt" | "atan2":
-                return self._library(name, values, kind)
             case "floordiv":
                 return self._call("floor", [self.w.value(f"fdiv {form} {values[0]}, {values[1]}")], kind)
         raise ProgramError(f"{name} of {kind} has no machine code here")
@@ -186,20 +184,6 @@ class FormulaWriter:
         full = f"@llvm.{name}.{suffix if self.lanes is None else f'v{self.lanes}{suffix}'}"
         self.w.declare(f"{form} {full}({', '.join([form] * len(values))})")
         return self.w.value(f"call {form} {full}({', '.join(f'{form} {v}' for v in values)})")
-
-    def _library(self, name: str, values: list[str], kind: DType) -> str:
-        """A function of C's mathematical library, lane by lane."""
-        one, form = element(kind), self.of(kind)
-        full = f"@{name}{'f' if kind is dtypes.f32 else ''}"
-        self.w.declare(f"{one} {full}({', '.join([one] * len(values))})")
-        if self.lanes is None:
-            return self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in values)})")
-        total = "poison"
-        for i in range(self.lanes):
-            lane = [self.w.value(f"extractelement {form} {v}, i64 {i}") for v in values]
-            found = self.w.value(f"call {one} {full}({', '.join(f'{one} {v}' for v in lane)})")
-            total = self.w.value(f"insertelement {form} {total}, {one} {found}, i64 {i}")
-        return total
 
     def _integer(self, name: str, values: list[str], kind: DType) -> str:
         form = self.of(kind)

@@ -24,7 +24,7 @@ from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackag
 from tilewright.ir import dtypes
 from tilewright.limits import written
 from tilewright.signatures import checked
-from tilewright.targets.registry import is_native
+from tilewright.targets.registry import is_gpu, is_native
 from tilewright.wave.constraints import (
     GenericDot,
     MMAOperand,
@@ -105,21 +105,22 @@ class WaveCompileOptions:
 
 def _is_ours(target: Any) -> bool:
     """Whether a target is one of `tilewright.compile`, not one of Wave's names of GPUs."""
-    return isinstance(target, str) and (target == EXECUTOR or is_native(target))
+    return isinstance(target, str) and (target == EXECUTOR or is_native(target) or is_gpu(target))
 
 
 _named: set[str] = set()
 
 
 def wave_compile(options: WaveCompileOptions, kernel: Kernel, schedule: Any = None) -> Executable:
-    """The kernel, compiled with Wave's options; called with arrays or CPU tensors in signature order.
+    """The kernel, compiled with Wave's options; called with arrays or tensors in signature order.
 
     Where Wave's meaning differs from that of `tilewright.compile`, it is Wave's: % on tiles takes the dividend's sign,
     reads with a mapping find 0 outside memory, arguments may be longer than their dimensions say, and bytes of either
     sign, and an Assumption that does not hold is named and changes nothing. A manual schedule is ignored, and named
     once. Values for symbols that the kernel has not are left out.
-    `options.target` may be one of ours: "cpu", "cpu:NAME" or "executor", which is the default here, since it runs
-    all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored, and give the default.
+    `options.target` may be one of ours: "cpu", "gpu", "cuda", one of these with a machine, "gpu:hopper", or "executor",
+    which is the default here, since it runs all that Wave's programs mean; Wave's names of GPUs ("gfx942") are ignored,
+    and give the default.
     """
     if not isinstance(options, WaveCompileOptions):
         raise ArgumentError(f"wave_compile: options={written(options, 80)} are no WaveCompileOptions")

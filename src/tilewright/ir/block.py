@@ -187,7 +187,7 @@ def _map(op: Op) -> tuple[Any, ...]:
     found = formula.gives(lambda leaf: tensor(op, leaf.value).dtype, target.dtype)
     if found is not target.dtype:
         raise DtypeMismatch(
-            f"map: the formula gives {found}, the target holds {target.dtype}; convert: {target.dtype}(...)"
+            f"map: the formula gives {found}, %{op.operands[0].name} holds {target.dtype}; convert: {target.dtype}(...)"
         )
     _writable(op, 0)
     rarely(op, formula)

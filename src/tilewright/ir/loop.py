@@ -129,7 +129,7 @@ def _compute(op: Op) -> tuple[Any, ...]:
     found = op.attrs["formula"].gives(lambda leaf: _vector(op, leaf.value).dtype, target.dtype)
     block_level.rarely(op, op.attrs["formula"])
     if found is not target.dtype:
-        raise DtypeMismatch(f"compute: the formula gives {found}, the register holds {target.dtype}")
+        raise DtypeMismatch(f"compute: the formula gives {found}, %{op.operands[0].name} holds {target.dtype}")
     return ()
 
 

@@ -29,5 +29,6 @@
 | rings       | plans with roles: one loads shared memory, one multiplies                   |
 | rows        | tasks of programs without products on machines of many lanes                |
 | sums        | the type in which a machine sums a product                                  |
+| terms       | products that lanes do term by term                                         |
 | tiled       | how a task goes over its blocks in tile registers                           |
 """

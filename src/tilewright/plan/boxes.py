@@ -122,8 +122,10 @@ def _dims(op: Op) -> tuple[Expr, ...]:
 
 def _crossed(op: Op, program: Program) -> set[Expr]:
     """The dimensions that an operation does not treat point by point."""
-    if op.name in (*REDUCTIONS, "cumsum", "topk"):
+    if op.name in (*REDUCTIONS, "cumsum"):
         return {op.attrs["dim"]}
+    if op.name == "topk":
+        return {op.attrs["dim"], op.attrs["count"]}
     if op.name == "iterate":
         return {op.attrs["axis"], *op.attrs["axis"].symbols}
     if op.name == "mma":
@@ -199,8 +201,8 @@ def _is_linear(op: Op, size: Size) -> bool:
     over = op.attrs["over"]
     numbers = {s: size(s) for e in op.attrs["at"] for s in e.symbols if s not in over}
     extents = dict(zip(over, map(size, _dims(op)), strict=True))
-    axes = {s: index(f"place{n}", max(1, extents[s])) for n, s in enumerate(over)}
-    images, place = Substitution({**numbers, **axes}), as_expr(0)
+    axes = {s: index(f"place{n}", extents[s]) for n, s in enumerate(over) if extents[s] > 1}
+    images, place = Substitution({**numbers, **dict.fromkeys(over, 0), **axes}), as_expr(0)
     for e, d in zip(op.attrs["at"], memory.sizes, strict=True):
         place = place * (size(d) if d is not None else 1) + images(e)
     form = linear_form(place, list(axes.values()))
@@ -211,7 +213,7 @@ def _is_linear(op: Op, size: Size) -> bool:
         if step <= reach:
             return False
         reach += step * (extent - 1)
-    return bool(len(form[0]) == sum(n > 1 for n in extents.values()))
+    return len(form[0]) == len(axes)
 
 
 def _all_differ(op: Op, size: Size) -> bool:

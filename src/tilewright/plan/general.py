@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 
 from tilewright.algebra.expr import Const, Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -22,7 +22,7 @@ from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
-from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, products_of, taken
+from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
@@ -37,6 +37,8 @@ DEEPEST = 4096
 """The same of a loop that only adds products: what they read is not held."""
 
 
+WRITTEN_OUT = 96
+"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once."""
 ALIKE = {
     *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
     *("mma", "read", "write", "yield", "iterate"),
@@ -86,6 +88,8 @@ class Cuts:
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
     tiled: Tiled | None = None
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
+    terms: int | None = None
+    """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
 
     @property
     def summed(self) -> dict[Expr, Depth]:
@@ -193,35 +197,36 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
+    terms: bool = False,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
-    `narrowed` says how often tasks are halved along where they are widest.
+    `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
+    term, as they do any other function of elements.
     """
     dims = () if ordered else cut_dims(program, size, logs, bool(opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: 1 if terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = boxes(program, size, room_of(machine), logs, looped, bool(opened)) if dims else {}
-    widths = {d: found.get(d, size(d)) for d in dims}
-    waves = 1
-    if machine.lanes is not None and not (opened or ordered) and not any(op.name == "mma" for op in program.walk()):
-        widths, waves = rows_and_waves(program, widths, size, machine)
+    found = {} if terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
+    widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
+    if machine.lanes is not None and not (opened or ordered) and (terms or not names_of(program)):
+        widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
-    why = "elements are worked on in order" if ordered else None
-    refused = [Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in whole if size(d) > 1]
 
     def width(d: Expr) -> int:
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
-    products = products_of(program, machine, width, opened)
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1:  # its sums may stay in registers, whatever a task takes
+    def multiplied() -> dict[Op, Microkernel | None]:
+        return dict.fromkeys(names_of(program).values()) if terms else products_of(program, machine, width, opened)
+
+    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
+    if len(products) == 1 and not terms:  # its sums may stay in registers, whatever a task takes
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
         blocks = _blocks_of(alone, dims, width)
         products = alone if blocks else products
@@ -230,17 +235,13 @@ def plan_general(
             widths |= {d: n for d, n in best[0].items() if d in dims}
             blocks, products = best[1], dict.fromkeys(products, best[2])
     _widened(program, widths, blocks, size, opened, workgroups, machine)
-    schedule = "strided"
 
     def made() -> Plan:
         words = words_for(map(str, [*dims, *whole]))
         cut = {d: tuple(Cut(role, of[d]) for role, of in (("task", widths), ("loop", blocks)) if d in of) for d in dims}
-        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in dims]
-        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) for op in loops}
-        for d in whole:
-            tile = now.get(d)
-            cuts = () if tile is None or tile >= size(d) else (Cut("loop", tile),)
-            axes.append(axis_of(words[str(d)], size(d), cuts))
+        now = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or size(op.attrs["axis"]) for op in loops}
+        cut |= {d: (Cut("loop", now[d]),) if now.get(d, size(d)) < size(d) else () for d in whole}
+        axes = [axis_of(words[str(d)], size(d), cut[d]) for d in (*dims, *whole)]
         tasks = tuple(words[str(d)] for d in widths)
         return Plan(tuple(axes), tasks, products=as_plan(products, program), schedule=schedule, waves=waves)
 
@@ -252,16 +253,22 @@ def plan_general(
         for d in [named[name] for name in given.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
         schedule = given.schedule
-        products = taken(given.products, program, machine, products_of(program, machine, width, opened))
+        products = taken(given.products, program, machine, multiplied())
         given = replace(given, products=as_plan(products, program))
-        if not products and machine.lanes is not None and 1 <= given.waves <= machine.waves:
+        if (terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
             waves = given.waves
         plan = made()
         require_same(given, plan)
-    cycles, bound = predicted(program, sizes, size, machine, widths, products, waves, looped)
+    cycles, bound = predicted(program, sizes, size, machine, widths, {} if terms else products, waves, looped)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
-    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, tuple(refused))
+    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if terms else None)
+    return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
+
+
+def _written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """How many terms of a sum are written out: as many as a lane has registers for."""
+    return WRITTEN_OUT // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
 
 
 def require_same(wanted: Plan, plan: Plan) -> None:
@@ -293,6 +300,12 @@ def _widened(
         del widths[d]  # a task goes along whole lines: where they end, blocks are others
     if machine.lanes is not None:  # what waves work on has a width that is a number, at the end of a dimension too
         widths |= {d: 1 for d in widths if d in opened}
+
+
+def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
+    """Why tasks do not cut some dimensions."""
+    why = "elements are worked on in order" if ordered else None
+    return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
 
 
 def _narrowed(widths: dict[Expr, int], often: int) -> None:

@@ -118,7 +118,7 @@ def _boxes(
     few = max(LEAST * LEAST_VALUES * lanes, prod(map(size, widths)) // cores(machine))  # each core has a task
     limit = min(WAVES * lane, few)
     along = {d for op in accesses for d in side_by_side(op)}
-    for d in found:
+    for d in sorted(found, key=lambda d: d in along):  # what lies side by side stays together
         elements = prod(found.values())
         if elements > limit:
             words = max(1, WIDEST // smallest) if d in along else 1

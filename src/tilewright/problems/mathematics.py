@@ -85,6 +85,7 @@ _REFERENCES: dict[str, Callable[..., Array]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "sin": np.sin,
     "cos": np.cos, "tanh": np.tanh, "erf": _erf, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x), "powf": np.power, "div": np.divide,
+    "sinh": np.sinh, "cosh": np.cosh, "cbrt": np.cbrt, "atan2": np.arctan2, "remf": np.fmod,
 }  # fmt: skip
 FUNCTIONS = tuple(_REFERENCES)
 """The functions that there is a reference for."""
@@ -114,6 +115,7 @@ def _by_mpmath(name: str, *arrays: Array) -> Array:
     functions: dict[str, Callable[..., Any]] = {
         "exp2": lambda x: mp.mpf(2) ** x, "log2": lambda x: mp.log(x, 2), "rsqrt": lambda x: 1 / mp.sqrt(x),
         "sigmoid": lambda x: 1 / (1 + mp.exp(-x)), "powf": lambda x, y: mp.mpf(x) ** y, "div": lambda x, y: x / y,
+        "cbrt": lambda x: mp.sign(x) * mp.cbrt(abs(x)),
     }  # fmt: skip
     function = functions.get(name) or getattr(mp, name)
     found = np.stack([_REFERENCES[name](*arrays), np.zeros(arrays[0].size)])

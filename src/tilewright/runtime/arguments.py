@@ -154,10 +154,11 @@ class Arguments:
         changed = True
         while changed:
             changed = False
-            for d, n, _ in pending:
+            for d, n, value in pending:
                 image = Substitution({**open_, **numbers})(d)
                 found = solve(image, n)
                 if found is not None and found[0] not in numbers:
+                    self._require_in_range(*found, f"dimension {d} of {value.name} is {n}, so {found[0]}")
                     numbers[found[0]] = found[1]
                     changed = True
             for s, e in list(open_.items()):
@@ -168,9 +169,12 @@ class Arguments:
                     changed = True
         self.derived = open_
         for s, number in numbers.items():
-            if not s.lo <= number <= s.hi:
-                raise ArgumentError(f"{self.program.name}: {s.name} comes out as {number}; it must be at least {s.lo}")
+            self._require_in_range(s, number, s.name)
         return numbers
+
+    def _require_in_range(self, s: Symbol, number: int, what: str) -> None:
+        if not s.lo <= number <= s.hi:
+            raise ArgumentError(f"{self.program.name}: {what} comes out as {number}; it must be at least {s.lo}")
 
     def _free_sizes(self, told: Set[Symbol]) -> list[tuple[Expr, int, Value]]:
         """Dimensions whose memory has an extent of its own, free or a number, and whose size nothing else tells.

@@ -10,6 +10,10 @@
 | angles         | large angles modulo pi/2                                               |
 | error_function | erf                                                                    |
 | power          | pow                                                                    |
+| hyperbolic     | sinh, cosh                                                             |
+| root           | the cube root                                                          |
+| arctangent     | atan2                                                                  |
+| remainder      | fmod                                                                   |
 | calls          | the functions by name, in place or called                              |
 
 Results are within 2 units in the last place, over all finite numbers, subnormal ones too. A machine with fused

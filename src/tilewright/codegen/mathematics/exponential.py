@@ -43,15 +43,26 @@ def exp(m: Lanes, x: Number) -> Number:
     found = m.own("exp", x)
     if found is not None:
         return found
+    return _power_of_e(m, m.clamped(x, *_ARGUMENTS[m.bits]), 1.0)
+
+
+def half_exp(m: Lanes, x: Number) -> Number:
+    """Half of e^x, which is a number for some x where e^x is none."""
+    least, most = _ARGUMENTS[m.bits]
+    return _power_of_e(m, m.clamped(x, least, most + 1.0), 0.5)
+
+
+def _power_of_e(m: Lanes, x: Number, factor: float) -> Number:
+    """e^x times a power of two that stands before the last scaling."""
     hi = Fraction(int(LN_2 * 2 ** _SHORT[m.bits]), 2 ** _SHORT[m.bits])
-    x = m.clamped(x, *_ARGUMENTS[m.bits])
     n, word = nearest(m, x, LOG2_E)
     r = m.fused(n, -float(LN_2 - hi), m.fused(n, -float(hi), x))
     q = COEFFICIENTS[f"exp.{m.name}"]
     if m.w.fused:
-        return scaled(m, m.polynomial(r, (1.0, 1.0, *q)), n, word)
-    # where products are rounded, r must not be part of one: a third of a unit
-    return scaled(m, r * r * m.polynomial(r, q) + r + 1.0, n, word)
+        found = m.polynomial(r, (1.0, 1.0, *q))
+    else:  # where products are rounded, r must not be part of one: a third of a unit
+        found = r * r * m.polynomial(r, q) + r + 1.0
+    return scaled(m, found if factor == 1.0 else found * factor, n, word)
 
 
 def exp2(m: Lanes, x: Number) -> Number:

@@ -376,7 +376,8 @@ def _by_atom(
         return None
     how = low.cuts.products.get(op)
     if how is None:
-        low.lost[op] = "its plan says loops"
+        if low.cuts.terms is None:
+            low.lost[op] = "its plan says loops"
         return None
     axes = how.oriented(axes)
     return how, axes, *((b, a) if axes.swapped else (a, b))

@@ -67,6 +67,7 @@ def _run(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
         waits = not made.isdisjoint(op.operands)
         if _is_same(op):
             late.append(op)
+            made |= set(op.results)
         elif op.name in _BY_ROWS and not any(v in other.results for other in late for v in op.operands):
             chosen.append(op)
             made |= set(op.results)

@@ -157,6 +157,8 @@ class Lowering:
         """Loads that products read where they lie, though some of their coordinates may be out of bounds: which may."""
         self.lost: dict[Op, str] = {}
         """Products that are done by loops, and why."""
+        self.early: dict[Op, Tile] = {}
+        """Reads of a loop that are done before it, for all of its rounds."""
         self.brought: dict[Op, str] = {}
         """Copies of tiles from arguments to shared memory: each step of a product (`ring`), halo tiles (`halo`), or
         what is brought before the first task (`start`)."""

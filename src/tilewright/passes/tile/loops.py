@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Const, Expr, as_expr, symbol
@@ -22,13 +23,16 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
-from tilewright.passes.tile import combining, inplace, masks, moving
+from tilewright.passes.tile import combining, inplace, masks, memory, moving
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
+
+BROUGHT = 16 << 10
+"""Elements of a factor that are read before a loop, for all of its rounds, at most."""
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -53,7 +57,12 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         start, rounds = masks.rounds(low, op, begin, tile, rounds)
     if rounds is not as_expr(0):
         required = set(low.required)
-        with low.w.loop(f"k_{axis}" if str(axis).isidentifier() else "k", rounds, start, kept=kept) as k:
+        out = False
+        if low.cuts.terms is not None:
+            out = isinstance(rounds, Const) and rounds.value <= low.cuts.terms
+            _bring(low, op, axis, (begin, length))
+        name = f"k_{axis}" if str(axis).isidentifier() else "k"
+        with low.w.loop(name, rounds, start, unroll=out, kept=kept) as k:
             low.iteration[axis] = k
             _round(low, op, carried, axis, (begin + tile * k, tile))
         if not isinstance(rounds, Const):  # perhaps there is none
@@ -190,6 +199,17 @@ def _wide(low: Lowering, op: Op, place: int) -> DType | None:
         return summed_in(made, low.machine)
     found: DType = value.type.dtype.accumulator
     return found
+
+
+def _bring(low: Lowering, op: Op, axis: Expr, part: Part) -> None:
+    """Reads what all rounds of a loop need of a factor that many lanes share, terms apart, neighbours side by side."""
+    reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
+    with low.at(axis, part):
+        sizes = {inner: prod(most(low.part(d)[1]) for d in inner.result.type.dims) for inner in reads}
+        for inner in [inner for inner in reads if sizes[inner] < max(sizes.values()) and sizes[inner] <= BROUGHT]:
+            (tile,) = memory.read(low, inner)
+            apart = (axis, *(d for d in tile.dims if d is not axis))
+            low.early[inner] = low.stored(tile, apart, name=f"{inner.operands[0].name}_terms")
 
 
 def _round(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.algebra.expr_use import Substitution
-from tilewright.check.block import definitions, written
-from tilewright.check.places import Places
+from tilewright.check.block import definitions
+from tilewright.check.places import Places, written
 from tilewright.ir.attrs import Range
 from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Op, Program, Value

@@ -137,7 +137,7 @@ def if_(low: Waves, op: Op) -> None:
 def barrier(low: Waves, op: Op) -> None:
     """The waves of the group meet; products that read shared memory are done before."""
     low.flying.settle_all()
-    if not low.frames.apart:
+    if not low.frames.apart and op not in low.frames.needless:
         low.meet()
 
 
