@@ -37,7 +37,7 @@ REASONS = {
     "plan/patches.py: _boxes": "dimensions of an image and its batch",
     "plan/plan.py: _size": "digits of the largest number a plan may hold; characters of a text that are shown",
     "plan/planner.py: _size": "bytes in a kilobyte",
-    "plan/planner.py: explain": "candidates that are shown; per cent",
+    "plan/planner.py: Choice.explain": "candidates that are shown; per cent",
     "plan/rings.py: registers_of": "bytes of a register of a lane; what the assembler keeps of the largest number",
     "plan/ring_costs.py: cycles": "bytes of a sum in f32",
     "plan/rows.py: rows_and_waves": "waves of the largest workgroup; tasks for each core",

@@ -76,10 +76,31 @@ class Choice:
         return (*_beyond(self.best, self.machine), *_slower(self), *self.unfit)
 
     def explain(self) -> str:
-        """The choice in words: what was chosen, what it should take, what was refused and why."""
-        if self.best is None or self.bound is None:
+        """The choice in words: the plan, its predicted time against the roofline, plans that may be as good, and what
+        was refused."""
+        best, bound, machine = self.best, self.bound, self.machine
+        if best is None or bound is None:
             return "\n".join(["no plan fits", *(f"refused  {r}" for r in self.unfit)])
-        return explain(self, self.best, self.bound)
+        cost = best.cost
+
+        def us(cycles: float) -> str:
+            return f"{microseconds(cycles, machine):.1f}"
+
+        parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
+        kind = "products" if bound.compute >= bound.memory else "memory"
+        lines = [
+            f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(self.candidates)} plans "
+            "fit",
+            *("  " + line for line in best.plan.lines()),
+            f"predicted {us(cost.cycles)} us ({parts})",
+            f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
+            f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
+            *self.notes,
+        ]
+        near = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
+        lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
+        lines += [f"refused  {r}" for r in self.refused]
+        return "\n".join(lines)
 
 
 def choose(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
@@ -225,29 +246,3 @@ def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
 
 def _size(count: float) -> str:
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"
-
-
-# -- in words ---------------------------------------------------------------------------------------------
-
-
-def explain(choice: Choice, best: Candidate, bound: Roofline) -> str:
-    """The chosen plan, its predicted time against the roofline, plans that may be as good, and what was refused."""
-    machine, cost = choice.machine, best.cost
-
-    def us(cycles: float) -> str:
-        return f"{microseconds(cycles, machine):.1f}"
-
-    parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
-    kind = "products" if bound.compute >= bound.memory else "memory"
-    lines = [
-        f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(choice.candidates)} plans fit",
-        *("  " + line for line in best.plan.lines()),
-        f"predicted {us(cost.cycles)} us ({parts})",
-        f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
-        f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
-        *choice.notes,
-    ]
-    near = [x for x in choice.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-    lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
-    lines += [f"refused  {r}" for r in choice.refused]
-    return "\n".join(lines)
