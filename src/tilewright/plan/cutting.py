@@ -75,7 +75,9 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
         return replace(found, products=products)
     streams, shifts = ("a" in how.streams, "b" in how.streams), _shifts(c) if how.stage == "lines" else {}
     around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
-    axes = Axes(row, across, dimension(c.depth[-1]), around, tuple(map(dimension, c.depth[:-1])), swapped=False)
+    deep = dimension(c.depth[-1])
+    taps = tuple(dict.fromkeys(s.dim for s in found.depth if s.dim is not deep))
+    axes = Axes(row, across, deep, around, taps, swapped=False)
     return replace(found, products=products, walk=walk, overlap=how.overlap, tiled=Tiled(axes, streams, shifts))
 
 
