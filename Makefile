@@ -14,8 +14,10 @@ help:            ## list the commands
 demo: $(READY)   ## show what Tilewright does, on this CPU
 	$(BIN)/python examples/demo.py
 
+# A worker takes half of the tests, in order, and then from another one what that has left (worksteal): those of a file
+# mostly run on one, and what their module keeps is made once.
 test: $(READY) lint types  ## lint, type check, all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-cross: $(READY)  ## machine code of other CPUs, under Debian's qemu-user where it is installed
 	$(BIN)/python -m pytest -n auto -m cross tests/cross

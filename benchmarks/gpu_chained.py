@@ -7,6 +7,9 @@ taken in turn, and the ratios; then the same of each program alone beside its ca
 program is launched when the first has ended. With --plans, so many other plans of either program are measured too.
 Results are compared with float64, and once, with small integers, exactly. Where torch.compile cannot compile, such as
 without a C compiler or Triton, one line says why.
+
+With --families it prints instead one line for each family that is one kernel (`gpu_families.py`): a product whose rows
+are reduced, chained products, quantised products with scales, a convolution and a pointwise one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from gpu_families import Family, families
 from hopper import difference, microseconds
 
 import tilewright.lang as tkl
@@ -240,13 +244,42 @@ def exact() -> None:
     print(f"small integers, {'two programs' if found.plan.apart else 'one'}: {torch.equal(result, wanted)}")
 
 
+def family(case: Family) -> None:
+    """The line of a family, or why there is none."""
+    found = kernel_for(case.kernel, case.sizes, target="gpu")
+    names = [a.name for a in found.module.host.args]
+    result = torch.full([int(n) for n in found.module.host.args[-1].type.shape], torch.nan, device="cuda")
+    tensors = dict(zip(names, [*case.given, result.to(torch.bfloat16)], strict=True))
+    launch = bound(found, tensors)
+    launch()
+    wide = [x.double() if x.is_floating_point() else x for x in case.given]
+    exact = (case.exact or case.eager)(*wide)
+    error = difference(tensors[names[-1]], exact)
+    try:
+        theirs, ours = microseconds(lambda: case.eager(*case.given), launch)
+        said = f"theirs {theirs:7.1f} us  ours {ours:7.1f} us  ratio {theirs / ours:5.2f}"
+    except RuntimeError as fault:  # a call that this PyTorch does not have
+        said = f"theirs: {str(fault).splitlines()[0][:60]}  ours {microseconds(launch)[0]:7.1f} us"
+    choice, count = found.choice, len(found.module.programs)
+    print(
+        f"{case.name:38} {said}  predicted {choice.cycles / choice.machine.limits.clock_ghz / 1000:6.1f}  "
+        f"{count} program{'s' * (count > 1)}  error {error:.1e}{'' if error <= case.largest else ' WRONG'}",
+        flush=True,
+    )
+
+
 def main() -> None:
     """All cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plans", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=80)
     parser.add_argument("--modes", nargs="*", default=["default"], help="of torch.compile; none: it is left out")
+    parser.add_argument("--families", action="store_true", help="what is one kernel, instead")
     options = parser.parse_args()
+    if options.families:
+        for case in families():
+            family(case)
+        return
     begun = time.perf_counter()
     exact()
     for number, case in enumerate(CASES, 1):

@@ -3,6 +3,7 @@
 The evaluators share no code with the package: they loop over natural coordinates and add up products.
 """
 
+from functools import cache
 from itertools import product as cartesian
 from math import prod
 
@@ -118,13 +119,25 @@ def strides_chain(layout):
 
 
 # -- strategies ---------------------------------------------------------------------------------------
+#
+# Parts of strategies are functions that draw: a strategy of its own, made for each example, takes longer than the test.
 
 EXTENTS = st.sampled_from([1, 2, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 12])
+EITHER = st.booleans()
 
 
-@st.composite
-def extent_lists(draw, max_size=MAX_SIZE, max_modes=5, min_modes=1):
-    wanted = draw(st.lists(EXTENTS, min_size=min_modes, max_size=max_modes))
+@cache
+def lists_of_extents(max_modes):
+    return st.lists(EXTENTS, min_size=1, max_size=max_modes)
+
+
+@cache
+def one_of_these(*items):
+    return st.sampled_from(items)
+
+
+def draw_extents(draw, max_size=MAX_SIZE, max_modes=5):
+    wanted = draw(lists_of_extents(max_modes))
     kept, total = [], 1
     for extent in wanted:
         fitting = extent if total * extent <= max_size else 1
@@ -133,25 +146,26 @@ def extent_lists(draw, max_size=MAX_SIZE, max_modes=5, min_modes=1):
     return kept
 
 
-@st.composite
-def nestings(draw, items, depth=3):
+def draw_nesting(draw, items, depth=3):
     """The items, in order, as a nest at most `depth` deep."""
-    if len(items) == 1 and (depth == 0 or draw(st.booleans())):
+    if len(items) == 1 and (depth == 0 or draw(EITHER)):
         return items[0]
     if depth <= 1:
         return tuple(items)
     groups = [[items[0]]]
     for item in items[1:]:
-        if draw(st.booleans()):
+        if draw(EITHER):
             groups.append([item])
         else:
             groups[-1].append(item)
-    return tuple(draw(nestings(group, depth - 1)) for group in groups)
+    return tuple(draw_nesting(draw, group, depth - 1) for group in groups)
 
 
-@st.composite
-def shapes(draw, max_size=MAX_SIZE, max_modes=5, depth=3):
-    return draw(nestings(draw(extent_lists(max_size, max_modes)), depth))
+def draw_shape(draw, max_size=MAX_SIZE, max_modes=5, depth=3):
+    return draw_nesting(draw, draw_extents(draw, max_size, max_modes), depth)
+
+
+shapes = st.composite(draw_shape)
 
 
 def like(profile, flat):
@@ -172,8 +186,7 @@ def packed_strides(extents, order):
     return strides
 
 
-@st.composite
-def stride_lists(draw, extents, kind):
+def draw_strides(draw, extents, kind):
     modes = list(range(len(extents)))
     if kind == "packed":
         strides = packed_strides(extents, modes)
@@ -183,22 +196,22 @@ def stride_lists(draw, extents, kind):
         order = draw(st.permutations(modes))
         strides = packed_strides(extents, order)
         if kind == "padded":
-            running = draw(st.sampled_from([1, 1, 1, 2, 3]))
+            running = draw(one_of_these(1, 1, 1, 2, 3))
             for mode in order:
                 strides[mode] = running
                 running = extents[mode] * running
-                running = draw(st.sampled_from([running, 2 * running, 3 * running, running + 1, running + 3]))
+                running = draw(one_of_these(running, 2 * running, 3 * running, running + 1, running + 3))
         elif kind == "chained":
-            running = draw(st.sampled_from([1, 1, 1, 2, 3]))
+            running = draw(one_of_these(1, 1, 1, 2, 3))
             for mode in order:
                 strides[mode] = running
-                running *= extents[mode] * draw(st.sampled_from([1, 1, 2, 3]))
+                running *= extents[mode] * draw(one_of_these(1, 1, 2, 3))
         elif kind == "broadcast":
-            strides = [draw(st.sampled_from([0, d])) for d in strides]
+            strides = [draw(one_of_these(0, d)) for d in strides]
         elif kind == "negative":
-            strides = [draw(st.sampled_from([d, -d])) for d in strides]
+            strides = [draw(one_of_these(d, -d)) for d in strides]
     for mode in modes:
-        if extents[mode] == 1 and draw(st.booleans()):  # a mode of one element may have any stride
+        if extents[mode] == 1 and draw(EITHER):  # a mode of one element may have any stride
             strides[mode] = draw(st.integers(-9, 99))
     return strides
 
@@ -211,9 +224,8 @@ CHAINED = ("packed", "ordered", "chained")
 
 @st.composite
 def layouts(draw, kinds=KINDS, max_size=MAX_SIZE, max_modes=5, depth=3):
-    shape = draw(shapes(max_size, max_modes, depth))
-    flat = flat_leaves(shape)
-    return Layout(shape, like(shape, draw(stride_lists(flat, draw(st.sampled_from(kinds))))))
+    shape = draw_shape(draw, max_size, max_modes, depth)
+    return Layout(shape, like(shape, draw_strides(draw, flat_leaves(shape), draw(one_of_these(*kinds)))))
 
 
 def forward_layouts(**options):
@@ -236,60 +248,61 @@ def matrix_layouts(draw, ranks=(2, 3), max_extent=12, kinds=KINDS, nested=True):
     """Layouts of rank 2 or 3 whose modes may be nested once."""
     modes = []
     for _ in range(draw(st.sampled_from(ranks))):
-        extents = draw(extent_lists(max_size=max_extent, max_modes=2))
-        modes.append(draw(nestings(extents, 1)) if nested else count(tuple(extents)))
+        extents = draw_extents(draw, max_size=max_extent, max_modes=2)
+        modes.append(draw_nesting(draw, extents, 1) if nested else count(tuple(extents)))
     shape = tuple(modes)
-    return Layout(shape, like(shape, draw(stride_lists(flat_leaves(shape), draw(st.sampled_from(kinds))))))
+    return Layout(shape, like(shape, draw_strides(draw, flat_leaves(shape), draw(one_of_these(*kinds)))))
 
 
 def divisors(n):
     return [k for k in range(1, n + 1) if n % k == 0]
 
 
-@st.composite
-def digit_pieces(draw, layout):
+def draw_pieces(draw, layout):
     """The index of a layout cut into digits: (extent, index stride) pieces, each within one mode, fastest first."""
     pieces, running = [], 1
     for extent in flat_leaves(layout.shape):
         while extent > 1:
-            part = draw(st.sampled_from(divisors(extent)[1:]))
+            part = draw(one_of_these(*divisors(extent)[1:]))
             pieces.append((part, running))
             running *= part
             extent //= part
     return pieces
 
 
-@st.composite
-def right_hand_sides(draw, a, extend=True):
+def draw_right_hand_side(draw, a, extend=True):
     """A layout B for which A o B has an answer: B's modes are runs of digits of A's index, in any order."""
-    pieces = draw(digit_pieces(a))
+    pieces = draw_pieces(draw, a)
     runs = []
     for s, d in pieces:
-        if runs and draw(st.booleans()):
+        if runs and draw(EITHER):
             runs[-1] = (runs[-1][0], runs[-1][1] * s, s)
         else:
             runs.append((d, s, s))
     chosen = [run for run in runs if draw(st.sampled_from([True, True, False]))]
     modes = []
     for d, extent, top in chosen:
-        kept = draw(st.integers(1, top)) if draw(st.booleans()) else top
+        kept = draw(st.integers(1, top)) if draw(EITHER) else top
         modes.append((extent // top * kept, d))
-    if extend and chosen and runs[-1] == chosen[-1] and draw(st.booleans()):  # past the last mode of A
+    if extend and chosen and runs[-1] == chosen[-1] and draw(EITHER):  # past the last mode of A
         d, extent, top = chosen[-1]
         modes[-1] = (extent // top * draw(st.integers(1, 3 * top)), d)
-    if draw(st.booleans()):
+    if draw(EITHER):
         modes.append((draw(st.integers(1, 3)), 0))
-    if draw(st.booleans()):
+    if draw(EITHER):
         modes.append((1, draw(st.integers(0, 50))))
     modes = draw(st.permutations(modes)) or [(1, 0)]
-    shape = draw(nestings([s for s, _ in modes], 2))
+    shape = draw_nesting(draw, [s for s, _ in modes], 2)
     return Layout(shape, like(shape, [d for _, d in modes]))
+
+
+right_hand_sides = st.composite(draw_right_hand_side)
 
 
 @st.composite
 def composable_pairs(draw, kinds=KINDS, extend=True):
     a = draw(layouts(kinds=kinds, max_size=96))
-    return a, draw(right_hand_sides(a, extend=extend))
+    return a, draw_right_hand_side(draw, a, extend=extend)
 
 
 @st.composite
@@ -298,21 +311,23 @@ def dividing_tilers(draw, layout, whole=False):
     form = draw(st.sampled_from(["int", "layout", "layout"] if whole else ["int", "none", "layout"]))
     if form == "none":
         return None
-    pieces = draw(digit_pieces(layout))
+    pieces = draw_pieces(draw, layout)
     if form == "int":
         return prod(s for s, _ in pieces[: draw(st.integers(0, len(pieces)))])
-    chosen = [piece for piece in pieces if draw(st.booleans())] or [(1, 0)]
+    chosen = [piece for piece in pieces if draw(EITHER)] or [(1, 0)]
     chosen = draw(st.permutations(chosen))
-    shape = draw(nestings([s for s, _ in chosen], 2))
+    shape = draw_nesting(draw, [s for s, _ in chosen], 2)
     return Layout(shape, like(shape, [d for _, d in chosen]))
 
 
-@st.composite
-def coordinates(draw, shape):
+def draw_coordinate(draw, shape):
     """A coordinate of any nesting that the shape takes."""
-    if not isinstance(shape, tuple) or draw(st.booleans()):
+    if not isinstance(shape, tuple) or draw(EITHER):
         return draw(st.integers(0, count(shape) - 1))
-    return tuple(draw(coordinates(s)) for s in shape)
+    return tuple(draw_coordinate(draw, s) for s in shape)
+
+
+coordinates = st.composite(draw_coordinate)
 
 
 @st.composite
@@ -320,11 +335,11 @@ def open_coordinates(draw, shape):
     """A coordinate in which some modes, at any depth, are None; at least one is."""
 
     def pick(s):
-        if draw(st.booleans()):
+        if draw(EITHER):
             return None
-        if isinstance(s, tuple) and draw(st.booleans()):
+        if isinstance(s, tuple) and draw(EITHER):
             return tuple(pick(e) for e in s)
-        return draw(coordinates(s))
+        return draw_coordinate(draw, s)
 
     def some_none(c):
         return any(some_none(e) for e in c) if isinstance(c, tuple) else c is None

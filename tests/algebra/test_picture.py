@@ -46,13 +46,16 @@ def _panel(panel: ET.Element) -> dict[tuple[int, int], Drawn]:
     column_numbers, row_numbers, grid = panel.findall(f"{_SVG}g")
     columns = {float(t.attrib["x"]): int(t.text or "") for t in column_numbers}
     rows = {float(t.attrib["y"]): int(t.text or "") for t in row_numbers}
-    texts = grid.findall(f"{_SVG}text")
+    texts = [(float(t.attrib["x"]), float(t.attrib["y"]), t) for t in grid.findall(f"{_SVG}text")]
+    bands = {}  # the texts between two heights: a row of cells has them in common
     cells = {}
     for box in grid.findall(f"{_SVG}rect"):
         x, y, width, height = (float(box.attrib[name]) for name in ("x", "y", "width", "height"))
         (column,) = (n for at, n in columns.items() if x < at < x + width)
         (row,) = (n for at, n in rows.items() if y < at < y + height)
-        inside = [t for t in texts if x < float(t.attrib["x"]) < x + width and y < float(t.attrib["y"]) < y + height]
+        if (y, height) not in bands:
+            bands[y, height] = [(at, t) for at, down, t in texts if y < down < y + height]
+        inside = [t for at, t in bands[y, height] if x < at < x + width]
         for text in inside:
             size = float(text.attrib.get("font-size", grid.attrib["font-size"]))
             assert len(text.text or "") * size * _CHARACTER <= width, f"{text.text} does not fit its cell"

@@ -62,6 +62,13 @@ def test_wide_machines_use_their_own_atoms():
     assert "atom avx512.f32" in show("64x64:64x64", "--target", "x86.avx512", "--level", "plan")
 
 
+@pytest.mark.parametrize("target", ["gpu:hopper", "cdna3", "xe"])
+def test_loops_of_a_gpu_are_those_of_its_waves(target):
+    loop = show("64x64:64x64", "--dt", "bf16", "--target", target, "--level", "loop")
+    assert "alloc fragment bf16" in loop
+    assert str(parse_loop(loop)) == loop
+
+
 @pytest.mark.parametrize("level", ["plan", "block", "loop", "host"])
 def test_this_cpu_needs_no_machine_code(level):
     assert host_machine().name in show(SMALL, "--level", level) or level == "host"

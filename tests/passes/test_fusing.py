@@ -69,6 +69,47 @@ def test_rows_that_do_not_fit_the_first_cache_go_a_few_at_a_time(sizes):
         np.testing.assert_array_equal(mine, theirs)
 
 
+def looked_at(again):
+    """Rows whose differences may lie where the scores did, unless something looks at those again."""
+
+    @tkw.wave([tkw.TilingConstraint(N, 512)])
+    def looked_at(
+        q: tkl.Memory[M, K, GLOBAL, tkl.f32],
+        k: tkl.Memory[N, K, GLOBAL, tkl.f32],
+        v: tkl.Memory[N, D, GLOBAL, tkl.f32],
+        out: tkl.Memory[M, D, GLOBAL, tkl.f32],
+        sums: tkl.Memory[M, GLOBAL, tkl.f32],
+    ):
+        @tkw.iterate(N, init_args=[tkl.Register[M, tkl.f32](0.0), tkl.Register[M, D, tkl.f32](0.0)])
+        def walk(total, mean):
+            scores = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[M, N, tkl.f32](0.0))
+            less = scores * 2.0 - tkw.max(scores, tkl.Register[M, tkl.f32](-100.0), dim=N)
+            if again == "among them":
+                total = tkw.sum(less + scores, total, dim=N)
+            mean = tkw.mma(less, tkw.read(v), mean)
+            if again == "after them":
+                total = tkw.sum(scores, total, dim=N)
+            return total, mean
+
+        tkw.write(walk[1], out)
+        tkw.write(walk[0], sums)
+
+    return looked_at
+
+
+@pytest.mark.parametrize("again", ["never", "among them", "after them"])
+@pytest.mark.parametrize("sizes", [(70, 1040, 5, 7), (64, 1024, 3, 16)])
+def test_what_is_spent_is_written_over(again, sizes):
+    inputs, results = arguments(sizes, np.float32)
+    run = tilewright.compile(looked_at(again))
+    run(*inputs, *results)
+    body = run.text("block").split("for r in")[0]
+    assert len(re.findall(r"alloc shared f32 \(\d+, 512\)", body)) == (1 if again == "never" else 2)
+    wanted = tilewright.compile(looked_at(again), target="executor")(*inputs)
+    for mine, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_rows_go_together_on_machines_with_tiles():
     sizes = (70, 600, 40, 20)
     inputs, results = arguments(sizes, ml_dtypes.bfloat16)

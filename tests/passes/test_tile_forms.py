@@ -402,29 +402,44 @@ POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "powf")
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "f8e4m3fn": 2.0**-4}
 
 
+def several_functions(names, dtype):
+    """A program with a result for each function: of x, of p where that must be positive, and of y beside it."""
+    outputs = ", ".join(f"%z{i}: global {dtype}[M]" for i in range(len(names)))
+    lines = []
+    for i, name in enumerate(names):
+        given = f"{'%positive' if name in POSITIVE else '%0'}{', %1' if name in BINARY else ''}"
+        lines += [f"  %f{i} = {name} {given} : {dtype}[M]", f"  write %f{i}, %z{i}"]
+    return "\n".join(
+        [
+            f"tile kernel(%x: global {dtype}[M], %y: global {dtype}[M], %p: global {dtype}[M], {outputs})",
+            "  symbols M",
+            "{",
+            f"  %0 = read %x : {dtype}[M]",
+            f"  %1 = read %y : {dtype}[M]",
+            f"  %positive = read %p : {dtype}[M]",
+            *lines,
+            "}",
+            "",
+        ]
+    )
+
+
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "f8e4m3fn", "i32", "u8"])
 def test_every_function(dtype):
     """Natively a function is what the executor's is, to a few units of the last place."""
     kind = tkl.__dict__[dtype]
     rng = np.random.default_rng(0)
     names = (*UNARY_FLOAT, *UNARY_ANY, *BINARY) if kind.is_float else (*UNARY_ANY, *BINARY)
-    for name in names:
-        if not kind.is_float and name in ("powf", "atan2"):
-            continue
-        text = f"""tile kernel(%x: global {dtype}[M], %y: global {dtype}[M], %z: global {dtype}[M])
-  symbols M
-{{
-  %0 = read %x : {dtype}[M]
-  %1 = read %y : {dtype}[M]
-  %2 = {name} %0{", %1" if name in BINARY else ""} : {dtype}[M]
-  write %2, %z
-}}
-"""
+    names = [name for name in names if kind.is_float or name not in ("powf", "atan2")]
+    tolerance = 4 * EPSILON.get(dtype, 0)
+    for group in (names[at : at + 6] for at in range(0, len(names), 6)):
         x, y = (rng.standard_normal(67) * 3, rng.standard_normal(67)) if kind.is_float else rng.integers(0, 9, (2, 67))
-        x, y = (np.abs(x) + 0.1 if name in POSITIVE else x).astype(kind.numpy), y.astype(kind.numpy)
-        found, wanted = (tilewright.compile(text, target=t)(x, y).astype(np.float64) for t in ("cpu", "executor"))
-        tolerance = 4 * EPSILON.get(dtype, 0)
-        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance / 10, err_msg=name)
+        given = [a.astype(kind.numpy) for a in (x, y, np.abs(x) + 0.1 if kind.is_float else x)]
+        every = [tilewright.compile(several_functions(group, dtype), target=t)(*given) for t in ("cpu", "executor")]
+        every = [found if isinstance(found, tuple) else (found,) for found in every]
+        for name, found, wanted in zip(group, *every, strict=True):
+            found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance / 10, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i64", "i8", "u8"])

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tile_checks import own_cache
 
 from tilewright.cli.workload import Workload, read_types
 from tilewright.problems import parse_conv, shape_lists
 
+__all__ = ["own_cache"]
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
 
 
 def script(name="random_convolutions"):

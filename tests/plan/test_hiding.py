@@ -5,7 +5,7 @@ import pytest
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.plan import chains
+from tilewright.plan import chain_costs
 from tilewright.plan.hiding import rounds_of_tasks
 from tilewright.targets.registry import machine
 
@@ -26,7 +26,7 @@ def test_rounds_are_those_of_tiles_that_some_row_sees(monkeypatch, first, rows, 
         found[some] = rounds_of_tasks(program, loop, row, some, tile, size)
         return found[some]
 
-    monkeypatch.setattr(chains, "rounds_of_tasks", counted)
+    monkeypatch.setattr(chain_costs, "rounds_of_tasks", counted)
     sizes = {"B": 1, "H": 2, "M": 700, "N": 1000, "D": 64, "E": 64}
     kernel_for(kernels.attention(128, "bf16", causal=True, first_query=first), sizes, machine=machine("hopper"))
     assert found[rows] == wanted

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contraction_checks import Problem
+from tile_checks import own_cache
 
 import tilewright
 from tilewright.cli.workload import read_problem, read_types
@@ -30,14 +31,10 @@ from tilewright.targets.registry import machine
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from guarded import guarded
 
+__all__ = ["own_cache"]
 on_avx512 = pytest.mark.skipif("avx512bw" not in host.features(), reason="needs AVX-512: plans of 16 lanes")
 AMX = replace(machine("x86.amx"), limits=replace(machine("x86.amx").limits, cores=2))
 SMALL = "g20mb1ic20ih5iw9oc20kh3kw3ph1pw1"
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "off")
 
 
 def workload(problem, dt="f32"):

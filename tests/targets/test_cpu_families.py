@@ -87,14 +87,19 @@ def test_features_are_those_that_the_system_reports():
 
 
 def test_caches_are_read_from_the_system(tmp_path: Path):
-    rows = [("1", "Instruction", "64K", "64"), ("1", "Data", "128K", "128"), ("2", "Unified", "4M", "128")]
+    rows = [
+        ("1", "Instruction", "64K", "64", "4"),
+        ("1", "Data", "128K", "128", "8"),
+        ("2", "Unified", "4M", "128", "16"),
+    ]
+    told = ("level", "type", "size", "coherency_line_size", "ways_of_associativity")
     for number, values in enumerate(rows):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
-        for name, value in zip(("level", "type", "size", "coherency_line_size"), values, strict=True):
+        for name, value in zip(told, values, strict=True):
             (folder / name).write_text(f"{value}\n")
     (tmp_path / "index3").mkdir()  # nothing is told of it
-    assert _from_files(tmp_path) == {"l1": 128 << 10, "line": 128, "l2": 4 << 20}
+    assert _from_files(tmp_path) == {"l1": 128 << 10, "line": 128, "ways": 8, "l2": 4 << 20}
     assert caches().line in (None, 32, 64, 128, 256)
 
 

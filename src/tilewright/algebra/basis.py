@@ -98,7 +98,7 @@ class Displacement:
 
 def _is_zero(x: Any) -> bool:
     """Whether x adds nothing: 0, or an array of zeros."""
-    return (is_int(x) or isinstance(x, np.ndarray)) and not np.any(x)
+    return not x.any() if isinstance(x, np.ndarray) else is_int(x) and not x
 
 
 def E(*path: int) -> ScaledBasis:

@@ -7,8 +7,7 @@ colexicographic: the first mode is the fastest.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -77,7 +76,7 @@ def is_tuple(x: object) -> bool:
 def has_none(x: object) -> bool:
     """Whether a coordinate holds a None, at any depth: then it asks for a slice, not for an element."""
     if isinstance(x, tuple):
-        return any(has_none(e) for e in x)
+        return any(e is None or (isinstance(e, tuple) and has_none(e)) for e in x)
     return x is None
 
 
@@ -114,15 +113,19 @@ def leaves(x: Any) -> tuple[Any, ...]:
     >>> leaves(4)
     (4,)
     """
-    return tuple(_each_leaf(x))
+    if not isinstance(x, tuple):
+        return (x,)
+    found: list[Any] = []
+    _add_leaves(x, found)
+    return tuple(found)
 
 
-def _each_leaf(x: Any) -> Iterator[Any]:
-    if isinstance(x, tuple):
-        for e in x:
-            yield from _each_leaf(e)
-    else:
-        yield x
+def _add_leaves(x: tuple[Any, ...], found: list[Any]) -> None:
+    for e in x:
+        if isinstance(e, tuple):
+            _add_leaves(e, found)
+        else:
+            found.append(e)
 
 
 def unflatten(flat: Sequence[Any], profile: Any) -> Any:
@@ -193,7 +196,7 @@ def product(x: Any) -> int:
     >>> product(((2, 3), 4))
     24
     """
-    return prod(_each_leaf(x))
+    return prod(leaves(x))
 
 
 def inner_product(a: Any, b: Any) -> int:
@@ -211,7 +214,7 @@ def tuple_max(x: Any) -> int:
     >>> tuple_max(((2, 3), 4))
     4
     """
-    found = list(_each_leaf(x))
+    found = list(leaves(x))
     if not found:
         raise LayoutError(f"tuple_max of {x}: it has no leaf")
     return int(max(found))
@@ -305,7 +308,10 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
         if not isinstance(shape, tuple) or len(crd) != len(shape):
             raise LayoutError(f"coordinate {crd} does not fit shape {shape}: the ranks differ")
         _need_strides(stride, shape)
-        return reduce(operator.add, [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)], 0)
+        total: Any = 0
+        for c, s, d in zip(crd, shape, stride, strict=True):
+            total = total + crd2idx(c, s, d)
+        return total
     if crd is None:
         return 0
     if isinstance(shape, tuple):

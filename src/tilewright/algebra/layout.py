@@ -67,11 +67,12 @@ class Layout(TupleValue):
     (M,8):(8,1) 29 8*M
     """
 
-    __slots__ = ("_hash", "shape", "stride")
+    __slots__ = ("_coordinates", "_hash", "shape", "stride")
     _parts = ("shape", "stride")
 
     shape: Any
     stride: Any
+    _coordinates: bool
 
     def __init__(self, shape: Any, stride: Any = None):
         require_nesting(shape, "shape")
@@ -88,7 +89,8 @@ class Layout(TupleValue):
             stride = transform_leaf(_as_stride, stride)
             if not congruent(shape, stride):
                 raise LayoutError(f"shape {shape_text(shape)} and stride {shape_text(stride)} are not nested alike")
-        self._keep(shape=shape, stride=stride, _hash=hash((shape, stride)))
+        coordinates = any(isinstance(step, ScaledBasis) for step in leaves(stride))
+        self._keep(shape=shape, stride=stride, _hash=hash((shape, stride)), _coordinates=coordinates)
 
     # -- as a function ------------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class Layout(TupleValue):
     @property
     def has_coordinates(self) -> bool:
         """Whether the strides are basis elements, so that values are coordinates and not offsets."""
-        return any(isinstance(stride, ScaledBasis) for stride in leaves(self.stride))
+        return self._coordinates
 
     # -- as a sequence of modes ---------------------------------------------------------------------
 

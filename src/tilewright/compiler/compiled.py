@@ -18,9 +18,11 @@ from tilewright.compiler.device import (
     NativeProgram,
 )
 from tilewright.errors import ArgumentError
+from tilewright.ir.core import Program
 from tilewright.passes.job import Job
 from tilewright.passes.lower import lower
 from tilewright.passes.tile.general import Log
+from tilewright.passes.waves.lower import lower_waves
 from tilewright.runtime.device_arrays import DeviceArray, array_of
 from tilewright.runtime.host import HostExecutor, Kept
 from tilewright.runtime.timing import benchmark
@@ -85,11 +87,17 @@ class Compiled:
             return str(self.main)
         kernel = self._main.kernel
         if level == "loop":
-            return str(lower(self.main, self.machine, self.machine).program if kernel is None else kernel.loop)
+            return str(self._loop() if kernel is None else kernel.loop)
         found = machine_code(kernel, level)
         if found is None:
             raise ArgumentError(f"level={level!r}: {self.name} has no such level on {self.target}")
         return found
+
+    def _loop(self) -> Program:
+        """The loop program of `main` for its machine, where it is no machine code."""
+        if self.machine.lanes is not None:
+            return lower_waves(self.main, self.machine)
+        return lower(self.main, self.machine, self.machine).program
 
     @property
     def object_code(self) -> bytes:

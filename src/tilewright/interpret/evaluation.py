@@ -39,15 +39,7 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """
     if type(e) is Const:
         return e.value
-    found = _made.get(e)
-    if found is None:
-        names: set[str] = set()
-        source = _source(e, names)
-        ordered = tuple(sorted(names))
-        arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
-        function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_divisor": _divisor})
-        found = _made[e] = (function, ordered)
-    function, ordered = found
+    function, ordered = _made.get(e) or _make(e)
     try:
         return function(*[values[name] for name in ordered])
     except KeyError as fault:
@@ -56,6 +48,23 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         raise DivisionByZero(f"{e} divides by 0{_where(ordered, values)}") from None
     except OverflowError:
         raise ExpressionError(f"{e} does not fit 64 bits{_where(ordered, values)}") from None
+
+
+def names_in(e: Expr) -> tuple[str, ...]:
+    """The names of the symbols that an expression depends on, through definitions."""
+    _, names = _made.get(e) or _make(e)
+    return names
+
+
+def _make(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """A function that evaluates e, and the names of its arguments."""
+    names: set[str] = set()
+    source = _source(e, names)
+    ordered = tuple(sorted(names))
+    arguments = ", ".join(f"s_{name}" for name in ordered)  # a symbol may be called `in`
+    function = eval(f"lambda {arguments}: {source}", {"_min": _min, "_max": _max, "_divisor": _divisor})
+    found = _made[e] = function, ordered
+    return found
 
 
 def _where(names: tuple[str, ...], values: Mapping[str, Any]) -> str:

@@ -8,12 +8,11 @@ import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProtocolFault
 from tilewright.interpret import lane_order
-from tilewright.interpret.block.memory import at_line, grid
+from tilewright.interpret.block.memory import at_line, box
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.interpret.loop_waves import barrier_of, landed, near
 from tilewright.ir.core import Op
-from tilewright.ir.tensors import numbers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,8 +21,8 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
     """Each lane starts; `land` says which barrier sees to the end."""
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)
-    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
-    values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
+    shape, lanes = box(op.attrs["over"], op.name)
+    values = {**agent.values, **lanes}
 
     def every(name: str) -> Array:
         found = np.asarray(evaluated(op.attrs[name], values)) != 0 if name in op.attrs else np.ones((), bool)

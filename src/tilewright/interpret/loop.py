@@ -11,7 +11,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, RaceFault, Uniniti
 from tilewright.interpret import lane_copies, lane_order, loop_waves
 from tilewright.interpret.block import control, moving
 from tilewright.interpret.block.formulas import compute as compute_formula
-from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, grid
+from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, box, full, grid, within
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op
@@ -90,21 +90,20 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
 
 def _places(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Array]:
     """(places, which lanes are active) of a load or store."""
-    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
-    lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    shape, lanes = box(op.attrs["over"], op.name)
     values = {**agent.values, **lanes}
-    place = np.broadcast_to(np.asarray(evaluated(op.attrs["at"][0], values)), shape)
-    active = np.ones(shape, bool)
+    place = full(evaluated(op.attrs["at"][0], values), shape)
     if "when" in op.attrs:
-        active = np.broadcast_to(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
+        active = full(np.asarray(evaluated(op.attrs["when"], values)) != 0, shape)
+    else:
+        active = np.ones(shape, bool)
     return _located(memory, place, active, op), active
 
 
 def _located(memory: TensorMemory, place: Array, active: Array, op: Op) -> Array:
     """Places in the buffer; those that are active lie in the memory, which may be touched now."""
     size = memory.buffer.data.size if memory.hold is None else int(np.prod(memory.shape, dtype=np.int64))
-    outside = active & ((place < 0) | (place >= size))
-    if outside.any():
+    if not within(place, size) and (outside := active & ((place < 0) | (place >= size))).any():
         raise OutOfBoundsFault(
             f"{at_line(op)} touches element {int(place[outside][0])} of {memory.buffer.name}, which has {size}", op.loc
         )
@@ -164,12 +163,12 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
     """Each lane takes another lane's element."""
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
-    lanes = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    known = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
     values = source.read(op)
     places = []
     for e, size in zip(op.attrs["at"], values.shape, strict=True):
-        place = np.broadcast_to(np.asarray(evaluated(e, {**agent.values, **lanes})), shape)
-        if place.min() < 0 or place.max() >= size:
+        place = full(evaluated(e, known), shape)
+        if not within(place, size):
             raise OutOfBoundsFault(f"{at_line(op)} takes lane {int(place.max())} of {size}", op.loc)
         places.append(place)
     target.write(values[tuple(places)], op)
@@ -249,8 +248,7 @@ def read(agent: Agent, op: Op) -> Steps | None:
 
 def constant(agent: Agent, op: Op) -> Steps | None:
     """A table of integers."""
-    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), "constant")
-    names = dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))
+    shape, names = box(op.attrs["over"], "constant")
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
     data = values.astype(op.attrs["dtype"].numpy).reshape(-1)
     name = f"%{op.results[0].name or 'constant'}"

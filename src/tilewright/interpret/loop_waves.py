@@ -18,7 +18,7 @@ from tilewright.errors import OutOfBoundsFault, ProgramError, ProtocolFault, Rac
 from tilewright.interpret import lane_order
 from tilewright.interpret.block import control
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, grid
+from tilewright.interpret.block.memory import Buffer, TensorMemory, at_line, box, full, within
 from tilewright.interpret.block.worker import Agent, Copying, Steps, Waiting, Worker
 from tilewright.interpret.evaluation import evaluated
 from tilewright.ir.core import Op, Value
@@ -210,7 +210,8 @@ def fence(agent: Agent, op: Op) -> Steps | None:
     over = [mark for mark, stamp in landed.items() if agent.clock.knows(stamp)]
     for key, found in agent.worker.shared.items():
         if key[0] == "unfenced":
-            found[(found == agent.clock.slot) | np.isin(found, over)] = 0
+            mine = found == agent.clock.slot
+            found[mine | np.isin(found, over) if over else mine] = 0
     for mark in over:
         del landed[mark]
     return None
@@ -239,12 +240,12 @@ def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None
 
 def _far(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
     """(places, which are inside) of a box of an argument."""
-    shape = numbers(tuple(s.upper + 1 for s in op.attrs["over"]), op.name)
-    values = {**agent.values, **dict(zip((s.name for s in op.attrs["over"]), grid(shape), strict=True))}
+    shape, axes = box(op.attrs["over"], op.name)
+    values = {**agent.values, **axes}
     place: Any = np.zeros(shape, np.int64)
     inside = np.ones(shape, bool)
     for (e, loose), size, stride in zip(op.attrs["there"], tensor.shape, tensor.strides, strict=True):
-        c = np.broadcast_to(np.asarray(evaluated(e, values)), shape)
+        c = full(evaluated(e, values), shape)
         there = (c >= 0) & (c < size)
         if not loose and not there.all():
             raise OutOfBoundsFault(
@@ -258,13 +259,12 @@ def near(
     agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
 ) -> Array:
     """Places in shared memory, after its swizzle, for every point of some axes; those not active may lie anywhere."""
-    shape = numbers(tuple(s.upper + 1 for s in axes), op.name)
-    values = {**agent.values, **dict(zip((s.name for s in axes), grid(shape), strict=True))}
-    place = np.broadcast_to(np.asarray(evaluated(at, values)), shape)
+    shape, named = box(axes, op.name)
+    place = full(evaluated(at, {**agent.values, **named}), shape)
     size = tensor.buffer.data.size
     if active is not None:
         place = np.where(active, place, 0)
-    if place.size and (place.min() < 0 or place.max() >= size):
+    if not within(place, size):
         raise OutOfBoundsFault(f"{at_line(op)} leaves {tensor.buffer.name}, which has {size} elements", op.loc)
     found: Array = tensor.swizzle(place) if tensor.swizzle is not None else place
     return found

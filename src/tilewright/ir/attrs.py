@@ -742,7 +742,7 @@ LASTING = ("definition", "parameters", "sizes", "fetched")
 
 def kind_of(name: str) -> Kind:
     """The kind of that name; a ? at its end says that the attribute may be left out."""
-    return KINDS[name.rstrip("?")]
+    return KINDS.get(name) or KINDS[name.rstrip("?")]
 
 
 def attr_text(kind: str, value: Any, operands: Sequence[str] = ()) -> str:

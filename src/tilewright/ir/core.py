@@ -117,7 +117,7 @@ class Block:
 class Op:
     """One operation."""
 
-    __slots__ = ("attrs", "blocks", "loc", "operands", "results", "spec")
+    __slots__ = ("attrs", "blocks", "loc", "name", "operands", "results", "spec")
 
     def __init__(
         self,
@@ -128,17 +128,12 @@ class Op:
         blocks: tuple[Block, ...] = (),
         loc: Location | TextLocation | None = None,
     ):
-        self.spec = spec
+        self.spec, self.name = spec, spec.name
         self.operands = operands
         self.attrs = attrs
         self.results = results
         self.blocks = blocks
         self.loc = loc
-
-    @property
-    def name(self) -> str:
-        """What the operation is called."""
-        return self.spec.name
 
     @property
     def result(self) -> Value:

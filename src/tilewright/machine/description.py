@@ -48,7 +48,8 @@ class Limits:
 
     `registers` are the vector registers of a thread, or 32-bit registers of a lane; `vector_bytes` is the width of
     a vector register, where there are any; `cores` run workgroups at the
-    same time; the caches are those of one core, and the one behind it. `l2_rate` and `far_rate` are the bytes that a
+    same time; the caches are those of one core, and the one behind it; a line of memory has `l1_ways` places in the
+    first. `l2_rate` and `far_rate` are the bytes that a
     core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
     times as long the second cache takes for rows that begin anywhere, not at a multiple of their width. `copy_rate` are
     the bytes that a core copies; `latency` is how many cycles a product of the vector unit takes, `load_cycles` how
@@ -78,6 +79,7 @@ class Limits:
     tile_registers: int = 0
     vector_bytes: int | None = None
     l1_bytes: int | None = None
+    l1_ways: int | None = None
     l2_bytes: int | None = None
     cores: int | None = None
     clock_ghz: float = 2.0

@@ -49,23 +49,29 @@ class RegisterOperand:
 
     def store(self, matrix: Array) -> Array:
         """The registers that hold a matrix: indexed [lane, value]."""
-        return matrix.T.reshape(-1)[self._places()]
+        return matrix.T.reshape(-1)[self._places]
 
     def load(self, registers: Array) -> Array:
         """The matrix that registers hold; elements that are repeated must agree."""
-        places = self._places()
+        places = self._places
         flat = np.zeros(self.rows * self.columns, registers.dtype)
-        if np.unique(places).size != flat.size:
+        if self._distinct != flat.size:
             raise LayoutError(f"{self.layout} does not hold every element of a {self.rows}x{self.columns} matrix")
         flat[places] = registers
         if not np.array_equal(flat[places], registers):
             raise LayoutError(f"registers that {self.layout} says hold one element differ")
         return flat.reshape(self.columns, self.rows).T
 
+    @cached_property
     def _places(self) -> Array:
         lane, value = np.indices((self.lanes, self.values))
         places: Array = np.asarray(self.layout(lane, value))
         return places
+
+    @cached_property
+    def _distinct(self) -> int:
+        """How many elements there are places for."""
+        return len(np.unique(self._places))
 
 
 @dataclass(frozen=True)

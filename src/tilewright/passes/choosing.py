@@ -9,7 +9,7 @@ from math import prod
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.in_rows import given_in_rows, perhaps_in_rows
@@ -17,6 +17,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.parts import given_apart, perhaps_apart
 from tilewright.passes.patching import planned_in_patches
+from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
 from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
@@ -24,8 +25,9 @@ from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
-from tilewright.plan.fixed import Fixed, fixed_by, left_aside
-from tilewright.plan.general import GeneralChoice, only_adds, plan_general, plan_of_grid
+from tilewright.plan.fixed import Fixed, fixed_by, left_aside, tiles_of
+from tilewright.plan.general import GeneralChoice, only_adds, plan_general
+from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import copying, cores, element_bytes
 from tilewright.plan.pinned import as_given, naming
@@ -35,7 +37,7 @@ from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
-from tilewright.plan.terms import why_not_by_terms
+from tilewright.plan.terms import kept_by_terms
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -44,6 +46,8 @@ CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
 STEP = 64
 """Parts of a sum are multiples of so many, at least."""
+BETWEEN = (64, 128, 256)
+"""How much of what lies between products a loop may go over at a time: whole rows of shared memory."""
 SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
 PART = 32 << 10
@@ -97,7 +101,7 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
     """The choice of a program that is not taken apart, and how it is launched."""
     said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
-        found = plan_of_grid(job.program, job.sizes, job.machine, said)
+        found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
     else:
         terms = _by_terms(job, said)
         if terms is None or said is None:
@@ -117,9 +121,10 @@ def _by_terms(job: Job, given: Plan | None) -> GeneralChoice | None:
     if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
         return None
     size = numbers_of(job.sizes)
-    if why_not_by_terms(program, free, size, Substitution(job.sizes)) is not None:
+    kept = kept_by_terms(program, free, size, Substitution(job.sizes))
+    if isinstance(kept, str):
         return None
-    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=True)
+    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=kept)
     return found if given is None else _taken_by_terms(job, found)
 
 
@@ -195,14 +200,15 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
     size = numbers_of(job.sizes)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
-    job.split = job.patched = None
+    job.split = job.patched = job.looped = None
     if isinstance(found, str):
         if job.opened:
             job.no_roles = found
             return None
-        chained = plan_chained(job.program, job.sizes, size, job.machine, given, job.gathered)
+        chained = _chained(job, given)
         if isinstance(chained, str):
-            job.no_roles = chained if len(names_of(job.program)) > 1 else found
+            why = chained if len(names_of(job.program)) > 1 else found
+            job.no_roles = f"{why}; {job.gathered}" if job.gathered else why
             return None
         return chained
     if job.opened:
@@ -212,6 +218,41 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
         if found.plan.roles is not None and found.plan.roles.halo:
             return found
     return found if given is not None else _perhaps_split(job, found)
+
+
+def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
+    """The plan of chained products: what lies between them all at once, or, where that should take less, tile by tile
+    of a loop; the job then has the program with that loop. Or why there is none."""
+    size = numbers_of(job.sizes)
+
+    def planned(program: Program) -> GeneralChoice | str:
+        return plan_chained(program, job.sizes, size, job.machine, job.free, given, job.gathered)
+
+    stated = tiles_of(job.program, job.sizes)[1]
+    loops = [(d, n) for d in summed_between(job.program) for n in BETWEEN if n < size(d) and str(d) not in stated]
+    if given is not None:
+        loops = [(d, n) for d, n in loops if _goes_over(given, job.program, d, n)]
+    found: GeneralChoice | str | None = planned(job.program) if given is None or not loops else None
+    for d, tile in loops:
+        program = in_a_loop(job.program, d, tile)
+        other = program if isinstance(program, str) else planned(program)
+        if isinstance(other, str) or isinstance(program, str):
+            found = found or other
+        elif found is None or isinstance(found, str) or other.cycles < found.cycles:
+            found, job.looped = other, program
+    assert found is not None
+    return found
+
+
+def _goes_over(given: Plan, program: Program, dim: Expr, tile: int) -> bool:
+    """Whether a plan goes over a dimension between products in tiles of a loop: a product has as many columns."""
+    cuts = [axis.cut("loop") for axis in given.axes if axis.name == str(dim)]
+    across = [
+        each.columns
+        for each, op in zip(given.products, names_of(program).values(), strict=False)
+        if op.result.type.dims[-1] is dim
+    ]
+    return any(cut is not None and cut.size == tile for cut in cuts) and tile in across
 
 
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:

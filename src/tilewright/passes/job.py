@@ -73,6 +73,8 @@ class Job:
     """Whether tasks begin with the last: what the program before wrote last is still in the cache that cores share."""
     parts: tuple[Job, Job] | None = None
     """The jobs of two programs, where a value goes through memory from the first to the second."""
+    looped: Program | None = None
+    """The program with a loop over what lies between its products, where that is gone over tile by tile."""
     patched: Patched | None = None
     """The program over boxes of positions, where what they read is brought as halo tiles."""
     no_patches: str = ""

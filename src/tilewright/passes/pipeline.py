@@ -175,7 +175,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)
         check(lowered.program, job.machine)  # an atom may not read a halo tile so, and a plan that is chosen is done
     elif job.split is None:
-        lowered, notes = _lowered(job, job.program, choice.cuts, job.extents or job.sizes)
+        lowered, notes = _lowered(job, job.looped or job.program, choice.cuts, job.extents or job.sizes)
     else:
         halves = job.split
         sizes, shapes = {**job.sizes, **halves.sizes}, {**job.shapes, halves.partial: halves.shape}

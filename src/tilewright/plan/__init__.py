@@ -12,10 +12,13 @@
 | lanes       | blockings by lanes, and what they cost                                      |
 | boxes       | which dimensions of any program tasks may cut, and how finely               |
 | general     | plans of programs that are no single contraction                            |
+| grids       | plans of grid programs: their constraints, and how products go over K       |
 | model       | the cost model: caches, copies, the roofline                                |
 | validate    | why a plan is impossible                                                    |
 | planner     | all plans that fit, ranked; what was refused, and why                       |
 | chains      | plans of several products whose values between stay in registers            |
+| chain_costs | what plans of chains should take                                            |
+| computed    | factors that are computed element by element from what is read              |
 | cutting     | what a contraction's plan says, as cuts of its program over digits          |
 | epilogue    | what lanes take for an element after its product                            |
 | hiding      | rounds of a loop that a selection hides                                     |

@@ -3,7 +3,8 @@
 All products have the same rows, which tasks cut; groups of waves have rows of their own, one atom each. What one
 product makes is dealt out to lanes as the atom has its sum, and stays so while maps and reductions along rows change
 it, until it is the factor A of the next, from registers. Factors that are arguments are brought by a role of its own:
-those that a loop goes over through rings, the others once a task.
+those that a loop goes over through rings, the others once a task; or step by step of K, as the one product of a program
+is, where all of K is too much for shared memory.
 
     axis M = (M 4096): task 128
     axis N = (N 4096): loop 128
@@ -21,13 +22,14 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Op, Program, TileType, Value
-from tilewright.ir.tile import UNARY_FLOAT
+from tilewright.ir.core import Op, Program, TileType, Value, walk_block
+from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
-from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
+from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, only_adds, words_for
+from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
@@ -38,19 +40,20 @@ from tilewright.plan.microkernel import (
     shared_atoms,
     types_of,
 )
-from tilewright.plan.model import l2
+from tilewright.plan.model import element_bytes, l2
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
-from tilewright.plan.ring_costs import row_bytes
+from tilewright.plan.ring_costs import ENOUGH, row_bytes
 from tilewright.plan.rings import GROUPS, MOST, SHOWN, bound_by_memory, is_along, registers_of
 
-Size = Callable[[Expr], int]
 WORKING = 32
-"""Registers of a lane beside sums and factors: addresses, counters, what rows have."""
+"""Registers of a lane beside all sums and factors of a loop: addresses, counters, what rows have."""
 WAITING = ((2, 2), (2, 1), (1, 2), (1, 1))
 """Stages of what is brought once a task, and in which results wait to leave: what fits, the best first. With two of the
 former the next task begins at once."""
+BLOCKS = (256, 128, 64)
+"""Columns of its last product that a task may have at a time: whole rows of shared memory."""
 FEWEST = 2
 """Stages of the ring of each factor, at least."""
 
@@ -70,33 +73,21 @@ class ProductChain:
         return next(iter(self.products.values())).rows
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The products of a program, by what their dimensions are, and how wide those are that tasks and loops cut."""
-
-    axes: dict[Op, Axes]
-    held: dict[Op, bool]
-    """Whether A is computed, so that it is in registers."""
-    looped: dict[Expr, int]
-    """The axes that loops go over, and their tiles."""
-    row: Expr
-    cut: tuple[Expr, ...]
-    """The dimensions that tasks may cut."""
-
-
 def plan_chained(
     program: Program,
     sizes: Mapping[Symbol, int],
     size: Callable[[Expr], int],
     machine: Machine,
+    free: Collection[Op],
     given: Plan | None = None,
     gathered: str = "",
 ) -> GeneralChoice | str:
     """The plan of a program with several products, whose values stay in registers; or why it has none.
 
-    `gathered` says why the waves that load copy themselves; where it is empty, the machine does that.
+    `free` are the loops that give the same for every tile size. `gathered` says why the waves that load copy
+    themselves; where it is empty, the machine does that.
     """
-    found = _products(program, sizes, size)
+    found = _products(program, sizes, size, free)
     if isinstance(found, str):
         return found
     candidates = sorted(
@@ -107,6 +98,8 @@ def plan_chained(
     fitting = [x for x in candidates if rows in (None, x.rows)]
     if given is not None:
         fitting = [_pinned(given, x, machine) for x in fitting if _is(given, x, program)]
+        stepped = [x for x in fitting if _choice(x, found, program, sizes, size, machine).plan.axes == given.axes]
+        fitting = stepped or fitting
         if not fitting:
             raise ArgumentError(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
@@ -138,7 +131,9 @@ def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
     return replace(chain, roles=roles)
 
 
-def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int]) -> _Found | str:
+def _products(
+    program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int], free: Collection[Op]
+) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
     if not names_of(program):
         return "it has no product"
@@ -147,7 +142,7 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
     for op in program.walk():
-        if op.name == "iterate":
+        if op.name == "iterate" and not (op in free and only_adds(op)):  # else it is a product that goes over K
             tile = tilings.get(str(op.attrs["axis"]))
             if op.attrs.get("start") or tile is None:
                 return "a loop of it has no tile size that is a number"
@@ -168,9 +163,11 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
             return each
         if each.m is None or each.m not in dims:
             return "tasks cannot cut the rows of its sums"
-        if any(width(d) > 1 for d in (*each.around, *each.deep)):
+        if any(width(d) > 1 for d in each.around):
             return "its sums have more dimensions than rows and columns"
         a, b = op.operands[:2][::-1] if each.swapped else op.operands[:2]
+        if any(width(d) > 1 for d in each.deep) and not _is_read(a, made):
+            return "a factor that is computed is summed over more than one dimension"
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
@@ -182,7 +179,7 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Callable[[Exp
     assert row is not None
     if _wide(program, row, dims, looped, size):
         return "a value between its products has more than rows and columns"
-    return _Found(axes, held, looped, row, dims)
+    return ChainedProducts(axes, held, looped, row, dims)
 
 
 def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
@@ -205,73 +202,101 @@ def _wide(
 
 
 def _candidates(
-    program: Program, found: _Found, size: Callable[[Expr], int], machine: Machine, gathered: bool
+    program: Program, found: ChainedProducts, size: Callable[[Expr], int], machine: Machine, gathered: bool
 ) -> Iterator[ProductChain]:
-    """One for each number of groups of waves for which registers and shared memory are enough."""
+    """Those for which registers and shared memory are enough: with so many groups of waves, and products that go over K
+    step by step, or have all of it at once."""
     shared = machine.spaces["shared"].bytes
     if shared is None or machine.lanes is None or not any(a.asynchronous for a in machine.copies.values()):
         return
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    for groups, kept in product(GROUPS, (True, False) if found.looped else (False,)):
+    keeping = (True, False) if found.looped else (False,)
+    for groups, kept, stepped, wide in product(GROUPS, keeping, _stepping(found), _blocked(found, size)):
         products: dict[Op, Microkernel] = {}
-        for op, axes in found.axes.items():
-            how = _microkernel(op, axes, found, groups, size, machine, program, kept)
+        for op in found.axes:
+            columns = wide if op is list(found.axes)[-1] else None
+            how = _microkernel(op, found, groups, size, machine, program, kept, op in stepped, columns)
             if how is not None:
                 products[op] = how
         if len(products) < len(found.axes):
             continue
         if kept and not any(how.held_a and not found.held[op] for op, how in products.items()):
             continue
-        roles = _roles(machine, products, found, size, shared, bits, gathered)
+        roles = _roles(machine, program, products, found, size, shared, bits, gathered)
         for overlap in _overlaps(found, products) if roles is not None else ():
             assert roles is not None
-            yield ProductChain(products, roles, overlap, _cycles(machine, products, found, size, program, overlap))
+            took = chain_cycles(machine, products, roles, found, size, program, overlap)
+            yield ProductChain(products, roles, overlap, took)
 
 
-def _overlaps(found: _Found, products: Mapping[Op, Microkernel]) -> tuple[str, ...]:
-    """How products may run beside other work."""
-    if not found.looped or len(products) < 2:
+def _stepping(found: ChainedProducts) -> list[set[Op]]:
+    """The products that may go over K step by step, those of one K together; none of them first."""
+    deep = list(dict.fromkeys(x.k for x in found.axes.values() if x.k not in found.looped))
+    return [
+        {op for op, x in found.axes.items() if x.k in deep and each[deep.index(x.k)]}
+        for each in product((False, True), repeat=len(deep))
+    ]
+
+
+def _blocked(found: ChainedProducts, size: Callable[[Expr], int]) -> list[int | None]:
+    """How many columns of its last product a task may have at a time; None: all of them."""
+    n = list(found.axes.values())[-1].n
+    return [None, *(count for count in BLOCKS if n in found.cut and not found.looped and count < size(n))]
+
+
+def _overlaps(found: ChainedProducts, products: Mapping[Op, Microkernel]) -> tuple[str, ...]:
+    """How products may run beside other work. One that goes over K step by step is not started ahead of another."""
+    if not found.looped or len(products) < 2 or not all(how.at_once for how in products.values()):
         return ("none",)
     return ("ahead", "turns", "none") if next(iter(products.values())).groups > 1 else ("ahead", "none")
 
 
 def _microkernel(
     op: Op,
-    axes: Axes,
-    found: _Found,
+    found: ChainedProducts,
     groups: int,
     size: Callable[[Expr], int],
     machine: Machine,
     program: Program,
     kept: bool,
+    stepped: bool,
+    columns: int | None,
 ) -> Microkernel | None:
-    """The narrowest atom that has all columns of a product; just as many, where tasks do not cut them.
+    """The narrowest atom that has all columns of a product, or so many; just as many, where tasks do not cut them.
 
-    With `kept`, A is in registers too where it is read and every round of a loop multiplies by it.
+    With `kept`, A is in registers too where it is read and every round of a loop multiplies by it. With `stepped`, K is
+    gone over step by step.
     """
+    axes = found.axes[op]
     factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
+    if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
+        return None
     atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
-    wanted = found.looped.get(axes.n) or size(axes.n)
-    fitting = [x for x in atoms if x.shape[1] == wanted or (axes.n in found.cut and x.shape[1] > wanted)]
+    wanted = columns or found.looped.get(axes.n) or size(axes.n)
+    past = axes.n in found.cut and columns is None
+    fitting = [x for x in atoms if x.shape[1] == wanted or (past and x.shape[1] > wanted)]
+    across = 1
+    if not fitting and len(found.axes) == 1 and not found.looped:  # groups of waves then have columns of the same rows
+        across, fitting = groups, [x for x in atoms if x.shape[1] * groups == wanted]
     if not fitting:
         return None
     atom = min(fitting, key=lambda x: x.shape[1])
-    how = Microkernel(atom, groups * atom.shape[0], atom.shape[1], groups, at_once=True)
-    depth = _depth(axes, found, size)
+    rows, columns = groups // across * atom.shape[0], across * atom.shape[1]
+    how = Microkernel(atom, rows, columns, groups, at_once=not stepped)
+    depth = found.depth(op, size)
+    if stepped and depth <= how.deep(depth):  # it is one step
+        return how if any(size(d) > 1 for d in axes.deep) else None
     exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
-    return how if not exact or how.deep(depth) == depth else None
-
-
-def _depth(axes: Axes, found: _Found, size: Callable[[Expr], int]) -> int:
-    return found.looped.get(axes.k) or size(axes.k)
+    return how if not exact or depth % how.deep(depth) == 0 else None
 
 
 def _roles(
     machine: Machine,
+    program: Program,
     products: Mapping[Op, Microkernel],
-    found: _Found,
+    found: ChainedProducts,
     size: Callable[[Expr], int],
     shared: int,
     bits: int,
@@ -282,92 +307,91 @@ def _roles(
     lanes = how.atom.c.lanes
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered)
-    live = sum(x.atom.c.values for x in products.values())
+    working = WORKING if found.looped else machine.limits.working_registers
+    if _alive(program, products, found, size) + working > own:
+        return None
     once, staged = 0, 0
     turning = [d for d, tile in found.looped.items() if size(d) > tile]
-    fewest = FEWEST if turning else 1
+    stepped = not all(x.at_once for x in products.values())
+    blocks = max(found.blocks(op, x, size) for op, x in products.items())
+    fewest = FEWEST if turning or stepped or blocks > 1 else 1
     for op, each in products.items():
         axes = found.axes[op]
-        deep = each.deep(_depth(axes, found, size))
-        width = each.atom.a.dtype.bits // 8
-        if each.held_a:
-            live += each.atom.shape[0] * deep * width // 4 // lanes
+        deep = each.deep(found.depth(op, size))
         tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
-            if not turning or any(d in turning for d in dims):
-                staged += count * deep * width
-            else:
-                once += count * deep * width
-    if live + WORKING > own:
-        return None
+            inner = not each.at_once if stepped or blocks > 1 else not turning or any(d in turning for d in dims)
+            inner = inner or (blocks > 1 and found.blocks(op, each, size) > 1)
+            filled = count * deep * each.atom.a.dtype.bits // 8
+            staged, once = (staged + filled, once) if inner else (staged, once + filled)
     last = list(products.values())[-1]
-    row = row_bytes(last) * bits // last.atom.a.dtype.bits
+    row = row_bytes(last) * bits // last.atom.a.dtype.bits * last.waves[1]
     left = shared - (2 * len(products) + 1) * machine.spaces["shared"].alignment  # each begins at a multiple
+    if how.waves[1] > 1:  # what groups of waves tell each other of their rows
+        told = [op.results[0].type.dtype for op in program.walk() if op.name in REDUCTIONS]
+        left -= sum(map(element_bytes, told)) * how.rows * lanes // how.atom.shape[0] * how.groups
     room = {(n, stored): (left - n * once - stored * last.rows * row) // max(1, staged) for n, stored in WAITING}
     # what goes on to registers at once needs no second stage
     moved_on = any(how.held_a and not found.held[op] for op, how in products.items())
     waiting = [x for x in WAITING if x[0] == 1 or not moved_on]
-    count, stored = next((x for x in waiting if room[x] >= fewest), WAITING[-1])
+    deepest = max(waiting, key=lambda x: min(ENOUGH, room[x])) if stepped else WAITING[-1]
+    count, stored = next((x for x in waiting if room[x] >= (ENOUGH if stepped else fewest)), deepest)
     if room[count, stored] < fewest:
         return None
     waves, stages = lanes // machine.lanes, min(MOST, room[count, stored])
     load = waves if gathered else 1
     load_, multiply = (load, spare), (waves * how.groups, own)
-    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.groups > 1)
+    return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.waves[0] > 1)
 
 
-def _cycles(
-    machine: Machine, products: Mapping[Op, Microkernel], found: _Found, size: Size, program: Program, overlap: str
-) -> float:
-    """Cycles of all tasks: each round costs products, arithmetic between them, and what of one hides no other."""
-    limits = machine.limits
-    how = next(iter(products.values()))
-    rows, groups = how.rows, how.groups
-    columns = sum(tile for tile in found.looped.values())
-    deep = {op: x.deep(_depth(found.axes[op], found, size)) for op, x in products.items()}
-    each = [deep[op] / x.atom.shape[2] * x.atom.cycles for op, x in products.items()]  # of one group
-    multiplied = groups * sum(each)
-    filled = sum(x.columns * deep[op] * x.atom.b.dtype.bits / 8 / limits.l2_rate for op, x in products.items())
-    between, masking = (rows * columns * x for x in _between(program, found, machine))
-    step = max(multiplied, between, filled) + limits.round_latency / groups**2
-    step += 0.0 if overlap != "none" else min(multiplied, between) / groups
-    step += limits.copy_shown * filled + (limits.turn_latency if overlap == "turns" else 0)
-    rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
-    around = prod(size(d) for d in found.cut if d is not found.row and d not in _across(found))
-    fixed, cores = limits.copy_latency + limits.launch_cycles, limits.cores or 1
-    rounds = _rounds(program, found, rows, size)
-    if uneven(program, found.row):  # whoever is done takes the next task, and the last ones are the shortest
-        tasks = [n * step + m * masking + rest for n, m in rounds]
-        return around * sum(tasks) / cores + min(tasks) + fixed
-    if overlap != "turns":  # groups begin a task at the same time, and wait for one another's first products
-        rest += (groups - 1) / 2 * each[0]
-    return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
+def _alive(
+    program: Program, products: Mapping[Op, Microkernel], found: ChainedProducts, size: Callable[[Expr], int]
+) -> int:
+    """Registers of a lane for sums, and for factors in registers, where most of them are alive.
+
+    What a loop carries is alive all the time. Outside of loops a sum is, until the last product whose factor is made of
+    it begins, and turns into that factor; or until the end, where what is written needs it as it is.
+    """
+    sums = {op: how.atom.c.values for op, how in products.items()}
+    factors = {
+        op: how.atom.shape[0]
+        * -(-found.depth(op, size) // how.deep(1))
+        * how.deep(1)
+        * how.atom.a.dtype.bits
+        // 8
+        // (4 * how.atom.c.lanes)
+        for op, how in products.items()
+        if how.held_a
+    }
+    if found.looped:
+        return sum(sums.values()) + sum(factors.values())
+    order, most = list(products), 0
+    last = {op: _last_use(program, op, order) for op in order}
+    for n, op in enumerate(order):
+        kept = sum(sums[x] for x in order[:n] if last[x] > n)
+        made_of = sum(sums[x] for x in order[:n] if last[x] == n)
+        most = max(most, kept + max(made_of, factors.get(op, 0) + sums[op]))
+    return most
 
 
-def _between(program: Program, found: _Found, machine: Machine) -> tuple[float, float]:
-    """Cycles of a core for an element of a round's scores, between products, and of those tiles that are masked."""
-    limits, masking = machine.limits, hiding(program, found.row)
-    every = masked = 0.0
+def _last_use(program: Program, product_: Op, order: list[Op]) -> int:
+    """The number of the last product whose factor is made of a sum; as many as there are, where a write needs it."""
+    around = [op for op in program.walk() if any(x is product_ for b in op.blocks for x in walk_block(b))]
+    values = {r for op in (product_, *around) for r in op.results}
+    found = 0
     for op in program.walk():
-        along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
-        if along and op.name not in ("read", "fill", "self_index", "scalar"):
-            each = 1 / (limits.function_rate if op.name in UNARY_FLOAT else limits.lane_rate)
-            every, masked = (every, masked + each) if op in masking else (every + each, masked)
-    return every, masked
+        if op is product_ or op in around or values.isdisjoint(op.operands):
+            continue
+        if op in order:
+            found = max(found, order.index(op))
+        elif op.name in WRITES:
+            return len(order)
+        values |= set(op.results) if op not in order else set()
+    return found
 
 
-def _rounds(program: Program, found: _Found, rows: int, size: Size) -> list[tuple[int, int]]:
-    """(rounds of its loops, those of them that are masked) of each task of so many rows."""
-    counts = [(1, 0)] * ceil(size(found.row) / rows)
-    for op in program.walk():
-        if op.name == "iterate":
-            each = rounds_of_tasks(program, op, found.row, rows, found.looped[op.attrs["axis"]], size)
-            counts = [(m * n, masked + some) for (m, masked), (n, some) in zip(counts, each, strict=True)]
-    return counts
-
-
-def _together(chain: ProductChain, program: Program, found: _Found, size: Size, machine: Machine) -> int:
+def _together(chain: ProductChain, program: Program, found: ChainedProducts, size: Size, machine: Machine) -> int:
     """How many of what stands before the rows to walk together, where tasks differ in length.
 
     What they read stays in the cache of all cores, if they are few; but so many that a round of them, the longest tasks
@@ -385,14 +409,9 @@ def _together(chain: ProductChain, program: Program, found: _Found, size: Size, 
     return max(kept, next((n for n in counts if n >= enough), counts[-1]))
 
 
-def _across(found: _Found) -> set[Expr]:
-    """Dimensions that are the columns of a sum."""
-    return {x.n for x in found.axes.values()}
-
-
 def _choice(
     chain: ProductChain,
-    found: _Found,
+    found: ChainedProducts,
     program: Program,
     sizes: Mapping[Symbol, int],
     size: Callable[[Expr], int],
@@ -401,13 +420,19 @@ def _choice(
     """The plan of a candidate."""
     dims = found.cut
     columns = {found.axes[op].n: how.columns for op, how in chain.products.items()}
-    widths = {d: chain.rows if d is found.row else columns.get(d, 1) for d in dims}
+    blocks = {found.axes[op].n: found.blocks(op, how, size) for op, how in chain.products.items()}
+    widths = {d: chain.rows if d is found.row else columns.get(d, 1) * blocks.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
-    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
-    cut |= {d: Cut("loop", tile) for d, tile in found.looped.items()}
+    cut: dict[Expr, tuple[Cut, ...]] = {d: (Cut("task", widths[d]),) for d in dims}
+    cut |= {d: (*cut[d], Cut("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
+    cut |= {d: (Cut("loop", tile),) for d, tile in found.looped.items()}
+    for op, how in chain.products.items():
+        if not how.at_once:
+            cut |= {d: (Cut("loop", 1),) for d in found.axes[op].deep}
+            cut |= {found.axes[op].k: (Cut("loop", how.deep(1)),)}
     plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
+        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
         tuple(words[str(d)] for d in dims),
         products=as_plan(chain.products, program),
         roles=chain.roles,
@@ -416,8 +441,16 @@ def _choice(
     if uneven(program, found.row):
         plan = replace(plan, schedule="dynamic", group=_together(chain, program, found, size, machine))
     bound = bound_by_memory(program, size, machine)
-    tiles = {op: found.looped[op.attrs["axis"]] for op in program.walk() if op.name == "iterate"}
+    loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
+    tiles = {op: found.looped.get(axis) or size(axis) for op, axis in loops.items()}
     cuts = Cuts(
-        widths, {}, tiles, dict(chain.products), chain.roles, plan.group, schedule=plan.schedule, overlap=chain.overlap
+        widths,
+        {d: columns[d] for d, count in blocks.items() if count > 1},
+        tiles,
+        dict(chain.products),
+        chain.roles,
+        plan.group,
+        schedule=plan.schedule,
+        overlap=chain.overlap,
     )
     return GeneralChoice(machine, program.name, plan, cuts, max(chain.cycles, bound), bound, ())

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-from tilewright.algebra.expr import Const, Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.ir.tile import ELEMENTWISE
@@ -28,7 +27,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
-from tilewright.plan.rows import rows_and_waves
+from tilewright.plan.rows import in_a_line, rows_and_waves
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
@@ -156,7 +155,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def _blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
+def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
 
     Blocks of N come first: what a block reads of B is read again for the next rows.
@@ -197,24 +196,25 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
-    terms: bool = False,
+    terms: Expr | None = None,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
-    term, as they do any other function of elements.
+    term along that dimension, as they do any other function of elements.
     """
-    dims = () if ordered else cut_dims(program, size, logs, bool(opened))
+    dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: 1 if terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: 1 if by_terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
-    found = {} if terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
+    found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    if machine.lanes is not None and not (opened or ordered) and (terms or not names_of(program)):
+    widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms}  # many rows share the other factor
+    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
         widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
@@ -223,12 +223,13 @@ def plan_general(
         return widths.get(d) or {op.attrs["axis"]: n for op, n in tiles.items()}.get(d) or looped.get(d) or size(d)
 
     def multiplied() -> dict[Op, Microkernel | None]:
-        return dict.fromkeys(names_of(program).values()) if terms else products_of(program, machine, width, opened)
+        by_loops = dict.fromkeys(names_of(program).values())
+        return by_loops if by_terms else products_of(program, machine, width, size, opened)
 
     products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
-    if len(products) == 1 and not terms:  # its sums may stay in registers, whatever a task takes
-        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), opened)
-        blocks = _blocks_of(alone, dims, width)
+    if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
+        alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
+        blocks = blocks_of(alone, dims, width)
         products = alone if blocks else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
@@ -255,14 +256,14 @@ def plan_general(
         schedule = given.schedule
         products = taken(given.products, program, machine, multiplied())
         given = replace(given, products=as_plan(products, program))
-        if (terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
+        if (by_terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
             waves = given.waves
         plan = made()
         require_same(given, plan)
-    cycles, bound = predicted(program, sizes, size, machine, widths, {} if terms else products, waves, looped)
+    cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
-    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if terms else None)
+    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if by_terms else None)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
 
 
@@ -313,38 +314,6 @@ def _narrowed(widths: dict[Expr, int], often: int) -> None:
     for _ in range(often if widths else 0):
         widest = max(widths, key=lambda d: widths[d])
         widths[widest] = ceil(widths[widest] / 2)
-
-
-def plan_of_grid(
-    program: Program, sizes: Mapping[Symbol, int], machine: Machine, given: Plan | None = None
-) -> GeneralChoice:
-    """The plan of a grid program: its constraints, which are part of its meaning."""
-    tasks, loops = tiles_of(program, sizes)
-    words = words_for([*tasks, *loops])
-    axes = []
-    for role, tiles in (("task", tasks), ("loop", loops)):
-        for name, tile in tiles.items():
-            extent = next((n for s, n in sizes.items() if s.name == name), tile)
-            axes.append(axis_of(words[name], extent, (Cut(role, tile),)))
-    bound = Substitution(dict(sizes))
-
-    def width(d: Expr) -> int:
-        found = bound(d)
-        whole = found.value if isinstance(found, Const) else 1
-        return max(1, min(tasks.get(str(d)) or loops.get(str(d)) or whole, whole))
-
-    products = products_of(program, machine, width)
-    if given is not None:
-        products = taken(given.products, program, machine, products)
-        given = replace(given, products=as_plan(products, program))
-    blocks: dict[Expr, int] = {}
-    if len(products) == 1 and all(op.name in ALIKE for op in program.walk()):
-        blocks = _blocks_of(products, tuple(d for d in dims_of(program) if str(d) in tasks), width)
-    plan = Plan(tuple(axes), tuple(words[name] for name in tasks), products=as_plan(products, program))
-    if given is not None and given != plan:
-        raise ArgumentError(f"plan: the constraints of a grid program are its plan: {plan}")
-    note = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
-    return GeneralChoice(machine, program.name, plan, Cuts(blocks=blocks, products=products), 0.0, 0.0, (), (note,))
 
 
 def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
@@ -403,12 +372,14 @@ def words_for(dims: Iterable[str]) -> dict[str, str]:
         if text.isidentifier():
             found[text] = text
     for text in every:
+        if text in found:
+            continue
         base, count = "dim_" + re.sub(r"\W+", "_", text).strip("_"), 1
         word = base
-        while text not in found and word in found.values():
+        while word in found.values():
             count += 1
             word = f"{base}{count}"
-        found.setdefault(text, word)
+        found[text] = word
     return {text: found[text] for text in every}
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Op, Program
+from tilewright.ir.core import MemoryType, Op, Program
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
-from tilewright.plan.model import Size
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Multiplied
+from tilewright.plan.sliding import step_along
 from tilewright.plan.sums import summed_in
 
 Dims = tuple[Expr, ...]
@@ -36,12 +38,19 @@ class Microkernel:
     rows: int
     columns: int
     groups: int = 1
-    """Groups of waves, as many as the atom takes, which have rows of a block of their own."""
+    """Groups of waves, as many as the atom takes, which have rows of a block of their own, or columns of the same rows,
+    where these are more than the atom's."""
     at_once: bool = False
     """Of an atom that reads shared memory: whether all of K lies there at once, not one row's width of it at a time."""
     transposed: bool = False
     """Whether the atom's rows go along N and its columns along M: `rows` are then columns of C, and its second factor
     is the atom's A."""
+
+    @property
+    def waves(self) -> tuple[int, int]:
+        """Groups of waves along the rows of a block, and along its columns."""
+        across = self.columns // self.atom.shape[1] if self.groups > 1 else 1
+        return self.groups // across, across
 
     @property
     def held_a(self) -> bool:
@@ -176,9 +185,15 @@ def names_of(program: Program) -> dict[str, Op]:
 
 
 def products_of(
-    program: Program, machine: Machine, width: Size, opened: Collection[Expr] = (), lanes: int | None = None
+    program: Program,
+    machine: Machine,
+    width: Size,
+    size: Size,
+    opened: Collection[Expr] = (),
+    lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
-    """The microkernel of every product of a program, whose tiles are so wide; None where it runs as loops.
+    """The microkernel of every product of a program, whose tiles are so wide, and dimensions of such a size; None where
+    it runs as loops.
 
     All are done by as many lanes: those of one wave, where no wider atom does for all of them. Sums over a size that is
     `opened` are one wave's: slabs of shared memory have whole steps of K, of which the last must be known.
@@ -190,14 +205,34 @@ def products_of(
             found[op] = None
         else:
             types, own = types_of(op, axes.swapped, machine), machine.lanes if axes.k in opened else lanes
-            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op))
+            apart, cut = rows_apart(program, op, axes, size), width(axes.n) < size(axes.n)
+            found[op] = microkernel(machine, types, axes.sizes(width), own, precision_of(op), apart, cut)
     if (
         machine.lanes is not None
         and lanes is None
         and len({how.atom.c.lanes for how in found.values() if how is not None}) > 1
     ):
-        return products_of(program, machine, width, opened, machine.lanes)
+        return products_of(program, machine, width, size, opened, machine.lanes)
     return found
+
+
+def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
+    """Bytes between neighbouring rows of a product's A where it is read as it lies in memory.
+
+    0 where it is computed, which goes to panels whose rows keep clear of each other, and where that is no one number.
+    """
+    value = op.operands[1 if axes.swapped else 0]
+    read = next((each for each in program.walk() if value in each.results), None)
+    if read is None or read.name != "read" or axes.m not in value.type.dims:
+        return 0
+    memory: MemoryType = read.operands[0].type
+    over = dict(zip(value.type.dims, read.attrs["over"], strict=True)) if "at" in read.attrs else {}
+    along = over.get(axes.m, axes.m)
+    if not isinstance(along, Symbol) or None in memory.sizes:
+        return 0
+    shape = [size(d) for d in memory.sizes if d is not None]
+    found = step_along(along, read.attrs.get("at", memory.dims), shape, memory.strides)
+    return (found or 0) * element_bytes(memory.dtype)
 
 
 def as_plan(products: Mapping[Op, Microkernel | None], program: Program) -> tuple[Multiplied, ...]:
@@ -284,15 +319,20 @@ def shared_atoms(
 ) -> list[MultiplyAtom]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
     `held_a`, A from registers instead."""
-    found = [Microkernel(x, *x.shape[:2]) for x in machine.multiply.values() if x.slab is not None]
-    return [
-        how.atom
-        for how in found
-        if (how.atom.a.dtype, how.atom.b.dtype, how.atom.c.dtype) == types
-        and how.atom.rounds in (None, precision)
-        and how.held_a == held_a
-        and how.along_k[held_a:] == along_k[held_a:]
-    ]
+    return list(_shared_atoms(machine, types, along_k, precision, held_a))
+
+
+@lru_cache
+def _shared_atoms(
+    machine: Machine,
+    types: tuple[DType, DType, DType],
+    along_k: tuple[bool, bool],
+    precision: str | None,
+    held_a: bool,
+) -> tuple[MultiplyAtom, ...]:
+    of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
+    found = [Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)]
+    return tuple(how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:])
 
 
 def microkernel(
@@ -301,12 +341,14 @@ def microkernel(
     sizes: tuple[int, int, int],
     lanes: int | None = None,
     precision: str | None = None,
+    apart: int = 0,
+    cut: bool = False,
 ) -> Microkernel | None:
-    """The microkernel that takes least time for a product of M x N x K, by so many lanes; None where no atom takes its
-    types.
+    """The microkernel that takes least time for a product of M x N x K, by so many lanes, where rows of A lie so many
+    bytes apart and N may be `cut` from a longer one; None where no atom takes its types.
     """
     found = {
-        each: cycles(machine, each, sizes)
+        each: cycles(machine, each, sizes, apart if atom.a.dtype is types[0] else 0, cut)  # panels keep rows clear
         for atom in atoms_for(machine, *types, precision)
         for each in _blocks(machine, atom)
         if machine.lanes is None or lanes in (None, atom.c.lanes)
@@ -352,14 +394,18 @@ def _blocks(machine: Machine, atom: MultiplyAtom) -> Iterator[Microkernel]:
                 yield Microkernel(atom, rows, wide * n)
 
 
-def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int]) -> float:
-    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that."""
+def cycles(machine: Machine, how: Microkernel, sizes: tuple[int, int, int], apart: int = 0, cut: bool = False) -> float:
+    """Cycles of a product: its blocks, those at the edges too, and B packed where the atom asks for that.
+
+    Parts of an N that is `cut` are packed together where they begin with blocks, each for every block of rows if not.
+    """
     m, n, k = sizes
     total = 0.0
     for rows, down in _pieces(m, how.rows, how.atom.shape[0]).items():
         for columns, across in _pieces(n, how.columns, how.atom.shape[1]).items():
-            total += down * across * _block_cycles(machine, how, rows, columns, k)
-    packed = n * k * (how.atom.b.dtype.bits // 8) if how.group > 1 else 0
+            total += down * across * _block_cycles(machine, how, rows, columns, k, apart)
+    often = -(-m // how.rows) if cut and n % how.columns else int(how.group > 1)
+    packed = often * n * k * element_bytes(how.atom.b.dtype)
     return total + 2 * packed / machine.limits.copy_rate
 
 
@@ -373,7 +419,7 @@ def _pieces(size: int, block: int, unit: int) -> Mapping[int, int]:
     return found
 
 
-def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k: int) -> float:
+def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k: int, apart: int) -> float:
     """Cycles of one block: products or the loads that feed them, and sums loaded and stored."""
     m, n, depth = how.atom.shape
     down, across, steps = rows // m, columns // n, ceil(k / depth)
@@ -381,5 +427,5 @@ def _block_cycles(machine: Machine, how: Microkernel, rows: int, columns: int, k
     if how.whole:
         fed = max(down * across * how.atom.cycles, (down + across) * how.atom.load_cycles)
         return steps * fed + 2 * down * across * m * limits.load_cycles
-    fed = vectors.step_cycles(limits, how.atom, rows, across)
+    fed = vectors.step_cycles(machine, how.atom, rows, across, apart, k)
     return steps * fed + 2 * rows * across * limits.load_cycles

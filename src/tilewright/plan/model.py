@@ -92,11 +92,14 @@ def stays_near(limits: Limits, rows: int, row: int, apart: int) -> bool:
     """Whether the first cache keeps rows of so many bytes that lie so many bytes apart.
 
     Lines whose addresses differ by a multiple of a large power of two share a set: rows of 64 bytes that lie 256 apart
-    have a quarter of the cache.
+    have a quarter of the cache, and all of a set where they are multiples of all sets apart.
     """
     line = limits.line_bytes
     lines, between = -(-row // line), max(1, apart // line)
-    return rows * lines * line <= l1(limits) * min(1.0, lines / (between & -between))
+    step = between & -between
+    if limits.l1_ways is not None:
+        step = min(step, (limits.l1_bytes or UNKNOWN_L1) // (limits.l1_ways * line))
+    return rows * lines * line <= l1(limits) * min(1.0, lines / step)
 
 
 def cores(machine: Machine) -> int:

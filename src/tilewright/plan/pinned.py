@@ -27,7 +27,7 @@ def pinned(given: Plan, how: Microkernel, machine: Machine) -> Roles:
     registers, lanes = machine.spaces["register"].bytes, how.atom.c.lanes
     assert registers is not None
     each = registers // how.atom.c.dtype.numpy.itemsize // lanes
-    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
+    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.waves[0])
     groups = 2 * how.groups if said.pingpong else how.groups
     used = said.load[1] + groups * said.multiply[1]
     why = None

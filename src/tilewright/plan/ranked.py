@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, types_of
-from tilewright.plan.model import Size
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, rows_apart, types_of
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.validate import too_much
 from tilewright.plan.vectors import vector_blockings, vector_cost
 
@@ -57,7 +59,8 @@ def ranked(
 def _contraction(
     program: Program, op: Op, axes: Axes, dims: tuple[list[Expr], list[Expr]], size: Size, machine: Machine
 ) -> Contraction:
-    """The product as a contraction over rows and batch: sizes and bytes are its own, accesses are left out."""
+    """The product as a contraction over rows and batch: sizes and bytes are its own, and how far apart rows of A lie;
+    accesses are left out."""
     rows, batch = dims
     made = {r: each for each in program.walk() for r in each.results}
 
@@ -70,11 +73,11 @@ def _contraction(
         shape = [size(d) for d in value.type.dims]
         if isinstance(memory, MemoryType) and None not in memory.sizes:
             shape = [size(d) for d in memory.sizes if d is not None]
-        return Operand("", value.type.dtype, tuple(shape), (as_expr(0),) * len(shape))
+        return Operand("", value.type.dtype, (prod(shape),), (as_expr(0),))
 
     a, b = (operand(v) for v in (op.operands[1::-1] if axes.swapped else op.operands[:2]))
-    depth = digits([*axes.deep, axes.k])
+    lines, depth = digits(rows), digits([*axes.deep, axes.k])
+    apart = rows_apart(program, op, axes, size) // element_bytes(a.dtype)
+    a = replace(a, coordinates=(apart * lines[-1],))
     wide = types_of(op, axes.swapped, machine)[2]
-    return Contraction(
-        program.name, digits(rows), digits([axes.n]), depth, a, b, a, 0.0, wide, (), digits(batch)
-    )  # fmt: skip
+    return Contraction(program.name, lines, digits([axes.n]), depth, a, b, a, 0.0, wide, (), digits(batch))

@@ -45,6 +45,10 @@ class RingWork:
     """Whether rows of A, and of B, begin within the ones before them."""
     alone: bool = False
     """Whether waves copy factors themselves, a word at a time."""
+    thin: float = 1.0
+    """What A is brought as, as a part of what the atom takes: less where it is widened in registers."""
+    making: float = 0.0
+    """Cycles of a core's lanes for an element of A, where that is computed."""
 
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that overlap count as what they take."""
@@ -56,13 +60,17 @@ class RingWork:
         limits, row = machine.limits, row_bytes(how)
         cores, slower = limits.cores or 1, 0.0 if self.alone else limits.crossing - 1
         sides = zip((how.rows, how.columns), self.pitches, self.overlapping, strict=True)
-        lines = sum(n * (1 + (not over) * slower * (1 - gcd(row, pitch) / row)) for n, pitch, over in sides)
+        lines = sum(
+            n * (1 + (not over) * slower * (1 - gcd(row, pitch) / row)) * thin
+            for (n, pitch, over), thin in zip(sides, (self.thin, 1), strict=True)
+        )
         return steps * row * lines * min(tiles, cores) / (limits.l2_rate * cores)
 
     def _taken(self, machine: Machine, how: Microkernel, side: int) -> float:
         """The bytes of a row of A, or of B, or as many as could be brought instead."""
         over = self.overlapping[side] and not self.alone
-        return overlapping(machine, how, self.boxed[side]) if over else row_bytes(how)
+        whole = overlapping(machine, how, self.boxed[side]) if over else row_bytes(how)
+        return whole if side else whole * self.thin
 
     def gathered(self, machine: Machine, how: Microkernel, roles: Roles, steps: int) -> float:
         """Cycles in which waves copy what so many steps of K take; past the end of K are zeros."""
@@ -150,18 +158,21 @@ def cycles(
     surplus: Surplus = NONE,
     gathered: float = 0.0,
     served: float = 0.0,
+    made: float = 0.0,
 ) -> float:
     """Cycles of so many tiles of C, each so many steps of K and an end, which bring so many bytes each.
 
     `first` are bytes that are brought before, once for all; `computed` is what lanes take for an element at the end,
     beside the way to shared memory of others; `gathered` what waves take that copy the bytes themselves, `served` what
-    the second cache takes for all cores. Where halves take tiles in turn, the end of one runs beside the steps of the
-    next.
+    the second cache takes for all cores, `made` what lanes take for a factor that they compute: the products of a group
+    wait for it, and those of others run beside it. Where halves take tiles in turn, the end of one runs beside the
+    steps of the next.
     """
     limits, atom = machine.limits, how.atom
     deep, atoms = (how.slab or 1) // atom.shape[2], how.rows // atom.shape[0]
     lone = how.groups == 1 and atoms < UNDER_WAY
     multiplied = steps * deep * atoms * atom.cycles * (limits.lone_group if lone else 1)
+    multiplied = max(multiplied, made) + min(multiplied, made) / how.groups
     read = steps * atoms * (atom.shape[0] + atom.shape[1]) * row_bytes(how) / limits.shared_rate
     shallow = roles.stages < ENOUGH and (not roles.halo or roles.stages > 1)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import ceil, gcd, prod
 
@@ -26,6 +27,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.boxes import WRITES, cut_dims
+from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
@@ -124,7 +126,7 @@ def plan_with_roles(
             )
     if not fitting:
         return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
-    made = [_choice(x, op, axes, dims, program, sizes, size, machine, bound) for x in fitting[: 1 if alone else None]]
+    made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]
     if gathered:
@@ -145,8 +147,8 @@ def _ends(program: Program, d: Expr, sizes: Mapping[Symbol, int], size: Callable
     return True
 
 
-def _choice(
-    ring: RingCandidate,
+def _choices(
+    fitting: list[RingCandidate],
     op: Op,
     axes: Axes,
     dims: tuple[Expr, ...],
@@ -155,25 +157,29 @@ def _choice(
     size: Callable[[Expr], int],
     machine: Machine,
     bound: float,
-) -> GeneralChoice:
-    """The plan of a candidate, whose tasks cut these dimensions."""
-    how = ring.how
-    group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
-    widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
+) -> list[GeneralChoice]:
+    """The plans of candidates, whose tasks cut these dimensions."""
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     words = words_for(map(str, [*dims, *whole]))
-    cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
-    cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
-    plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), (cut[d],) if d in cut else ()) for d in (*dims, *whole)),
-        tuple(words[str(d)] for d in dims),
-        products=as_plan({op: how}, program),
-        roles=ring.roles,
-        group=group,
-    )
+    named = [(d, words[str(d)]) for d in (*dims, *whole)]
     loops = {x: size(x.attrs["axis"]) for x in program.walk() if x.name == "iterate"}
-    cuts = Cuts(widths, {}, loops, {op: how}, ring.roles, group)
-    return GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ())
+    found = []
+    for ring in fitting:
+        how = ring.how
+        group = _together(machine, how, 1 if axes.m is None else size(axes.m), size(axes.n))
+        widths = {d: dict(zip((axes.m, axes.n), how.tile, strict=True)).get(d, 1) for d in dims}
+        cut: dict[Expr, Cut] = {d: Cut("task", widths[d]) for d in dims}
+        cut |= {d: Cut("loop", 1) for d in axes.deep} | {axes.k: Cut("loop", how.slab or 1)}
+        plan = Plan(
+            tuple(axis_of(word, size(d), (cut[d],) if d in cut else ()) for d, word in named),
+            tuple(word for _, word in named[: len(dims)]),
+            products=as_plan({op: how}, program),
+            roles=ring.roles,
+            group=group,
+        )
+        cuts = Cuts(widths, {}, dict(loops), {op: how}, ring.roles, group)
+        found.append(GeneralChoice(machine, program.name, plan, cuts, ring.cycles, bound, ()))
+    return found
 
 
 def _tasks(program: Program, op: Op, size: Callable[[Expr], int]) -> tuple[Expr, ...]:
@@ -299,10 +305,14 @@ def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
 
 
 def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> list[MultiplyAtom] | str:
-    """The atoms that multiply a product from shared memory, where its factors lie as they do; or why there are none."""
+    """The atoms that multiply a product from shared memory, where its factors lie as they do, or A from registers, if
+    that is computed; or why there are none."""
     types = types_of(op, axes.swapped, machine)
     first, second = (is_along(factor, axes.k, program) for factor in _factors(op, axes))
-    found = shared_atoms(machine, types, (first, second), precision_of(op))
+    left, right = (computed_factor(program, factor) for factor in _factors(op, axes))
+    if isinstance(left, str) or right is not None:
+        return left if isinstance(left, str) else right if isinstance(right, str) else "the factor B is computed"
+    found = shared_atoms(machine, types, (first, second), precision_of(op), held_a=left is not None)
     return found or f"{machine.name} multiplies no {types[0]} by {types[1]} that lie so from shared memory"
 
 
@@ -323,6 +333,12 @@ def _of_orientation(
         return atoms
     assert axes.m is not None
     along = zip(_factors(op, axes), (axes.m, axes.n), strict=True)
+    left, each = computed_factor(program, _factors(op, axes)[0]), element_bytes(atoms[0].a.dtype)
+    thin = 1.0
+    if isinstance(left, ComputedFactor):
+        thin = left.bytes(axes, atoms[0].slab or 1) / each
+        if thin > 1 or gathered or any(size(axes.k) % (atom.slab or 1) for atom in atoms):
+            return "what A is computed from is wider than it, is copied by waves, or ends within a step of K"
     work = RingWork(
         (size(axes.m), size(axes.n), size(axes.k)),
         prod(size(d) for d in axes.deep),
@@ -333,8 +349,18 @@ def _of_orientation(
         tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
         tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
         gathered,
+        thin,
+        left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
     )
-    return list(rings(machine, atoms, work, gathered, transposed, asked))
+    return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
+
+
+@lru_cache
+def _rings(
+    machine: Machine, atoms: tuple[MultiplyAtom, ...], work: RingWork, gathered: bool, transposed: bool, asked: bool
+) -> tuple[RingCandidate, ...]:
+    """The candidates for some work: the same work is planned again where a plan is given, or another machine's."""
+    return tuple(rings(machine, list(atoms), work, gathered, transposed, asked))
 
 
 def rings(
@@ -350,7 +376,7 @@ def rings(
             if atom.slab is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
             how = Microkernel(atom, rows, atom.shape[1], groups, transposed=transposed)
-            roles = _roles(machine, how, shared, gathered, turns)
+            roles = _roles(machine, how, shared, gathered, turns, work.thin)
             if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
                 m, n, k = work.sizes
                 tiles = work.count * ceil(m / how.rows) * ceil(n / how.columns)
@@ -369,6 +395,7 @@ def rings(
                     surplus=work.surplus(machine, how, ceil(tiles / cores)),
                     gathered=work.gathered(machine, how, roles, steps),
                     served=work.served(machine, how, steps, tiles),
+                    made=steps * how.rows * atom.slab * work.making,
                 )
                 yield RingCandidate(how, roles, took, tiles * filled)
 
@@ -394,21 +421,23 @@ def waves_of_roles(
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered, groups)
     sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
+    if how.held_a:  # a step of it, beside what it is computed from
+        sums += 2 * how.rows * row_bytes(how) // (4 * how.groups * how.atom.c.lanes)
     if sums + machine.limits.working_registers > own:
         return None
     waves = how.atom.c.lanes // machine.lanes
     return (waves if gathered else 1, spare), (waves * groups, own)
 
 
-def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool) -> Roles | None:
+def _roles(machine: Machine, how: Microkernel, shared: int, gathered: bool, turns: bool, thin: float) -> Roles | None:
     """The roles of a block, if registers hold its sums and shared memory enough stages."""
     found = waves_of_roles(machine, how, gathered=gathered, turns=turns)
     if found is None:
         return None
     row, halves = row_bytes(how), 1 + turns
-    left = shared - halves * machine.spaces["shared"].alignment
-    room = {n: (left - halves * n * how.rows * row) // ((how.rows + how.columns) * row) for n in STORED}
+    left, stage = shared - halves * machine.spaces["shared"].alignment, int((thin * how.rows + how.columns) * row)
+    room = {n: (left - halves * n * how.rows * row) // stage for n in STORED}
     stored = next((n for n in STORED if room[n] >= ENOUGH), STORED[0])
-    under_way = 2 * machine.limits.copy_latency * machine.limits.l2_rate / ((how.rows + how.columns) * row)
+    under_way = 2 * machine.limits.copy_latency * machine.limits.l2_rate / stage
     stages = ceil(min(max(MOST, under_way), room[stored]))
     return None if stages < FEWEST else Roles(*found, stages, stored, pingpong=turns)

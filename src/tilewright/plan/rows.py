@@ -95,6 +95,11 @@ def tasks_of(widths: Mapping[Expr, int], size: Size) -> int:
     return prod(-(-size(d) // n) for d, n in widths.items())
 
 
+def in_a_line(program: Program, extent: int) -> int:
+    """As many elements of a dimension as lie in a line of memory."""
+    return min(extent, LINE // _smallest(program))
+
+
 def _smallest(program: Program) -> int:
     """Bytes of the smallest element of an argument."""
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))

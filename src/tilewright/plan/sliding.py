@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tilewright.algebra.expr import Const, Symbol
+from tilewright.algebra.expr import ZERO, Const, Expr, Symbol
 from tilewright.algebra.expr_use import linear_form
 from tilewright.plan.contraction import Contraction, size
 
@@ -37,6 +39,35 @@ def lane_digit(c: Contraction) -> Symbol | None:
     """The digit that both factors keep and whose neighbours lie side by side in the rows' factor, if there is one."""
     last = c.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in c.batch else None
+
+
+def rows_apart(c: Contraction) -> int | None:
+    """Elements between neighbouring rows of the rows' factor; None where that is not the same everywhere."""
+    if "rows_apart" not in c.__dict__:  # asked for again and again
+        c.__dict__["rows_apart"] = step_along(c.rows[-1], c.a.coordinates, c.a.shape)
+    found: int | None = c.__dict__["rows_apart"]
+    return found
+
+
+def step_along(
+    symbol: Symbol, at: Sequence[Expr], shape: Sequence[Any], strides: Sequence[int] | None = None
+) -> int | None:
+    """Elements of a tensor between two places whose coordinates differ by one step of a symbol, if that is a number.
+
+    >>> from tilewright.algebra.expr import index
+    >>> p, c = index("p", 14), index("c", 64)
+    >>> step_along(p, (2 * p, c), (28, 64)), step_along(p, (p // 2, c), (28, 64))
+    (128, None)
+    """
+    total, stride = 0, 1
+    for n in reversed(range(len(at))):
+        form = linear_form(at[n], [symbol])
+        step = None if form is None else form[0].get(symbol, ZERO)
+        if not isinstance(step, Const) or not isinstance(stride, int):
+            return None
+        total += step.value * (stride if strides is None else strides[n])
+        stride = stride * shape[n]
+    return total
 
 
 def halo_of(c: Contraction) -> Halo | None:

@@ -17,10 +17,10 @@ from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import names_of
 
 
-def why_not_by_terms(
+def kept_by_terms(
     program: Program, free: Collection[Op], size: Callable[[Expr], int], numbers: Substitution
-) -> str | None:
-    """Why a program's product is not done term by term; None if it may be."""
+) -> Expr | str:
+    """The dimension along which lanes do a program's product term by term; or why they do not."""
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())
     if len(loops) != 1 or len(products) != 1 or products[0] not in loops[0].blocks[0].ops:
@@ -35,9 +35,10 @@ def why_not_by_terms(
     if factor not in reads:
         return "a factor is computed"
     read = reads[factor]
-    if _side_by_side(read, numbers) not in kept:
+    side = _side_by_side(read, numbers)
+    if side is None or side not in kept:
         return f"what both factors keep does not lie side by side in {read.operands[0].name}"
-    return None
+    return side
 
 
 def _side_by_side(read: Op, numbers: Substitution) -> Expr | None:

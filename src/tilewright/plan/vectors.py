@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.machine import Limits, Machine, MultiplyAtom
+from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.blocking import COLUMNS, ROWS, Blocking, up
 from tilewright.plan.contraction import Contraction, size
 from tilewright.plan.fixed import FREE, Fixed
-from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading
+from tilewright.plan.model import Cost, cores, element_bytes, l2, operand_bytes, reading, stays_near
 from tilewright.plan.plan import Cut
+from tilewright.plan.sliding import rows_apart
 
 UNROLLED = 4
 """Steps of the last digit of the depth that are written out, at least where they divide it."""
@@ -72,6 +73,27 @@ def fits(rows: int, vectors: int, atom: MultiplyAtom, machine: Machine) -> bool:
     return registers(rows, vectors, atom) <= machine.limits.registers and rows <= (most_picked(atom) or rows)
 
 
+def step_cycles(
+    machine: Machine, atom: MultiplyAtom, rows: int, vectors: int, apart: int, deep: int | None = None
+) -> float:
+    """Cycles of one step of K of a block of so many rows and vectors: its products, or what feeds them; too few sums do
+    not hide a product's latency.
+
+    A's rows lie `apart` bytes apart. Where the first cache does not keep that many, a line of A comes from the second
+    one at each use, and not once for all of its elements; B's vectors come the same way. They come from behind it where
+    it does not keep what a block reads of B for all of a K so `deep`; None: that is counted elsewhere.
+    """
+    limits, (_, lanes, group) = machine.limits, atom.shape
+    fed = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
+    of_b = vectors * lanes * group * element_bytes(atom.b.dtype)
+    if of_b / group * (deep or 0) > l2(limits):
+        fed = max(fed, of_b / limits.far_rate)
+    if not stays_near(limits, rows, limits.line_bytes, apart):
+        fed = max(fed, (rows / atom.picks * limits.line_bytes + of_b) / limits.l2_rate)
+    waiting = limits.latency if rows * vectors < limits.latency / atom.cycles else 0.0
+    return max(fed, waiting)
+
+
 def _rows(line: int, most: int) -> list[int]:
     """Rows of a block that are worth a thought: as many as fit, what divides the line, what leaves little over."""
     most = max(1, min(line, most))
@@ -90,12 +112,6 @@ def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
     return (*taps, Cut("loop", deep * group, last.name), Cut("unit", group, last.name))
 
 
-def step_cycles(limits: Limits, atom: MultiplyAtom, rows: int, vectors: int) -> float:
-    """Cycles of a step of a block: products, or what feeds them; too few sums do not hide a product's latency."""
-    fed = max(rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles)
-    return max(fed, limits.latency if rows * vectors < limits.latency / atom.cycles else 0.0)
-
-
 def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     """What a blocking costs."""
     limits, atom = machine.limits, how.atom
@@ -104,6 +120,7 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     line = size(c.rows[-1])
     depth = c.extent(c.depth)
     each = element_bytes(c.b.dtype)
+    apart = (rows_apart(c) or 0) * element_bytes(c.a.dtype)
     blocks = up(size(c.columns[0]), how.columns) // how.columns
     per = min(how.task_columns // how.columns, blocks)
     column_tasks = -(-blocks // per)
@@ -118,7 +135,8 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     busiest = -(-tasks // cores(machine))
 
     def block(rows: int) -> float:
-        return depth / group * step_cycles(limits, atom, rows, vectors) + machine.costs.vectors.block
+        """Cycles of a block."""
+        return depth / group * step_cycles(machine, atom, rows, vectors, apart) + machine.costs.vectors.block
 
     of_a_line = full * block(how.rows) + (block(tail) if tail else 0)
     products = lines * of_a_line * per + machine.costs.vectors.task

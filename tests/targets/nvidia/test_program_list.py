@@ -95,7 +95,8 @@ def test_every_method_of_the_dialect_is_called_for_a_program(monkeypatch: pytest
     for name in names:
         own = getattr(Ptx, name)
         monkeypatch.setattr(Ptx, name, lambda *a, own=own, name=name, **k: called.add(name) or own(*a, **k))
-    for case in CASES:
+    # products by all widths of an atom take longest and call nothing that others do not: they are last
+    for case in sorted(CASES, key=lambda case: (case.name.startswith("wgmma"), len(case.text))):
         if called == names:
             break
         BACKEND.emitted(lower_waves(case.program, case.machine), case.machine)

@@ -52,8 +52,8 @@ class Watch:
             if not go_together(kind, other):
                 for layer in layers:
                     before = layer[places]
-                    bad = clock.clocks.unordered(before, clock)
-                    if bad.any():
+                    if not clock.clocks.ordered(before, clock):
+                        bad = clock.clocks.unordered(before, clock)
                         return int(places[bad][0]), clock.clocks.op(int(before[bad][0]))
         self._keep(kind, places, clock, clock.access(op))
         return None
@@ -66,12 +66,13 @@ class Watch:
         first = self._first.get((kind, clock.slot), 0)
         for turn in range(len(layers)):
             layer = layers[(first + turn) % len(layers)]
-            bad = clock.clocks.unordered(layer[places], clock)
-            if not bad.any():
+            before = layer[places]
+            if clock.clocks.ordered(before, clock):
                 layer[places] = access
                 if turn:
                     self._first[kind, clock.slot] = (first + turn) % len(layers)
                 return
+            bad = clock.clocks.unordered(before, clock)
             layer[places[~bad]] = access
             places = places[bad]
         if places.size:

@@ -125,6 +125,7 @@ class Channel:
                 _, places, _ = tensor.locate((number % self.stages, *grid(tensor.shape[1:])), self.op)
                 places = np.asarray(places)
                 tensor.buffer.initialised[places] &= ~written[places]
+                tensor.buffer.given = False
 
     def check_end(self) -> None:
         """That nothing was left half done."""

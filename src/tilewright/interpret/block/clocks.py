@@ -182,13 +182,21 @@ class Clocks:
         assert found is not None
         return found
 
-    def unordered(self, accesses: Array, clock: Clock) -> Any:
-        """Which of these accesses are not ordered before what the clock's actor does now."""
+    def ordered(self, accesses: Array, clock: Clock) -> bool:
+        """Whether all of these accesses are ordered before what the clock's actor does now."""
         if accesses.size and (accesses == accesses[0]).all():  # mostly one operation made them all
-            access = int(accesses[0])
-            late = self._steps[access] > clock.known[self._slots[access]]
-            return np.broadcast_to(late, accesses.shape)
-        return self._steps[accesses] > clock.known[self._slots[accesses]]
+            access = accesses[0]
+            return bool(self._steps[access] <= clock.known[self._slots[access]])
+        return not self.unordered(accesses, clock).any()
+
+    def unordered(self, accesses: Array, clock: Clock) -> Array:
+        """Which of these accesses are not ordered before what the clock's actor does now."""
+        count = len(self._ops)
+        if count < accesses.size:  # each is looked at once, not wherever it was made
+            late: Array = self._steps[:count] > clock.known[self._slots[:count]]
+            return late[accesses]
+        found: Array = self._steps[accesses] > clock.known[self._slots[accesses]]
+        return found
 
 
 def _longer(vector: Array) -> Array:

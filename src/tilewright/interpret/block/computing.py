@@ -24,9 +24,7 @@ def mma(agent: Agent, op: Op) -> Steps:
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
     chosen = c.mine
-    rows, columns = c.coordinates(chosen)
-    some_rows, row_of = _distinct(rows, c.shape[0])
-    some_columns, column_of = _distinct(columns, c.shape[1])
+    (some_rows, row_of), (some_columns, column_of) = c.rows_and_columns
     depth = a.shape[1]
     otherwise = 0 if op.attrs.get("skip") else None
     k = np.arange(depth)
@@ -44,13 +42,6 @@ def mma(agent: Agent, op: Op) -> Steps:
             product = _leaving_out(left.astype(wide), right.astype(wide), *there)
         total = c.read(chosen, op).astype(wide) + product[row_of, column_of]
         c.write(chosen, total.astype(c.data.dtype))
-
-
-def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
-    """The numbers below an extent that occur, in order, and for each of those given its place among them."""
-    occurs = np.zeros(extent, bool)
-    occurs[numbers] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
 
 
 def _inside(factor: Any, rows: Array, columns: Array, op: Op) -> Array:

@@ -16,6 +16,8 @@ from tilewright.ir.formula import COMPARISONS, Formula
 Array = np.ndarray[Any, np.dtype[Any]]
 Typed = tuple[Any, DType | None]
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = elementwise.UNARY | elementwise.BINARY | elementwise.TERNARY
+
 
 def compute(
     formula: Formula, leaf: Callable[[Formula], Typed], to: DType, coordinates: Mapping[str, Any] | None = None
@@ -44,8 +46,7 @@ def _compute(f: Formula, leaf: Callable[[Formula], Typed], at: Mapping[str, Any]
     wide = np.dtype(np.float32) if kind is not None and kind.is_narrow else None
     if wide is not None:
         values = [np.asarray(v).astype(wide) for v in values]
-    function: Callable[..., Any] = (elementwise.UNARY | elementwise.BINARY | elementwise.TERNARY)[f.name]
-    result = function(*values)
+    result = _FUNCTIONS[f.name](*values)
     if f.name in COMPARISONS:
         return result, dtypes.bool_
     return (result if kind is None else np.asarray(result).astype(kind.numpy)), kind

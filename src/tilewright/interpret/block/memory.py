@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Buffer:
     def __init__(self, name: str, data: Array, space: str, initialised: bool):
         self.name, self.data, self.space = name, data, space
         self.initialised = np.full(data.size, initialised)
+        self.given = initialised  # from the beginning to the end
         self.watch: Watch | None = None
         self.sharing: Sharing | None = None
         self.staged: Array | None = None  # what was written as part of a channel's stage
@@ -48,6 +50,7 @@ class Buffer:
         """The same memory, seen otherwise: as another element type, or with nothing of it initialised."""
         other = object.__new__(Buffer)
         other.__dict__ = {**self.__dict__, **changes}
+        other.given = self.given and "initialised" not in changes
         return other
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
@@ -80,7 +83,7 @@ class Buffer:
             self.data[place] = function(self.data[place], value)
 
     def _require_written(self, places: Array, op: Op) -> None:
-        if not self.initialised[places].all():
+        if not self.given and not self.initialised[places].all():
             place = int(np.asarray(places)[~self.initialised[places]][0])
             raise UninitialisedFault(f"{at_line(op)} reads element {place} of {self.name}, which nothing wrote", op.loc)
 
@@ -109,7 +112,10 @@ class Buffer:
     def _check_once(self, places: Array, values: Any, op: Op) -> None:
         """That no element was given two values."""
         stored = self.data[places]
-        given = np.broadcast_to(np.asarray(values).astype(stored.dtype), stored.shape)
+        given = np.asarray(values).astype(stored.dtype, copy=False)
+        if np.array_equal(stored, given):
+            return
+        given = np.broadcast_to(given, stored.shape)
         bad = (stored != given) & ((stored == stored) | (given == given))
         if bad.any():
             place = int(np.broadcast_to(places, bad.shape)[bad][0])
@@ -142,7 +148,7 @@ class TensorMemory:
         """(the tensor at the bottom, places in its buffer, which of them count); None: all count."""
         place: Any = self.offset
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
-            place = place + coordinate * stride
+            place = place + (coordinate if stride == 1 else coordinate * stride)
         if self.swizzle is not None:
             place = self.swizzle(place)
         return self, place, None
@@ -182,8 +188,8 @@ class TensorWindow:
         found = []
         for dim, ((e, loose), size) in enumerate(zip(self.op.attrs["at"], self.base.shape, strict=True)):
             c = evaluated(e, values)
-            ok = (c >= 0) & (c < size)
-            if not np.all(ok):
+            if not within(c, size):
+                ok = (c >= 0) & (c < size)
                 if not loose:
                     bad = c if isinstance(c, int) else int(np.asarray(c)[~np.asarray(ok)].reshape(-1)[0])
                     raise OutOfBoundsFault(
@@ -249,13 +255,38 @@ def require_apart(
         )
 
 
+def within(c: Any, size: int) -> bool:
+    """Whether a coordinate, or each of an array of them, lies in 0..size."""
+    if isinstance(c, np.ndarray):
+        return not c.size or bool(c.min() >= 0 and c.max() < size)
+    return bool(0 <= c < size)
+
+
+@lru_cache(maxsize=1024)
 def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The coordinates of every element, as arrays that broadcast to the shape."""
-    return tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+    """The coordinates of every element, as arrays that broadcast to the shape: the same ones each time, to be read."""
+    found = tuple(np.ogrid[tuple(slice(0, n) for n in shape)]) if shape else ()
+    for axis in found:
+        axis.setflags(write=False)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
+    """The extents of some axes, and their coordinates by name, as `grid` gives them; `what` they are of is for errors.
+
+    The same ones each time: an operation's axes are looked at whenever it is done.
+    """
+    shape = numbers(tuple(s.upper + 1 for s in axes), what)
+    return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
+
+
+def full(array: Any, shape: tuple[int, ...]) -> Array:
+    """The array at the full shape."""
+    found = np.asarray(array)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 def spread(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Places and which of them count, at the full shape."""
-    full = np.broadcast_to(np.asarray(places), shape)
-    mask = np.ones(shape, bool) if inside is None else np.broadcast_to(np.asarray(inside), shape)
-    return full, mask
+    return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

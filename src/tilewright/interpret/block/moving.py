@@ -14,7 +14,16 @@ import numpy as np
 
 from tilewright.errors import OutOfBoundsFault, ProgramError
 from tilewright.interpret.block.clocks import Clock
-from tilewright.interpret.block.memory import TensorMemory, TensorWindow, at_line, grid, require_apart, spread
+from tilewright.interpret.block.memory import (
+    TensorMemory,
+    TensorWindow,
+    at_line,
+    full,
+    grid,
+    require_apart,
+    spread,
+    within,
+)
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
@@ -65,7 +74,9 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
     """The elements at these coordinates; outside, `otherwise`."""
     memory.check(op)
     bottom, places, inside = memory.locate(coordinates, op)
-    shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates), np.shape(places))
+    shape = np.broadcast(*coordinates, places).shape
+    if inside is None:
+        return bottom.buffer.read(full(places, shape), clock, op)
     places, mask = spread(places, inside, shape)
     if mask.all():
         return bottom.buffer.read(places, clock, op)
@@ -87,10 +98,13 @@ def store(
             return
         values = values[0]
     bottom, places, inside = memory.locate(coordinates, op)
-    shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates), np.shape(places))
-    places, mask = spread(places, inside, shape)
-    given = np.broadcast_to(values, shape)[mask]
-    bottom.buffer.write(places[mask], given, clock, op, bottom.staged, in_order)
+    shape = np.broadcast(*coordinates, places).shape
+    if inside is None:
+        places, given = (full(x, shape).reshape(-1) for x in (places, values))
+    else:
+        places, mask = spread(places, inside, shape)
+        places, given = places[mask], full(values, shape)[mask]
+    bottom.buffer.write(places, given, clock, op, bottom.staged, in_order)
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
@@ -242,8 +256,8 @@ def _places(agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock) ->
     found, inside = [], None
     for dim, ((e, loose), size) in enumerate(zip(op.attrs["at"], memory.shape, strict=True)):
         c = evaluated(e, values)
-        ok = (c >= 0) & (c < size)
-        if not np.all(ok):
+        if not within(c, size):
+            ok = (c >= 0) & (c < size)
             if not loose:
                 raise OutOfBoundsFault(
                     f"{at_line(op)}: coordinate {dim}, {e}, leaves 0..{size}; if that may be, mark it with ?", op.loc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ class Registers:
     """The part of a register tensor, or of a view of one, that a wave holds.
 
     `ids[lane, value]` is the element's number in the view's shape, last dimension fastest, or -1 if the register is
-    no part of the view. `first` marks the place that stores an element where several hold it.
+    no part of the view. `first` marks the place that stores an element where several hold it. Both stay as they are.
     """
 
     data: Array
@@ -32,15 +33,36 @@ class Registers:
 
     def coordinates(self, chosen: Array) -> tuple[Array, ...]:
         """The coordinates of the chosen registers' elements."""
+        return self._of_mine if chosen is self.mine else self._coordinates(chosen)
+
+    def _coordinates(self, chosen: Array) -> tuple[Array, ...]:
         return np.unravel_index(self.ids[chosen], self.shape) if self.shape else ()
 
-    @property
+    @cached_property
     def mine(self) -> Array:
         """Which registers are part of the view."""
         return self.ids >= 0
 
+    @cached_property
+    def _of_mine(self) -> tuple[Array, ...]:
+        return self._coordinates(self.mine)
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether all registers are part of the view."""
+        return bool(self.mine.all())
+
+    @cached_property
+    def rows_and_columns(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Of a matrix: the rows that the view's registers are of, in order, and for each its place among them; and the
+        columns."""
+        rows, columns = self._of_mine
+        return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])
+
     def read(self, chosen: Array, op: Op) -> Array:
         """The chosen registers."""
+        if chosen is self.mine and self._whole and self.initialised.all():
+            return self.data.flatten()
         if not self.initialised[chosen].all():
             lane, value = (int(i[0]) for i in np.nonzero(chosen & ~self.initialised))
             raise UninitialisedFault(
@@ -51,6 +73,10 @@ class Registers:
 
     def write(self, chosen: Array, values: Any) -> None:
         """The chosen registers become the values."""
+        if chosen is self.mine and self._whole and np.size(values) == self.data.size:
+            self.data[...] = np.reshape(values, self.data.shape)
+            self.initialised[...] = True
+            return
         self.data[chosen] = values
         self.initialised[chosen] = True
 
@@ -99,8 +125,9 @@ class Registers:
             number = number * size + c
         flat = np.broadcast_to(np.asarray(number), shape).reshape(-1)
         inverse = np.full(int(np.prod(self.shape, dtype=np.int64)), -1, np.int64)
-        inverse[flat] = np.arange(flat.size)
-        if np.unique(flat).size != flat.size:
+        numbered = np.arange(flat.size)
+        inverse[flat] = numbered
+        if not np.array_equal(inverse[flat], numbered):
             raise ProgramError(f"{at_line(op)}: a view of registers names an element twice; use broadcast", op.loc)
         ids = np.where(self.ids >= 0, inverse[np.maximum(self.ids, 0)], -1)
         return Registers(self.data, self.initialised, ids, self.first, shape, self.name)
@@ -112,3 +139,10 @@ class Registers:
     def snapshot(self) -> Registers:
         """A copy, for a part that is deferred."""
         return Registers(self.data.copy(), self.initialised.copy(), self.ids, self.first, self.shape, self.name)
+
+
+def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
+    """The numbers below an extent that occur, in order, and for each of those given its place among them."""
+    occurs = np.zeros(extent, bool)
+    occurs[numbers] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]

@@ -22,7 +22,7 @@ from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
 from tilewright.interpret.block.memory import Buffer, TensorMemory, TensorWindow, at_line
 from tilewright.interpret.block.registers import Registers
-from tilewright.interpret.evaluation import evaluated
+from tilewright.interpret.evaluation import evaluated, names_in
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.limits import BUFFER, STEPS, shown
@@ -394,13 +394,5 @@ class Worker:
         shape = tuple(int(evaluated(e, values)) for e in op.results[0].type.shape)
         if isinstance(base, Registers):
             return base.view(op, values, shape)
-        used = {s.name for e, _ in op.attrs["at"] for s in _roots(e)}
-        return TensorWindow(base, op, {k: v for k, v in values.items() if k in used}, shape)
-
-
-def _roots(e: Any) -> set[Any]:
-    """The symbols an expression depends on, through definitions."""
-    found: set[Any] = set()
-    for s in e.symbols:
-        found |= _roots(s.definition) if s.definition is not None else {s}
-    return found
+        used = {name: values[name] for e, _ in op.attrs["at"] for name in names_in(e) if name in values}
+        return TensorWindow(base, op, used, shape)

@@ -21,11 +21,14 @@
 | rewriting    | programs written again: over other dimensions, or as two                              |
 | digits       | flat dimensions as the digits that accesses divide them into                          |
 | apart        | a program as two, where a value between products goes through memory                  |
+| looping      | chained products as a loop over what lies between them                                |
 | splitting    | split-K: a program with one product as two                                            |
 | parting      | a long reduction as two programs                                                      |
 | patches      | a dimension in boxes of digits instead of runs                                        |
 | aligning     | factors in rows that a machine's copies can read, and what copies them so             |
 | products     | products by atoms: blocks of sums and their factors                                   |
+| factors      | a factor of a product as its blocks read it                                           |
+| made         | a factor that is computed in registers, a step of K at a time                         |
 | inplace      | factors read where they lie, taps out of bounds left out                              |
 | packing      | B in the order in which blocks of sums read it                                        |
 | halo         | the part of a tensor that a padded read looks at, copied once                         |

@@ -108,7 +108,7 @@ def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[E
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
-def step_along(low: Lowering, found: Load, dim: Expr) -> int | None:
+def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
     """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
     c = low.coordinate(dim)
     if any(c in e.symbols for e in found.at[:-1]) or not found.at:

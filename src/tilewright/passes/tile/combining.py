@@ -18,7 +18,7 @@ from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted, scale_of
 from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
-from tilewright.passes.tile.accesses import step_along
+from tilewright.passes.tile.accesses import apart_along
 from tilewright.passes.tile.lanes import LaneProduct
 from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
@@ -120,7 +120,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         low.w.combine("reduce", there.tensor, total, 1, name)
         return low.held(total, outer, source.parts).formula
     total = low.w.alloc(wide, sizes, "total")
-    if step_along(low, there, dim) == 1:
+    if apart_along(low, there, dim) == 1:
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
         low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
@@ -344,7 +344,7 @@ def room_for_sums(
     m, n, _ = how.atom.shape
     one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
     if axes.m is not None and single and one:
-        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.groups)
+        held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
         low.sums[held] = axes.m, axes.n
         if zero:
             low.w.emit("fill", (held,), value=0)
@@ -424,7 +424,7 @@ def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or step_along(low, found, last) == 1)
+    fits = found is not None and (last is None or last not in tile.dims or apart_along(low, found, last) == 1)
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())
@@ -469,13 +469,14 @@ def _products(
             _products(low, total, dims, parts, [*rest, summed[-1]], *inner)
         return
     before = low.held(total, dims, parts).formula
+    fused = low.cuts.terms is not None and total.type.dtype.is_float  # where lanes do it, there is an instruction
 
     def step(k: Expr, count: int) -> None:
         formula = before
         for n in range(count):
             images = Substitution({low.coordinate(dim): first + k + n})
-            product = Formula("mul", (rewritten(left, images), rewritten(right, images)))
-            formula = Formula("add", (formula, product))
+            factors = (rewritten(left, images), rewritten(right, images))
+            formula = Formula("fma", (*factors, formula)) if fused else call("add", formula, Formula("mul", factors))
         low.put(total, dims, parts, formula)
 
     rounds, rest_of = divided(length, AT_ONCE)

@@ -7,7 +7,7 @@
 
 Between two products a program often goes over all scores several times: scaled, their maximum, exponentials, a sum,
 another type. Whatever is made and used up among these operations is only as large as a few rows; what is used after
-them is written to its place as soon as it is made.
+them is written to its place as soon as it is made: over what it was made of, where nothing looks at that again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
-from tilewright.passes.tile.values import Part, Parts, Tile
+from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
 
 if TYPE_CHECKING:
@@ -41,14 +41,24 @@ class FusedRows:
     at_once: int
     outs: frozenset[Value]
     """What is used by others."""
+    around: frozenset[Value]
+    """What operations of the same block make."""
+    later: frozenset[Value]
+    """What is used by operations after them."""
+
+    @property
+    def given(self) -> list[Value]:
+        """What they use of others."""
+        made = {r for op in self.ops for r in op.results}
+        return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in made]
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows]:
     """The operations of a block in an order that keeps its meaning, those that go together as groups."""
-    rest = list(ops)
+    rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
         early, chosen, left = _run(rest)
-        group = _group(low, chosen, left)
+        group = _group(low, chosen, left, around)
         if group is None:
             yield rest.pop(0)
         else:
@@ -83,7 +93,7 @@ def _is_same(op: Op) -> bool:
     return op.name == "cast" and op.operands[0].type.dtype is op.results[0].type.dtype
 
 
-def _group(low: Lowering, ops: list[Op], after: list[Op]) -> FusedRows | None:
+def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
     if machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
@@ -112,24 +122,30 @@ def _group(low: Lowering, ops: list[Op], after: list[Op]) -> FusedRows | None:
     if fitting >= wide[row]:
         return None
     at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
-    outs = frozenset(r for op in ops for r in op.results if any(_uses(other, r) for other in after))
-    return FusedRows(tuple(ops), row, at_once, outs)
+    later = frozenset(v for other in after for v in _used(other))
+    return FusedRows(tuple(ops), row, at_once, later & {r for op in ops for r in op.results}, around, later)
 
 
-def _uses(op: Op, value: Value) -> bool:
-    return value in op.operands or any(_uses(inner, value) for block in op.blocks for inner in block.ops)
+def _used(op: Op) -> Iterator[Value]:
+    """What an operation uses, those inside it too."""
+    yield from op.operands
+    for block in op.blocks:
+        for inner in block.ops:
+            yield from _used(inner)
 
 
 def write(low: Lowering, group: FusedRows) -> None:
     """The operations of a group, some rows at a time."""
-    outside = {v for op in group.ops for v in op.operands} - {r for op in group.ops for r in op.results}
     whole = {d: low.part(d) for op in group.ops for v in op.results for d in v.type.dims}
-    places = {value: _place(low, op, value, whole) for op in group.ops for value in op.results if value in group.outs}
+    places: dict[Value, Value] = {}
+    for op in group.ops:
+        for value in group.outs.intersection(op.results):
+            places[value] = _place(low, op, value, whole) or _spent(low, group, op, whole, [*places.values()])
     first, length = whole[group.row]
 
     def rows(part: Part) -> None:
         with low.at(group.row, part), low.scope():
-            for value in outside:
+            for value in group.given:
                 low.env[value] = _cut(low.env[value], group.row, part)
             for op in group.ops:
                 for value, tile in zip(op.results, low.done(op), strict=True):
@@ -156,19 +172,58 @@ def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
-def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value:
-    """The tensor of a value that others use: that of what a loop carries, where it takes the place of that."""
-    kind: TileType = value.type
-    shape = tuple(whole[d][1] for d in kind.dims)
+def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
+    """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.going_on.get(operand)
-        if tensor is None or tensor in low.sums or low.uses[operand] != 1 or operand.type.dims != kind.dims:
-            continue
-        own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
-        same = own.formula == low.env[operand].formula and tensor.type.dtype is kind.dtype
-        if same and low.room_of(tensor) == tuple(map(as_expr, shape)):
+        if tensor is not None and low.uses[operand] == 1 and _is_alike(low, tensor, operand, value.type, whole):
             return tensor
+    return None
+
+
+def _is_alike(low: Lowering, tensor: Value, holds: Value, kind: TileType, whole: Parts) -> bool:
+    """Whether a tensor in memory holds a value element by element as it would hold one of a type."""
+    if tensor in low.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
+        return False
+    own = low.held(tensor, kind.dims, {d: whole[d] for d in kind.dims})
+    shape = tuple(as_expr(whole[d][1]) for d in kind.dims)
+    return own.formula == low.env[holds].formula and low.room_of(tensor) == shape
+
+
+def _spent(low: Lowering, group: FusedRows, op: Op, whole: Parts, taken: list[Value]) -> Value:
+    """A tensor for what an operation makes that others use: where something lies that it is made of, element by
+    element, and that nothing looks at after it; or a new one."""
+    (value,) = op.results
+    kind: TileType = value.type
+    for before in group.given if op.name not in REDUCTIONS else ():
+        tensor = low.going_on.get(before)
+        if tensor is None or tensor in taken or not _is_alike(low, tensor, before, kind, whole):
+            continue
+        own = all(v in group.around for v, held in low.going_on.items() if held is tensor)  # no loop carries it
+        if own and not _is_seen(low, group, op, tensor, before):
+            return tensor
+    shape = [whole[d][1] for d in kind.dims]
     return low.w.alloc(kind.dtype, shape, value.name if value.name and not value.name.isdigit() else "v")
+
+
+def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Value) -> bool:
+    """Whether anything looks at a tensor after an operation of the group, or it does at other elements."""
+    own, seen = low.env[holds].formula.value, set[Value]()
+    for value, tile in low.env.items():
+        found = [x for _, formula in (tile.accumulated, (None, tile.formula)) for x in loads(formula)]
+        if any(x.tensor is tensor for x in found):
+            seen.add(value)
+            if value in group.later or (value in group.given and any(x.tensor is tensor and x != own for x in found)):
+                return True
+    after = False
+    for op in group.ops:
+        uses = not seen.isdisjoint(op.operands)
+        if after and uses:
+            return True
+        if uses and op.name not in REDUCTIONS and op is not made:  # not in memory yet: whoever uses it looks there
+            seen |= set(op.results)
+        after = after or op is made
+    return False
 
 
 def _put(low: Lowering, tensor: Value, value: Value, whole: Parts, formula: Formula) -> None:

@@ -28,11 +28,14 @@ from tilewright.plan.microkernel import Microkernel, axes_in
 
 @dataclass(frozen=True)
 class Home:
-    """Values over a dimension of rows, so many at a time, dealt out as sums of these atoms are, by their columns."""
+    """Values over a dimension of rows, so many at a time, dealt out as sums of these atoms are, by their columns.
+
+    `waves` are the groups of waves along rows, and along columns.
+    """
 
     row: Expr
     rows: int
-    groups: int
+    waves: tuple[int, int]
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
@@ -49,17 +52,17 @@ class Home:
             return None
         if len(sizes) == 1:
             return Distribution(layout=self._of_rows())
-        columns = sizes[1]
-        atom = self.atoms.get(columns) if isinstance(columns, int) else None
+        columns, across = sizes[1], self.waves[1]
+        atom = self.atoms.get(columns // across) if isinstance(columns, int) and columns % across == 0 else None
         if atom is None:
             return None
-        waves = None if self.groups == 1 else (as_expr(self.groups), as_expr(1))
+        waves = None if self.waves == (1, 1) else (as_expr(self.waves[0]), as_expr(across))
         return Distribution(operand=f"{atom.name}.c", waves=waves)
 
     def _of_rows(self) -> Layout:
         """Where a sum has its rows, without its columns."""
         columns, atom = next(iter(self.atoms.items()))
-        whole = operand_layout(atom, "c", (self.rows, columns), (self.groups, 1))
+        whole = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
         modes = []
         for mode, kept in ((whole[0], True), (whole[1], False)):
             pairs = zip(leaves(mode.shape), leaves(mode.stride), strict=True)
@@ -84,10 +87,10 @@ def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: 
         own = axes_in(op, width)
         axes.append(own if isinstance(own, str) else each.oriented(own))
     row = {None if isinstance(x, str) else x.m for x in axes}
-    if len(row) > 1 or None in row or any((x.rows, x.groups) != (how.rows, how.groups) for _, x in found):
+    if len(row) > 1 or None in row or any((x.rows, x.waves) != (how.rows, how.waves) for _, x in found):
         return None
     atoms = {x.atom.shape[1]: x.atom for _, x in found}
     for atom in machine.multiply.values():
         if (atom.c.rows, atom.c.lanes, atom.c.dtype) == (c.rows, c.lanes, c.dtype):
             atoms.setdefault(atom.shape[1], atom)
-    return Home(row.pop(), how.rows, how.groups, atoms)  # type: ignore[arg-type]
+    return Home(row.pop(), how.rows, how.waves, atoms)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.values import Parts
+from tilewright.plan.computed import ComputedFactor, computed_factor
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in, types_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
     users = [user for user in low.program.walk() if op.results[0] in user.operands]
-    return bool(users) and all(_is_left(low, user, op) or _is_staged(low, user, op) for user in users)
+    made = _made_in_steps(low)
+    return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
 
 
 def is_right(low: Lowering, op: Op) -> bool:
@@ -86,6 +88,18 @@ def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
     """Whether a read is a factor whose steps are copied to shared memory one by one."""
     how = low.cuts.products.get(user) if user.name == "mma" else None
     return how is not None and how.slab is not None and user.operands[2] is not read.results[0]
+
+
+def _made_in_steps(low: Lowering) -> set[Op]:
+    """The operations that compute a factor A from arguments, a step of K at a time."""
+    found: set[Op] = set()
+    for op, how in low.cuts.products.items():
+        if how is not None and how.held_a and not how.at_once:
+            axes = axes_in(op, low.width)
+            a = None if isinstance(axes, str) else op.operands[1 if how.oriented(axes).swapped else 0]
+            factor = None if a is None else computed_factor(low.program, a)
+            found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
+    return found
 
 
 def slides(low: Lowering, dim: Expr) -> bool:

@@ -72,6 +72,8 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.iteration[axis] = rounds
         with low.branch(condition):
             _round(low, op, carried, axis, (begin + tile * rounds, rest))
+    for inner in body.ops:
+        low.early.pop(inner, None)
     return _results(low, op, carried)
 
 

@@ -174,7 +174,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        low.w.copy(access.tensor, over, at, tensor, other)
+        if low.cuts.terms is None:
+            low.w.copy(access.tensor, over, at, tensor, other)
+        else:  # element by element, as lanes have them
+            low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
         found = low.held(tensor, kind.dims, parts).formula
     elif access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
         found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.algebra.expr import Expr, Symbol, symbol
+from tilewright.algebra.expr import Symbol, symbol
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import BINARY, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
 from tilewright.passes.tile.rewriting import Halves, between, halved, needed
-from tilewright.passes.tile.splitting import NAME, combining, over_parts
+from tilewright.passes.tile.splitting import NAME, Parted, combining, is_plain
 
 _ALIKE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *COMPARISONS, "cast", "select", "read", "fill"}
 
@@ -36,40 +36,21 @@ def parted(program: Program, sizes: Mapping[Symbol, int], count: int) -> Halves 
     inner_values = {r for op in before for r in op.results}
     if any(v in inner_values for op in program.walk() if op not in before and op is not last for v in op.operands):
         return "what is reduced is used again"
+    reads = [op for op in before if op.name == "read" and axis in op.result.type.dims]
+    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in reads):
+        return "its reads are not plain"
+    if not all(is_plain(op, axis) for op in reads):
+        return f"{axis} is no dimension of what is read"
     extent = sizes.get(axis, 0)
     if count < 2 or extent % count:
         return f"{axis} is not made of {count} equal parts"
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     with building():
-        ops = _over_parts(before, axis, outer, inner, extent // count, count)
-        if isinstance(ops, str):
-            return ops
+        over = Parted(axis, outer, inner, extent // count, count, zeros=False)
+        over.block(before, ops := list[Op]())
         source = ops[-1].result
         total = TileType(kind.dtype, tuple(d for d in source.type.dims if d is not inner))
         part = Op(last.spec, (source,), {**last.attrs, "dim": inner}, (Value(total),), loc=last.loc)
         memory = between(program, NAME, part.result)
         combined, new = combining(last, memory, outer, last.name), {outer: count, inner: extent // count}
         return halved(program, ("parts", [*ops, part]), memory, last, combined, sizes, new, count)
-
-
-def _over_parts(ops: list[Op], axis: Expr, outer: Symbol, inner: Symbol, width: int, count: int) -> list[Op] | str:
-    """Operations over the parts of a dimension; or why there are none."""
-    taken: dict[Value, Value] = {}
-    found: list[Op] = []
-    for op in ops:
-        kind: TileType = op.result.type
-        dims = tuple(x for d in kind.dims for x in ((outer, inner) if d is axis else (d,)))
-        new: Op | None
-        if op.name == "read" and axis in kind.dims:
-            if set(op.attrs) & {"lookups", "bounds", "otherwise"}:
-                return "its reads are not plain"
-            new = over_parts(op, axis, outer, inner, width, count)
-            if new is None:
-                return f"{axis} is no dimension of what is read"
-            del new.attrs["otherwise"]
-        else:
-            operands = tuple(taken.get(v, v) for v in op.operands)
-            new = Op(op.spec, operands, dict(op.attrs), (Value(TileType(kind.dtype, dims)),), loc=op.loc)
-        taken[op.result] = new.result
-        found.append(new)
-    return found

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.algebra import ComposedLayout
@@ -29,10 +29,12 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
-from tilewright.passes.tile.accesses import marked, step_along
+from tilewright.passes.tile.accesses import apart_along, marked
+from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
+from tilewright.passes.tile.made import Made
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
-from tilewright.passes.tile.values import Load, Parts, Tile, divided, most, only_load, pieces
+from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
 from tilewright.passes.tile.writer import word
 from tilewright.plan.microkernel import Axes, Microkernel
@@ -103,8 +105,13 @@ class BlockedProduct:
             AroundHalo(self, a, b, self.low.cuts.halo).write()
             return
         if how.slab is not None:
-            computed = how.held_a and not _is_given(a, how.atom.a.dtype)
-            left: Factor = InRegisters.of(self, a) if computed else Staged.of(self, a, axes.m)
+            left: Factor
+            if not how.held_a or _is_given(a, how.atom.a.dtype):
+                left = Staged.of(self, a, axes.m)
+            elif not how.at_once and all(getattr(x.tensor.type, "role", None) == "in" for x in loads(a.formula)):
+                left = Made.of(self, a)
+            else:
+                left = InRegisters.of(self, a)
             right: Factor = Staged.of(self, b, axes.n)
         else:
             left, right = self.left(a), self.right(b)
@@ -131,7 +138,7 @@ class BlockedProduct:
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
         whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or step_along(self.low, found, axes.k) == 1):
+        if found is not None and whole and (k == 1 or apart_along(self.low, found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
@@ -175,7 +182,7 @@ class BlockedProduct:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and step_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
+        there = whole and found is not None and apart_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -276,7 +283,7 @@ class BlockedProduct:
         right.ragged = across.ragged
         if how.slab is not None:
             step = how.deep(most(deep))
-            with w.loop("e", pieces(deep, step)) as e:
+            with w.loop("e", pieces(deep, step), unroll=isinstance(left, InRegisters)) as e:
                 a = left.rows(down.size, step, row, step * e, last)
                 b = right.columns(step, across.size, step * e, column)
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
@@ -307,39 +314,6 @@ class BlockedProduct:
         """The last row that there is, where a block may have rows past it: those are any, and never stored."""
         width = self.width(self.axes.m)
         return width - 1 if down.ragged and isinstance(width, Expr) else None
-
-
-@dataclass
-class Factor:
-    """A factor as blocks read it."""
-
-    product: BlockedProduct
-    ragged: bool = field(default=False, init=False)
-    """Whether the block's columns may end before its registers do."""
-
-    @property
-    def skips(self) -> bool:
-        """Whether some of it may be out of bounds, and is left out."""
-        return False
-
-    def begin(self) -> None:
-        """Another block begins: no loop has limits yet."""
-
-    def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """(first, end, whether it is written out) of a loop over a dimension that is summed beside K."""
-        return as_expr(0), as_expr(self.product.width(dim)), False
-
-    def slides(self, dim: Expr) -> bool:
-        """Whether it depends on the row which elements are in bounds at a place along such a dimension."""
-        return False
-
-    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's (rows, deep) from a row and a place along K on; rows past the `last` may be any."""
-        raise NotImplementedError
-
-    def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """B's (deep, columns) from a place along K and a column on."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -438,7 +412,7 @@ class Packed(Factor):
 
 @dataclass
 class InRegisters(Factor):
-    """A, where the atom has it in registers: all of it at once, zero past the end of K."""
+    """A, where the atom has it in registers: all of K, zero past its end."""
 
     tensor: Value
 
@@ -447,20 +421,21 @@ class InRegisters(Factor):
         """A factor that was computed, put into registers."""
         how, axes, low = product.how, product.axes, product.low
         assert axes.m is not None
-        held = low.w.registers(
-            how.atom.a.dtype,
-            (how.rows, how.deep(most(product.width(axes.k)))),
-            f"{how.atom.name}.a",
-            "left",
-            how.groups,
-        )
-        low.sums[held] = axes.m, axes.k
-        low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+        deep = most(product.width(axes.k))
+        shape = how.rows, -(-deep // how.deep(deep)) * how.deep(deep)
+        with low.w.before([product.parts[d][0] for d in a.dims]):  # once for all blocks of columns
+            held = low.w.registers(how.atom.a.dtype, shape, f"{how.atom.name}.a", "left", how.waves)
+            low.sums[held] = axes.m, axes.k
+            low.put(held, a.dims, product.parts, converted(a.formula, a.dtype, how.atom.a.dtype))
+            if not how.at_once or low.cuts.blocks:  # before the first step: what it is made of takes more registers
+                low.w.emit("edge", (held,))
         return cls(product, held)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """A's block."""
-        return self.tensor
+        """A's block: all of it, or a step of K."""
+        if self.product.how.at_once:
+            return self.tensor
+        return self.product.w.columns(self.tensor, self.product.w.axes((rows, deep)), k)
 
 
 @dataclass
@@ -534,7 +509,7 @@ class Staged(Factor):
         i, c = p.w.axes((rows, deep))
         there = p.w.view(self.held, (i, c), self._lies(i, c))
         kind = f"{p.how.atom.name}.a"
-        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.groups)
+        found = p.w.registers(p.how.atom.a.dtype, (rows, deep), kind, "left", p.how.waves)
         p.w.emit("copy", (there, found))
         return found
 
@@ -543,14 +518,17 @@ class Staged(Factor):
         p = self.product
         place = [] if step is None else [(step, False)]
         if self.along_k:
-            i, c = p.w.axes((count, deep))
-            self._copy((i, c), first + i, k + c, p.w.view(self.held, (i, c), [*place, (i, False), (c, False)]))
+            copies = -(-count // LONGEST)
+            with p.w.loop("s", copies, unroll=True) as s:
+                i, c = p.w.axes((count // copies, deep))
+                row = count // copies * s + i
+                self._copy((i, c), first + row, k + c, p.w.view(self.held, (i, c), [*place, (row, False), (c, False)]))
             return
-        row = p.how.slab or 1
-        with p.w.loop("s", count // row, unroll=True) as s:
-            c, i = p.w.axes((deep, row))
+        wide = p.how.slab or 1
+        with p.w.loop("s", count // wide, unroll=True) as s:
+            c, i = p.w.axes((deep, wide))
             target = p.w.view(self.held, (c, i), [*place, (s, False), (c, False), (i, False)])
-            self._copy((c, i), first + row * s + i, k + c, target)
+            self._copy((c, i), first + wide * s + i, k + c, target)
 
     def _copy(self, over: tuple[Symbol, ...], row: Expr, k: Expr, target: Value) -> None:
         """Elements at these places along M or N and K."""

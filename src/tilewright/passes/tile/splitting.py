@@ -19,7 +19,8 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
-from tilewright.passes.tile.rewriting import Halves, between, halved, places
+from tilewright.passes.tile.rewriting import Halves, Rewriter, between, halved, places
+from tilewright.plan.computed import computed_factor
 
 NAME = "partial_sums"
 WRITTEN_OUT = 16
@@ -33,52 +34,88 @@ def halves(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op], 
         return "it is not one loop over K without constraints"
     (loop,) = loops
     axis, (body,) = loop.attrs["axis"], loop.blocks
-    *reads, product, last = body.ops
-    if [op.name for op in body.ops] != ["read", "read", "mma", "yield"] or last.operands != (product.result,):
+    *made, product, last = body.ops
+    if product.name != "mma" or last.operands != (product.result,):
         return "its loop does more than multiply two tensors"
+    factors = [computed_factor(program, v) for v in product.operands[:2]]
+    if any(isinstance(x, str) for x in factors) or any(body.args[0] in op.operands for op in made):
+        return "its loop does more than multiply two tensors, or what is computed of such"
     start = next((op for op in program.body.ops if loop.operands[0] in op.results), None)
     if start is None or start.name != "fill" or start.attrs["value"] != 0 or product.operands[2] is not body.args[0]:
         return "its sum does not start from zero"
-    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in reads):
+    if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in made):
         return "its reads are not plain"
+    if not all(is_plain(op, axis) for op in made if op.name == "read" and op.result in product.operands):
+        return f"{axis} is no dimension of what is read"
     extent = sizes[axis]
     width = -(-extent // count // step) * step
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
+    if parts * width != extent and any(x is not None for x in factors):
+        return f"{axis} ends within a part, and a factor is computed"  # of zeros, which may give anything
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     with building():
-        found = [over_parts(op, axis, outer, inner, width, parts) for op in reads]
-        if None in found:
-            return f"{axis} is no dimension of what is read"
+        found = Parted(axis, outer, inner, width, parts, zeros=True)
+        found.block(made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
         zero = Op(start.spec, (), dict(start.attrs), (Value(total),), loc=start.loc)
-        taken = {old.result: new.result for old, new in zip(reads, found, strict=True) if new is not None}
-        factors = tuple(taken[v] for v in product.operands[:2])
-        mma = Op(product.spec, (*factors, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
-        ops = [zero, *(op for op in found if op is not None), mma]
+        taken = tuple(map(found.of, product.operands[:2]))
+        mma = Op(product.spec, (*taken, zero.result), dict(product.attrs), (Value(total),), loc=product.loc)
+        ops = [zero, *ops, mma]
         memory = between(program, NAME, mma.result)
         combined = _written_out(loop, memory, parts) if parts <= WRITTEN_OUT else combining(loop, memory, outer, "sum")
         return halved(program, ("parts", ops), memory, loop, combined, sizes, {outer: parts, inner: width}, parts)
 
 
-def over_parts(op: Op, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int) -> Op | None:
-    """A read over parts of K; None where K is no dimension of its memory."""
-    kind, over, at = places(op)
-    dims = op.operands[0].type.dims
-    own = dict(zip(kind.dims, over, strict=True))
-    if axis not in dims or at[dims.index(axis)] is not own[axis]:
-        return None
-    s, p = symbol("at_split", 0, parts - 1), symbol("at_part", 0, width - 1)
-    images = Substitution({own[axis]: width * s + p})
+def is_plain(read: Op, axis: Expr) -> bool:
+    """Whether a read goes along a dimension of its memory as it lies."""
+    kind, over, at = places(read)
+    dims = read.operands[0].type.dims
+    return axis in kind.dims and axis in dims and at[dims.index(axis)] is dict(zip(kind.dims, over, strict=True))[axis]
 
-    def parted(of: Mapping[Expr, Expr], two: tuple[Expr, Expr]) -> tuple[Expr, ...]:
-        return tuple(x for d in kind.dims for x in (two if d is axis else (of[d],)))
 
-    attrs = {**op.attrs, "over": parted(own, (s, p)), "at": tuple(map(images, at)), "otherwise": 0}
-    made = TileType(kind.dtype, parted({d: d for d in kind.dims}, (outer, inner)))
-    return Op(op.spec, op.operands, attrs, (Value(made, op.result.name),), loc=op.loc)
+class Parted(Rewriter):
+    """Operations over parts of a dimension and what each part has of it; with `zeros`, past its end are such."""
+
+    def __init__(self, axis: Expr, outer: Symbol, inner: Symbol, width: int, parts: int, *, zeros: bool):
+        super().__init__()
+        self.axis, self.two, self.width, self.parts, self.zeros = axis, (outer, inner), width, parts, zeros
+
+    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Dimensions, that one as two."""
+        return tuple(x for d in dims for x in (self.two if d is self.axis else (d,)))
+
+    def access(self, op: Op) -> dict[str, object]:
+        """Where a read goes."""
+        kind, over, at = places(op)
+        own = dict(zip(kind.dims, over, strict=True)).get(self.axis)
+        if own is None:
+            return {}
+        s, p = symbol("at_split", 0, self.parts - 1), symbol("at_part", 0, self.width - 1)
+        images = Substitution({own: self.width * s + p})
+        two = tuple(x for e in over for x in ((s, p) if e is own else (e,)))
+        return {"over": two, "at": tuple(map(images, at)), **({"otherwise": 0} if self.zeros else {})}
+
+    def block(self, given: list[Op], ops: list[Op]) -> None:
+        """Operations, appended; a place along the dimension is where the part begins, and the place in it."""
+        for op in given:
+            if op.name != "self_index" or op.attrs["dim"] is not self.axis:
+                super().block([op], ops)
+                continue
+            dtype = op.result.type.dtype
+            kinds = [TileType(dtype, (d,)) for d in self.two]
+            first, place = (
+                Op(op.spec, (), {**op.attrs, "dim": d}, (Value(kind),), loc=op.loc)
+                for d, kind in zip(self.two, kinds, strict=True)
+            )
+            width = Op(TILE.ops["fill"], (), {"value": self.width}, (Value(TileType(dtype, ())),), loc=op.loc)
+            begin = Op(TILE.ops["mul"], (first.result, width.result), {}, (Value(kinds[0]),), loc=op.loc)
+            whole = Value(TileType(dtype, self.two))
+            ops += [first, place, width, begin]
+            ops.append(Op(TILE.ops["add"], (begin.result, place.result), {}, (whole,), loc=op.loc))
+            self.values[op.result] = whole
 
 
 def combining(cut: Op, memory: Value, outer: Symbol, how: str) -> list[Op]:

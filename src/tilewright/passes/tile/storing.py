@@ -62,7 +62,8 @@ def _row(atom: CopyAtom, bytes_along: int) -> int | None:
     return next((n for n in atom.rows if bytes_along % n == 0), None)
 
 
-def _swizzle(atom: CopyAtom, row: int, size: int) -> Swizzle:
+def swizzle_of(atom: CopyAtom, row: int, size: int) -> Swizzle:
+    """How rows of so many bytes lie in shared memory, of elements of a size."""
     return Swizzle((row // atom.chunk).bit_length() - 1, (atom.chunk // size).bit_length() - 1, ROWS_SWIZZLED)
 
 
@@ -74,12 +75,38 @@ def _in_rows(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     if row is None:
         return False
     wide = row // size
-    tile = low.w.alloc(to.dtype, (rows, wide), "result", _swizzle(atom, row, size))
+    across = 1 if low.w.home is None else low.w.home.waves[1]
+    if across > 1:
+        return _side_by_side(low, to, atom, held, across)
+    tile = low.w.alloc(to.dtype, (rows, wide), "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // wide, unroll=True) as j:
         i, c = low.w.axes((rows, wide))
         images = _images(low, to, {m: i, n: wide * j + c})
         low.w.map(tile, (i, c), _looking_at(to.formula, held, _part(low, held, (i, c), wide * j)), images)
         _leave(low, to, (i, c), images, tile, [i, c])
+    return True
+
+
+def _side_by_side(low: Lowering, to: Write, atom: CopyAtom, held: Value, across: int) -> bool:
+    """Writes sums whose columns several groups of waves have: tiles have some columns of each group's."""
+    m, n = low.sums[held]
+    rows, columns, size = most(to.parts[m][1]), most(to.parts[n][1]) // across, element_bytes(to.dtype)
+    row = _row(atom, columns * size)
+    if row is None:
+        return False
+    wide = row // size
+    tile = low.w.alloc(to.dtype, (across, rows, wide), "result", swizzle_of(atom, row, size))
+    with low.w.loop("j", columns // wide, unroll=True) as j:
+        g, i, c = low.w.axes((across, rows, wide))
+        place = columns * g + wide * j + c
+        part = low.w.emit("view", (held,), over=(g, i, c), at=((i, False), (place, False))).result
+        part.name = low.w.fresh("columns")
+        images = _images(low, to, {m: i, n: place})
+        low.w.map(tile, (g, i, c), _looking_at(to.formula, held, load(part, g, i, c)), images)
+        with low.w.loop("g", across, unroll=True) as side:
+            i, c = low.w.axes((rows, wide))
+            images = _images(low, to, {m: i, n: columns * side + wide * j + c})
+            _leave(low, to, (i, c), images, tile, [side, i, c])
     return True
 
 
@@ -96,7 +123,7 @@ def _turned(low: Lowering, to: Write, atom: CopyAtom, held: Value) -> bool:
     count = next((x for x in range(min(columns, wide) // unit * unit, 0, -unit) if columns % x == 0), None)
     if count is None:
         return False
-    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", _swizzle(atom, row, size))
+    tile = low.w.alloc(to.dtype, (rows // wide, count, wide), "result", swizzle_of(atom, row, size))
     with low.w.loop("j", columns // count, unroll=True) as j:
         i, c = low.w.axes((rows, count))
         goal = low.w.view(tile, (i, c), [(i // wide, False), (c, False), (i % wide, False)])
@@ -115,10 +142,7 @@ def _images(low: Lowering, to: Write, moved: Mapping[Expr, Expr]) -> Substitutio
 
 def _part(low: Lowering, held: Value, over: tuple[Symbol, Symbol], first: Expr) -> Formula:
     """Some columns of sums in registers, from a column on."""
-    i, c = over
-    part = low.w.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
-    part.name = low.w.fresh("columns")
-    return load(part, i, c)
+    return load(low.w.columns(held, over, first), *over)
 
 
 def _leave(

@@ -18,10 +18,11 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import number_or
 from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block
+from tilewright.ir.core import Block, Op, TileType, Value, walk_block
 from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
 from tilewright.passes.tile.values import Part, divided, most, pieces
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.plan import BACKWARD
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Tasks:
                 self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
                 low.parts[d] = self.begins[d], walk.walked
                 continue
-            if (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
+            if self.cuts.roles is None and (block := self.cuts.blocks.get(d)) is not None and width % block == 0:
                 self._deal(d, width // block)
                 continue
             size = low.size(d)
@@ -215,18 +216,26 @@ class Tasks:
         """1 where what is left of a dimension is dealt out as a piece is; else the last task does it besides."""
         return int(tail != 0 and dim in self.cuts.extended)
 
-    def pieces(self, dims: list[Expr]) -> None:
+    def pieces(self, dims: list[Expr], ops: list[Op] | None = None) -> None:
         """What a task does, piece by piece along these dimensions; the last pieces may be smaller.
 
         Where it depends on the place which elements of a factor are in bounds, the first and the last piece, and what
-        is left, are written apart; the loop has them peeled off where they are the same operations.
+        is left, are written apart; the loop has them peeled off where they are the same operations. In roles, whose
+        values stay in registers, what does not depend on the pieces is done before them.
         """
         low = self.low
+        left = low.program.body.ops if ops is None else ops
         if not dims:
             with low.scope():
-                low.block(low.program.body)
+                low.block(Block((), left))
             return
         dim, *rest = dims
+        if self.cuts.roles is not None and ops is None:
+            before = _independent(left, dim)
+            with low.scope():
+                low.block(Block((), before))
+                self.pieces(dims, [op for op in left if op not in before])
+            return
         width, edge = self.cuts.blocks[dim], self.edge
         first, length = low.part(dim)
         full, tail = self._counted(dim, length)
@@ -235,7 +244,7 @@ class Tasks:
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
             self.edge = at_edge if slides else edge
             with low.at(dim, (first + width * n, wide)):
-                self.pieces(rest)
+                self.pieces(rest, left)
             self.edge = edge
 
         def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
@@ -269,6 +278,21 @@ class Tasks:
         if tail != 0:
             with low.branch(last * (as_expr(tail) >= 1)):
                 one(full, True, tail)
+
+
+def _independent(ops: list[Op], dim: Expr) -> list[Op]:
+    """The operations that do not depend on the place along a dimension, up to those that write."""
+    found: list[Op] = []
+    dependent: set[Value] = set()
+    for op in ops:
+        inner = [op, *(x for block in op.blocks for x in walk_block(block))]
+        values = [v for x in inner for v in (*x.operands, *x.results)]
+        along = any(isinstance(v.type, TileType) and dim in v.type.dims for v in values)
+        if along or op.name in WRITES or not dependent.isdisjoint(values):
+            dependent |= set(op.results)
+        else:
+            found.append(op)
+    return found
 
 
 def _rounds(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:

@@ -178,9 +178,12 @@ class BlockWriter:
         over = self.axes(sizes)
         return self.view(tensor, over, [(s, False) for s in over])
 
-    def registers(self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: int = 1) -> Value:
-        """Registers as an operand of a multiplication atom has them; `waves` groups of waves have rows of their own."""
-        groups = None if waves == 1 else (as_expr(waves), as_expr(1))
+    def registers(
+        self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: tuple[int, int] = (1, 1)
+    ) -> Value:
+        """Registers as an operand of a multiplication atom has them; `waves` are groups of waves that have rows, and
+        columns, of their own."""
+        groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._held(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def dealt(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
@@ -265,6 +268,13 @@ class BlockWriter:
         value = self.emit("view", (tensor,), over=over, at=tuple(at)).result
         value.name = self.fresh(f"{tensor.name}_view")
         return value
+
+    def columns(self, held: Value, over: tuple[Symbol, ...], first: Expr) -> Value:
+        """Some columns of a tensor in registers, from one on, which stay where they are."""
+        i, c = over
+        part = self.emit("view", (held,), over=(i, c), at=((i, False), (first + c, False))).result
+        part.name = self.fresh("columns")
+        return part
 
     def _is_row(
         self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]], sizes: tuple[Expr, ...]

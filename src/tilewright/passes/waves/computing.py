@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
+from tilewright.errors import ProgramError
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType, packed
 from tilewright.passes.places import PlacedMemory
 from tilewright.passes.waves import general, moving
-from tilewright.passes.waves.held import Held, Piece, numbered, place
+from tilewright.passes.waves.held import Held, Piece, along, numbered, place
 
 if TYPE_CHECKING:
     from tilewright.passes.waves.lower import Waves
@@ -75,7 +76,8 @@ def _over_memory(low: Waves, op: Op, handles: list[Any]) -> None:
 
 
 def reduce(low: Waves, op: Op) -> None:
-    """Within a lane value by value, then between lanes that hold the same row, by shuffles."""
+    """Within a lane value by value, then between lanes that hold the same row, by shuffles, then between waves that do,
+    through shared memory: what each of them has is combined in the order of the waves, by all of them."""
     handles = [low.handles[v] for v in op.operands]
     plans = _plans(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
     if plans is None:
@@ -84,20 +86,23 @@ def reduce(low: Waves, op: Op) -> None:
     source, target = handles
     name = COMBINING[op.attrs["with"]]
     together = Formula(name, (Formula.operand(1), Formula.operand(2)))
-    for piece, (groups, bits) in zip(target.pieces, plans, strict=True):
+    for number, (piece, (groups, bits, waves)) in enumerate(zip(target.pieces, plans, strict=True)):
         total = _within_lanes(low, source, groups, together)
         for bit in bits:
             other = low.fragment(source.dtype, len(piece.columns))
             moving.pick(low, other, total, np.arange(len(piece.columns)), bit)
             low.emit("compute", (total, total, other), formula=together)
+        if len(waves[0]) > 1:
+            total = _over_waves(low, (op, number), waves, total, together)
         low.flying.touch(written=(piece.fragment,), read=(piece.fragment,))
         old = (piece.fragment,) if op.attrs.get("accumulate") else ()
         formula = together if old else Formula.operand(1)
         low.emit("compute", (piece.fragment, *old, total), formula=formula)
 
 
-Plan = tuple[list[list[Any]], list[int]]
-"""For each piece of the source, which of its values go to each value of the result; and bits of the lane to go over."""
+Plan = tuple[list[list[Any]], list[int], list[list[int]]]
+"""For each piece of the source, which of its values go to each value of the result; bits of the lane to go over; and
+for each wave, those that hold parts of the same rows."""
 
 
 def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
@@ -106,8 +111,8 @@ def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
         return None
     if source.dtype.accumulator is not source.dtype or not all(p.whole for p in target.pieces):
         return None
-    along = op.attrs["along"]
-    kept = [d for d in range(len(source.shape)) if d != along]
+    gone = op.attrs["along"]
+    kept = [d for d in range(len(source.shape)) if d != gone]
     shape = tuple(source.shape[d] for d in kept)
     found: list[Plan] = []
     for piece in target.pieces:
@@ -120,10 +125,41 @@ def _plans(low: Waves, op: Op, source: Any, target: Any) -> list[Plan] | None:
                 return None
             groups.append(mine)
             held += len(mine[0])
-        bits = _lanes_between(low, source, along, wanted)
-        if held == 0 or held << len(bits) != source.shape[along]:  # otherwise other waves have a part of it
+        bits = _lanes_between(low, source, gone, wanted)
+        waves = _waves_between(low, wanted, source.shape[gone] // max(1, held << len(bits)))
+        if held == 0 or (held << len(bits)) * len(waves[0]) != source.shape[gone]:
             return None
-        found.append((groups, bits))
+        found.append((groups, bits, waves))
+    return found
+
+
+def _waves_between(low: Waves, wanted: Any, count: int) -> list[list[int]]:
+    """For each wave, those whose lanes want the same rows, in order; itself alone, unless they are so many for all."""
+    tables = [x.tobytes() for x in np.ascontiguousarray(wanted).reshape(low.group.waves, -1)]
+    found = [[n for n, other in enumerate(tables) if other == mine] for mine in tables]
+    return found if {len(x) for x in found} == {count} else [[n] for n in range(len(tables))]
+
+
+def _over_waves(low: Waves, key: Any, waves: list[list[int]], total: Value, together: Formula) -> Value:
+    """What waves that share rows have of them, told through shared memory, and combined in their order."""
+    count = int(total.type.shape[1])
+    told = general.scratch(low, (*key, "waves"), total.type.dtype, (low.group.waves, low.lanes, count))
+    low.meet()  # what was told the last time is known to all
+    lane, v = low.axes(count)
+    low.emit("store", (total, told.buffer), over=(lane, v), at=(told.at((low.group.wave, lane, v)).offset,))
+    low.written(told)
+    low.meet()
+    found: Value | None = None
+    for n in range(len(waves[0])):
+        mate = along(np.asarray([mates[n] for mates in waves]), low.group.wave)
+        if mate is None:
+            raise ProgramError("reduce: which waves share a row is no sum of digits of their number")
+        part = low.fragment(total.type.dtype, count)
+        low.emit("load", (part, told.buffer), over=(lane, v), at=(told.at((mate, lane, v)).offset,))
+        if found is not None:
+            low.emit("compute", (part, found, part), formula=together)
+        found = part
+    assert found is not None
     return found
 
 
@@ -144,10 +180,10 @@ def _within_lanes(low: Waves, source: Held, groups: list[list[Any]], together: F
     return parts[0]
 
 
-def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[int]:
+def _lanes_between(low: Waves, source: Held, gone: int, wanted: Any) -> list[int]:
     """The bits of the lane in which those differ that hold parts of one row."""
     threads = np.arange(len(wanted))
-    column = source.pieces[0].coordinates[along]
+    column = source.pieces[0].coordinates[gone]
     bits, bit = [], 1
     while bit < low.lanes:
         moved = threads ^ bit
@@ -160,11 +196,10 @@ def _lanes_between(low: Waves, source: Held, along: int, wanted: Any) -> list[in
 def broadcast(low: Waves, op: Op) -> None:
     """Each lane has the rows that it needs; only values are named again."""
     source, target = (low.handles[v] for v in op.operands)
-    along = op.attrs["along"]
     if not isinstance(target, Held):
         general.broadcast(low, op)
         return
-    kept = [d for d in range(len(target.shape)) if d != along]
+    kept = [d for d in range(len(target.shape)) if d != op.attrs["along"]]
     shape = tuple(target.shape[d] for d in kept)
     rows = [Piece(p.fragment, p.columns, tuple(p.coordinates[d] for d in kept), p.first) for p in target.pieces]
     if isinstance(source, Held) and not all(moving.holds(source, row, shape) for row in rows):

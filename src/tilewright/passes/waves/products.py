@@ -12,7 +12,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.loop_types import FragmentType
 from tilewright.machine import MultiplyAtom
 from tilewright.passes.places import PlacedMemory
-from tilewright.passes.waves import channels
+from tilewright.passes.waves import channels, moving
 from tilewright.passes.waves.held import Held, along
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _factor(
     if isinstance(factor, Held):
         for piece in factor.pieces:
             if (_first(low, atom, piece.coordinates[0 if which == "a" else 1]) == first).all():
-                return piece.fragment, {}
+                return (piece.fragment if piece.whole else moving.values_of(low, piece)), {}
         raise ProgramError(f"mma: no lane holds the factor {which} where it sums; allocate it `as {atom.name}.{which}`")
     start = along(np.asarray(first), low.group.wave)
     if start is None:

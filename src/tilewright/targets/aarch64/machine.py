@@ -24,6 +24,7 @@ def row(name: str, features: frozenset[str]) -> Machine:
             0,
             16,
             l1_bytes=64 << 10,
+            l1_ways=4,
             l2_bytes=1 << 20,
             cores=1,
             clock_ghz=2.5,

@@ -1,4 +1,4 @@
-"""Sizes of caches and of their lines, as the system tells them; None where it does not."""
+"""Sizes of caches, of their lines and sets, as the system tells them; None where it does not."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ _SYSCONF = {
     "line": ("SC_LEVEL1_DCACHE_LINESIZE",),
     "l1": ("SC_LEVEL1_DCACHE_SIZE",),
     "l2": ("SC_LEVEL2_CACHE_SIZE",),
+    "ways": ("SC_LEVEL1_DCACHE_ASSOC",),
 }
 _MACOS = {
     "line": ("hw.cachelinesize",),
     "l1": ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
     "l2": ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
+    "ways": (),
 }
 
 
 @dataclass(frozen=True)
 class Caches:
-    """Bytes of a line, and of the first and second cache of a core."""
+    """Bytes of a line, and of the first and second cache of a core; the places that a line may have in the first."""
 
     line: int | None
     l1: int | None
     l2: int | None
+    ways: int | None
 
 
 @cache
 def caches() -> Caches:
     """Those of the CPU at hand."""
-    found = {"line": None, "l1": None, "l2": None} | _from_files(_LINUX)
+    found = {"line": None, "l1": None, "l2": None, "ways": None} | _from_files(_LINUX)
     for name, value in found.items():
         if value is None:
             found[name] = _from_libc(name)
-    return Caches(found["line"], found["l1"], found["l2"])
+    return Caches(found["line"], found["l1"], found["l2"], found["ways"])
 
 
 def _from_files(folder: Path) -> dict[str, int | None]:
@@ -55,6 +58,7 @@ def _from_files(folder: Path) -> dict[str, int | None]:
                 found[f"l{level}"] = _bytes(size)
             if kind == "Data" and level == "1":
                 found["line"] = int((index / "coherency_line_size").read_text())
+                found["ways"] = int((index / "ways_of_associativity").read_text()) or None
         except (OSError, ValueError):  # some of it is left out on some machines
             continue
     return found

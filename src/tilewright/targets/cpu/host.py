@@ -53,6 +53,7 @@ def _described(cores: int, offered: frozenset[str]) -> Machine:
             cores=cores,
             line_bytes=known.line or limits.line_bytes,
             l1_bytes=known.l1 or limits.l1_bytes,
+            l1_ways=known.ways or limits.l1_ways,
             l2_bytes=known.l2 or limits.l2_bytes,
         ),
     )

@@ -92,5 +92,6 @@ def named(machine: Machine) -> CpuTarget:
 
 def _with_limits(machine: Machine, own: Machine) -> Machine:
     """A machine with the cores and caches of the CPU at hand."""
-    mine: Mapping[str, Any] = {n: getattr(own.limits, n) for n in ("cores", "l1_bytes", "l2_bytes", "line_bytes")}
+    told = ("cores", "l1_bytes", "l1_ways", "l2_bytes", "line_bytes")
+    mine: Mapping[str, Any] = {n: getattr(own.limits, n) for n in told}
     return replace(machine, limits=replace(machine.limits, **mine))

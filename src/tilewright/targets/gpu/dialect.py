@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tilewright.ir.core import Op, Value
@@ -68,8 +69,8 @@ class Dialect(Protocol):
     def expect(self, e: Emitter, address: str, count: int) -> None:
         """The barrier waits for so many bytes too."""
 
-    def computed(self, e: Emitter, values: list[str]) -> None:
-        """Numbers of f32 are computed before what follows, if it waits."""
+    def computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """The lane's values of these are computed before what follows, if it waits."""
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
         """Until the phase of that parity is complete."""

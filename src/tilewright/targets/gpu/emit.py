@@ -491,9 +491,8 @@ class Emitter:
         self.dialect.expect(self, self.barrier_address(op), numbers((op.attrs["bytes"],), "bytes")[0])
 
     def _await(self, op: Op) -> None:
-        before = [self.get(v, i) for v in op.operands[1:] if v.type.dtype is dtypes.f32 for i in range(self.values(v))]
-        if before:
-            self.dialect.computed(self, before)
+        if len(op.operands) > 1:
+            self.dialect.computed(self, op.operands[1:])
         self.dialect.await_(self, self.barrier_address(op), self.w.number(op.attrs["phase"] % 2))
 
     def _barrier(self, op: Op) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,9 +189,11 @@ class Ptx:
         text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
 
-    def computed(self, e: Emitter, values: list[str]) -> None:
-        """No instruction that takes them all: LLVM puts off what nobody asks for."""
-        e.w.assembly("", ",".join("f" for _ in values), tuple(f"float {v}" for v in values))
+    def computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """No instruction that takes them all: LLVM puts off what nobody asks for. Small ones as products take them."""
+        wide = [f"float {e.get(v, i)}" for v in fragments if v.type.dtype is f32 for i in range(e.values(v))]
+        packed = [f"{kind} {text}" for v in fragments if v.type.dtype is not f32 for kind, text in mma.words(e, v)]
+        e.w.assembly("", ",".join(["f"] * len(wide) + ["r"] * len(packed)), (*wide, *packed))
 
     def await_(self, e: Emitter, address: str, parity: str) -> None:
         """mbarrier.try_wait until it says yes."""

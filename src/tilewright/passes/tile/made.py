@@ -1,0 +1,118 @@
+"""A factor that is computed from arguments in registers, a step of K at a time.
+
+%slab_ready = wait %ring_0                             a step of what is read, as it lies: bytes
+map %left = bf16(%slab_ready)*%s_part_wide             widened, and scaled by what the row has
+mma %sums += %left * %slab_1_view using ATOM.ra
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.algebra import Swizzle
+from tilewright.algebra.expr import Expr, Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ProgramError
+from tilewright.ir.core import Value
+from tilewright.ir.formula import Formula
+from tilewright.ir.tile_formulas import converted
+from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.storing import swizzle_of
+from tilewright.passes.tile.values import Load, Tile, load, loads
+from tilewright.plan.computed import neighbours
+from tilewright.plan.model import element_bytes
+
+if TYPE_CHECKING:
+    from tilewright.passes.tile.products import BlockedProduct
+
+
+@dataclass
+class Made(Factor):
+    """A, computed from arguments, where the atom has it in registers: a step of K at a time.
+
+    What has an element for each of A's, or for some neighbours along K, is copied to a tile in shared memory, as the
+    other factor is; what has one for each row is held by those who have the row; the rest is looked at where it lies.
+    """
+
+    tile: Tile
+    held: Value
+    tiles: dict[Load, tuple[Value, int]]
+    """What is brought step by step, and how many neighbours along K are one element of it."""
+
+    @classmethod
+    def of(cls, product: BlockedProduct, tile: Tile) -> Made:
+        """A factor, with room for a step of it."""
+        how, axes, w, low = product.how, product.axes, product.w, product.low
+        step = how.slab or 1
+        held = w.registers(how.atom.a.dtype, (how.rows, step), f"{how.atom.name}.a", "left", how.waves)
+        assert axes.m is not None
+        tiles: dict[Load, tuple[Value, int]] = {}
+        for x in dict.fromkeys(loads(tile.formula)):
+            alike = neighbours(x.at, low.coordinate(axes.k), step)
+            if alike < step and any(low.coordinate(axes.m) in e.symbols for e in x.at):
+                shape = how.rows, step // alike
+                tiles[x] = w.alloc(x.tensor.type.dtype, shape, "slab", _as_brought(product, x, shape[1])), alike
+        return cls(product, tile, held, tiles)
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """A's step."""
+        p, w = self.product, self.product.w
+        i, c = w.axes((rows, deep))
+        known: dict[Load, Formula] = {}
+        for each in dict.fromkeys(loads(self.tile.formula)):
+            here = self._images(row + i, k + c)
+            places = [here(e) for e in each.at]
+            if each in self.tiles:
+                held, alike = self.tiles[each]
+                over = w.axes((rows, deep // alike))
+                there = self._images(row + over[0], k + alike * over[1])
+                view = w.view(each.tensor, over, marked([there(e) for e in each.at], each.tensor.type.shape))
+                p.low.brought[w.emit("copy", (view, held), otherwise=0)] = "ring"
+                known[each] = load(held, i, c // alike)
+            elif not any(c in e.symbols for e in places):
+                known[each] = load(self._of_rows(each, i, places, (rows, deep)), i, c)
+            elif any(mark for _, mark in marked(places, each.tensor.type.shape)):
+                raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
+            else:
+                known[each] = load(each.tensor, *places)
+        formula = converted(self.tile.formula, self.tile.dtype, p.how.atom.a.dtype)
+        w.map(self.held, (i, c), _with_loads(formula, known, self._images(row + i, k + c)), Substitution({}))
+        return self.held
+
+    def _images(self, row: Expr, k: Expr) -> Substitution:
+        """Coordinates at a row and a place along K, the others as they are."""
+        p = self.product
+        assert p.axes.m is not None
+        at = {**p.at, p.axes.m: row, p.axes.k: k}
+        return Substitution({p.low.coordinate(d): p.parts[d][0] + e for d, e in at.items() if d in self.tile.dims})
+
+    def _of_rows(self, each: Load, i: Symbol, places: list[Expr], shape: tuple[int, int]) -> Value:
+        """What there is one of for each row, as A has it: in all lanes that have the row."""
+        p, w = self.product, self.product.w
+        dtype, name = each.tensor.type.dtype, f"{each.tensor.name}_part"
+        with w.before(places):
+            part = w.dealt(dtype, shape[:1], name)
+            view = w.view(each.tensor, (i,), marked(places, each.tensor.type.shape))
+            w.emit("copy", (view, part), otherwise=0)
+            wide = w.registers(dtype, shape, f"{p.how.atom.name}.a", f"{name}_wide", p.how.waves)
+            w.emit("broadcast", (part, wide), along=1)
+        return wide
+
+
+def _with_loads(formula: Formula, known: Mapping[Load, Formula], images: Substitution) -> Formula:
+    """A formula whose loads are these, and whose coordinates are what they are here."""
+    if formula.name == "operand":
+        return known[formula.value]
+    value = images(formula.value) if formula.name == "index" else formula.value
+    return Formula(formula.name, tuple(_with_loads(x, known, images) for x in formula.parts), value)
+
+
+def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | None:
+    """How rows of so many elements of an argument lie in shared memory, so that lanes which have neighbouring rows read
+    other banks: as the machine's own copy can put them."""
+    size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
+    atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)
+    return None if atom is None else swizzle_of(atom, count * size, size)

@@ -1,0 +1,164 @@
+"""What plans with several products, or with a product whose rows are reduced, should take.
+
+Where a loop goes over them, each round costs products, the arithmetic between them, and what of one hides no other.
+Where none does, a task has one round: each product as long as its steps of K take, then the arithmetic that follows it,
+which other waves hide only by chance, and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilewright.algebra.expr import Expr
+from tilewright.ir.core import Op, Program, TileType
+from tilewright.machine import Machine
+from tilewright.plan.epilogue import lane_cycles
+from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
+from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.plan import Roles
+from tilewright.plan.ring_costs import ENOUGH
+
+Size = Callable[[Expr], int]
+
+
+@dataclass(frozen=True)
+class ChainedProducts:
+    """The products of a program, by what their dimensions are, and how wide those are that tasks and loops cut."""
+
+    axes: dict[Op, Axes]
+    held: dict[Op, bool]
+    """Whether A is computed, so that it is in registers."""
+    looped: dict[Expr, int]
+    """The axes that loops go over, and their tiles; without those of loops that only add products."""
+    row: Expr
+    cut: tuple[Expr, ...]
+    """The dimensions that tasks may cut."""
+
+    @property
+    def across(self) -> set[Expr]:
+        """Dimensions that are the columns of a sum."""
+        return {x.n for x in self.axes.values()}
+
+    def blocks(self, op: Op, how: Microkernel, size: Size) -> int:
+        """Blocks of columns that a task goes over, one after the other: more than one of what tasks may cut."""
+        n = self.axes[op].n
+        return ceil(size(n) / how.columns) if n in self.cut and n not in self.looped else 1
+
+    def depth(self, op: Op, size: Size) -> int:
+        """How far K of a product goes in one round."""
+        k = self.axes[op].k
+        return self.looped.get(k) or size(k)
+
+    def steps(self, op: Op, how: Microkernel, size: Size) -> int:
+        """The tiles of K that a product has in one round, all of it where that is brought at once."""
+        deep = self.depth(op, size)
+        return prod(size(d) for d in self.axes[op].deep) * ceil(deep / how.deep(deep))
+
+
+def chain_cycles(
+    machine: Machine,
+    products: Mapping[Op, Microkernel],
+    roles: Roles,
+    found: ChainedProducts,
+    size: Size,
+    program: Program,
+    overlap: str,
+) -> float:
+    """Cycles of all tasks."""
+    how = next(iter(products.values()))
+    limits = machine.limits
+    around = prod(size(d) for d in found.cut if d is not found.row and d not in found.across)
+    fixed, cores = limits.copy_latency + limits.launch_cycles, limits.cores or 1
+    if not found.looped:
+        tasks = around * ceil(size(found.row) / how.rows)
+        task, before = _once(machine, products, roles, found, size, program)
+        return ceil(tasks / cores) * task + before + fixed
+    rows, groups = how.rows, how.groups
+    columns = sum(tile for tile in found.looped.values())
+    deep = {op: found.steps(op, x, size) * x.deep(found.depth(op, size)) for op, x in products.items()}
+    each = [deep[op] / x.atom.shape[2] * x.atom.cycles for op, x in products.items()]  # of one group
+    multiplied = groups * sum(each)
+    filled = sum(_brought(x, found, op) * deep[op] * x.atom.b.dtype.bits / 8 for op, x in products.items())
+    filled /= limits.l2_rate
+    between, masking = (rows * columns * x for x in _between(program, found, machine))
+    step = max(multiplied, between, filled) + limits.round_latency / groups**2
+    step += 0.0 if overlap != "none" else min(multiplied, between) / groups
+    step += limits.copy_shown * filled + (limits.turn_latency if overlap == "turns" else 0)
+    rest = limits.copy_latency + rows * columns * 4 / limits.shared_rate
+    rounds = _rounds(program, found, rows, size)
+    if uneven(program, found.row):  # whoever is done takes the next task, and the last ones are the shortest
+        lengths = [n * step + m * masking + rest for n, m in rounds]
+        return around * sum(lengths) / cores + min(lengths) + fixed
+    if overlap != "turns":  # groups begin a task at the same time, and wait for one another's first products
+        rest += (groups - 1) / 2 * each[0]
+    return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
+
+
+def _brought(how: Microkernel, found: ChainedProducts, op: Op) -> int:
+    """Rows that a step of a round brings: those of B, and of A where that comes step by step too."""
+    return how.columns + (0 if how.at_once or found.held[op] else how.rows)
+
+
+def _once(
+    machine: Machine,
+    products: Mapping[Op, Microkernel],
+    roles: Roles,
+    found: ChainedProducts,
+    size: Size,
+    program: Program,
+) -> tuple[float, float]:
+    """Cycles of a task that has one round: its products, what follows them element by element, and the way out; and
+    those until the first tile of the first product is there."""
+    limits, total, before = machine.limits, 0.0, 0.0
+    turning = not all(how.at_once for how in products.values())
+    lone = limits.lone_group if next(iter(products.values())).groups == 1 else 1
+    for op, how in products.items():
+        deep = found.steps(op, how, size) * how.deep(found.depth(op, size))
+        atoms, bits = how.rows // how.atom.shape[0] * how.waves[1], how.atom.b.dtype.bits
+        lines = atoms * (how.atom.shape[1] + (0 if how.held_a else how.atom.shape[0]))
+        rows = how.columns + (0 if found.held[op] else how.rows)
+        multiplied = deep / how.atom.shape[2] * atoms * how.atom.cycles * lone
+        blocks = found.blocks(op, how, size)
+        multiplied, row = blocks * multiplied, blocks * deep * bits / 8
+        read, brought = lines * row / limits.shared_rate, rows * row / limits.l2_rate
+        took = max(multiplied, read, brought) + limits.copy_shown * brought
+        if not how.at_once:  # a stage is multiplied, and filled again, while the others of its ring are multiplied
+            filled = brought + blocks * found.steps(op, how, size) * limits.copy_latency
+            took = max(took, (max(multiplied, read) + filled) / roles.stages)
+        if how.at_once and blocks == 1 and (roles.once if turning else roles.stages) == 1:  # it comes all before
+            took = max(multiplied, read) + brought
+        total += took * (limits.shallow_ring if roles.stages < ENOUGH and not how.at_once else 1)
+        before = before or brought / found.steps(op, how, size)
+    end, last = list(products.items())[-1]
+    for op in program.walk():
+        wide = [d for v in op.results if isinstance(v.type, TileType) for d in v.type.dims if d is not found.row]
+        mine = any(isinstance(v.type, TileType) and found.row in v.type.dims for v in op.results)
+        if mine and found.across & set(wide):
+            total += last.rows * max(map(size, found.across & set(wide))) * lane_cycles(op, machine)
+    rounds = found.blocks(end, last, size)  # products of the next block wait for the end of this one
+    total += (rounds - 1) * limits.round_latency / last.groups**2
+    return total + rounds * last.rows * last.columns * 4 / limits.shared_rate + limits.copy_latency, before
+
+
+def _between(program: Program, found: ChainedProducts, machine: Machine) -> tuple[float, float]:
+    """Cycles of a core for an element of a round's scores, between products, and of those tiles that are masked."""
+    limits, masking = machine.limits, hiding(program, found.row)
+    every = masked = 0.0
+    for op in program.walk():
+        along = any(isinstance(v.type, TileType) and set(found.looped) & set(v.type.dims) for v in op.results)
+        if along and op.name not in ("read", "fill", "self_index", "scalar"):
+            each = max(lane_cycles(op, machine), 1 / limits.lane_rate)
+            every, masked = (every, masked + each) if op in masking else (every + each, masked)
+    return every, masked
+
+
+def _rounds(program: Program, found: ChainedProducts, rows: int, size: Size) -> list[tuple[int, int]]:
+    """(rounds of its loops, those of them that are masked) of each task of so many rows."""
+    counts = [(1, 0)] * ceil(size(found.row) / rows)
+    for op in program.walk():
+        if op.name == "iterate" and op.attrs["axis"] in found.looped:
+            each = rounds_of_tasks(program, op, found.row, rows, found.looped[op.attrs["axis"]], size)
+            counts = [(m * n, masked + some) for (m, masked), (n, some) in zip(counts, each, strict=True)]
+    return counts

@@ -1,0 +1,34 @@
+"""Grid programs that tests of plans share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright.lang.symbols import WORKGROUP_0
+
+M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
+
+
+def grid_gemm(tile: int, dtype: str = "f32") -> Any:
+    """c = a . b transposed, by workgroups that the program itself numbers."""
+    space, data = tkl.GLOBAL_ADDRESS_SPACE, getattr(tkl, dtype)
+    constraints = [
+        tkw.WorkgroupConstraint(M, tile, 0),
+        tkw.WorkgroupConstraint(N, tile, 1),
+        tkw.TilingConstraint(K, 64),
+        tkw.ReorderingConstraint(tkl.sym.WG_0, 0),
+    ]
+
+    @tkw.wave(constraints)
+    def grid_gemm(
+        a: tkl.Memory[M, K, space, data], b: tkl.Memory[N, K, space, data], c: tkl.Memory[M, N, space, tkl.f32]
+    ) -> None:
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+        def total(acc: Any) -> Any:
+            return tkw.mma(tkw.read(a), tkw.read(b), acc)
+
+        tkw.write(total, c)
+
+    return grid_gemm.bound({tkl.sym.WG_0: WORKGROUP_0})
