@@ -14,6 +14,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.ir import dtypes
 from tilewright.ir.formula import Formula
+from tilewright.ir.tile import parse_tile
 from tilewright.ir.tile_formulas import call, number
 from tilewright.targets.registry import native as cpu_target
 
@@ -120,6 +121,32 @@ def test_rows_go_together_on_machines_with_tiles():
     wanted = tilewright.compile(rowwise(tkl.bf16, 512), target="executor")(*inputs)
     for mine, theirs in zip(results, wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+LOOKED_UP = """tile looked_up(%x: global f32[M, N], %i: global i32[M], %y: global f32[M, N])
+  symbols M, N, it0, it1, row
+{
+  %0 = read %x : f32[M, N]
+  %1 = max %0 dim=(N) : f32[M]
+  %2 = sub %0, %1 : f32[M, N]
+  %3 = read %i : i32[M]
+  %4 = cast %3 dtype=i32 : i32[M]
+  %5 = read %x, %4 over=[it0, it1] lookups=[row: [it0]] at=[row, it1] otherwise=5 : f32[M, N]
+  %6 = add %2, %5 : f32[M, N]
+  write %6, %y
+}
+"""
+
+
+def test_a_read_waits_for_a_cast_that_changes_nothing():
+    """The cast was put off until the rows were done, the read was not: a KeyError."""
+    rng = np.random.default_rng(5)
+    x, i = rng.integers(-3, 4, (40, 4096)).astype(np.float32), rng.integers(0, 41, 40).astype(np.int32)
+    program = parse_tile(LOOKED_UP)
+    run = tilewright.compile(program, target="cpu")
+    found = run(x, i)
+    assert "for r in" in run.text("block")
+    np.testing.assert_array_equal(found, tilewright.compile(program, target="executor")(x, i))
 
 
 def test_few_rows_go_as_they_did():

@@ -74,14 +74,13 @@ def _run(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     late: list[Op] = []
     made: set[Value] = set()
     for place, op in enumerate(ops):
-        waits = not made.isdisjoint(op.operands)
+        waits = any(v in other.results for other in late for v in op.operands)
         if _is_same(op):
             late.append(op)
-            made |= set(op.results)
-        elif op.name in _BY_ROWS and not any(v in other.results for other in late for v in op.operands):
+        elif op.name in _BY_ROWS and not waits:
             chosen.append(op)
             made |= set(op.results)
-        elif op.name in _EARLY and not waits:
+        elif op.name in _EARLY and not waits and made.isdisjoint(op.operands):
             early.append(op)
         else:
             return early, chosen, [*late, *ops[place:]]
