@@ -310,26 +310,16 @@ def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
             yield x
 
 
+@lru_cache
 def shared_atoms(
     machine: Machine,
     types: tuple[DType, DType, DType],
     along_k: tuple[bool, bool],
     precision: str | None,
     held_a: bool = False,
-) -> list[MultiplyAtom]:
+) -> tuple[MultiplyAtom, ...]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
     `held_a`, A from registers instead."""
-    return list(_shared_atoms(machine, types, along_k, precision, held_a))
-
-
-@lru_cache
-def _shared_atoms(
-    machine: Machine,
-    types: tuple[DType, DType, DType],
-    along_k: tuple[bool, bool],
-    precision: str | None,
-    held_a: bool,
-) -> tuple[MultiplyAtom, ...]:
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     found = [Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)]
     return tuple(how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:])
