@@ -48,13 +48,16 @@ def rms_norm(columns: int) -> Callable[[Any], Any]:
     return lambda c: c * tkw.rsqrt(tkw.sum(c * c, dim=N) * (1.0 / columns) + 1e-5)
 
 
-def product_and(function: Callable[[Any], Any], dtype: str = "bf16", looped: bool = False) -> Any:
-    """y = function(a b^T), a function of rows; the sum may be a loop over K."""
+def product_and(
+    function: Callable[[Any], Any], dtype: str = "bf16", *, looped: bool = False, across: bool = False
+) -> Any:
+    """y = function(a b^T), a function of rows; the sum may be a loop over K. With `across`, b is as it is written."""
     data = getattr(tkl, dtype)
+    second = (K, N) if across else (N, K)
 
     @tkw.wave()
     def product_of_rows(
-        a: tkl.Memory[M, K, SPACE, data], b: tkl.Memory[N, K, SPACE, data], y: tkl.Memory[M, N, SPACE, data]
+        a: tkl.Memory[M, K, SPACE, data], b: tkl.Memory[*second, SPACE, data], y: tkl.Memory[M, N, SPACE, data]
     ) -> None:
         if looped:
 
@@ -214,6 +217,9 @@ EXACT: dict[str, tuple[Any, dict[str, int]]] = {
     "rows, 96, f16": (product_and(below, "f16"), {"M": 131, "N": 96, "K": 136}),
     "rows, 256, a loop over K": (product_and(below, looped=True), {"M": 70, "N": 256, "K": 328}),
     "rows, 480, by two groups of waves": (product_and(below), {"M": 70, "N": 480, "K": 72}),
+    "rows, 100, no atom's": (product_and(below), {"M": 70, "N": 100, "K": 136}),
+    "rows, 300, no atom's": (product_and(below, "f16"), {"M": 65, "N": 300, "K": 72}),
+    "rows, 136, of b as it is written": (product_and(below, across=True), {"M": 70, "N": 136, "K": 72}),
     "rows with weights": (with_weights(below), {"M": 65, "N": 128, "K": 72}),
     "two layers": (two_layers(), {"M": 70, "N": 72, "K": 200, "F": 128}),
     "two layers, 256": (two_layers(dtype="f16"), {"M": 70, "N": 136, "K": 456, "F": 256}),

@@ -256,7 +256,7 @@ def test_launches_that_take_long_are_worth_one_kernel():
     made = kernel_for(product_and_softmax, ROWS, machine=slow)
     assert made.plan.apart is None
     assert "refused  two programs, apart mma: predicted at least 11428" in made.explain()
-    between = {"M": 70, "N": 316, "K": 64}  # what is longer than moving the value, and less than two programs
+    between = {"M": 8200, "N": 512, "K": 1024}  # what is longer than moving the value, and less than two programs
     found = kernel_for(
         scaled_by_its_largest, between, machine=row_of("hopper", launch_cycles=4000, following_cycles=4000)
     ).explain()

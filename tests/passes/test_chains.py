@@ -145,6 +145,33 @@ def test_a_loop_whose_body_would_change_what_it_carries_goes_over_all_tiles():
     np.testing.assert_array_equal(compile_text(text, "interpreter")(*inputs), wanted)
 
 
+def test_a_factor_that_is_computed_from_an_argument_is_held_for_all_rounds():
+    """Its loop carries a sum, and is not one product that goes over what it sums."""
+    m, n, d, space = tkl.sym.M, tkl.sym.N, tkl.sym.D, tkl.GLOBAL_ADDRESS_SPACE
+
+    @tkw.wave([tkw.TilingConstraint(n, 64)])
+    def doubled(
+        q: tkl.Memory[m, d, space, tkl.bf16],
+        k: tkl.Memory[n, d, space, tkl.bf16],
+        v: tkl.Memory[n, d, space, tkl.bf16],
+        out: tkl.Memory[m, d, space, tkl.f32],
+    ):
+        @tkw.iterate(n, init_args=[tkl.Register[m, d, tkl.f32](0)])
+        def total(acc):
+            scores = tkw.mma(tkw.read(q) * 2.0, tkw.read(k), tkl.Register[m, n, tkl.f32](0))
+            return tkw.mma(tkw.cast(scores, tkl.bf16), tkw.read(v), acc)
+
+        tkw.write(total, out)
+
+    made = tilewright.compile(doubled, target="gpu:hopper")
+    text = made.text("block", {"M": 128, "N": 192, "D": 64})
+    assert len(re.findall(r"map %left = .*2.0", text)) == 1
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(-2, 3, (count, 64)).astype(BF16) for count in (128, 192, 192)]
+    wanted = tilewright.compile(doubled, target="executor")(*inputs)
+    np.testing.assert_array_equal(compile_text(text, "interpreter")(*inputs), wanted)
+
+
 def test_rows_that_see_nothing_in_a_tile_are_no_numbers_only_where_they_see_nothing_at_all():
     """A row's maximum is then still the lowest number, which overflows where it is scaled."""
     sizes = {"B": 1, "H": 1, "M": 64, "N": 128, "D": 64, "E": 64}

@@ -207,7 +207,7 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
             return None
         chained = _chained(job, given)
         if isinstance(chained, str):
-            why = chained if len(names_of(job.program)) > 1 else found
+            why = chained if len(names_of(job.program)) > 1 else f"{found}; {chained}"
             job.no_roles = f"{why}; {job.gathered}" if job.gathered else why
             return None
         return chained

@@ -14,9 +14,11 @@ from math import ceil, prod
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Program, TileType
 from tilewright.machine import Machine
+from tilewright.plan.computed import ComputedFactor
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
 from tilewright.plan.microkernel import Axes, Microkernel
+from tilewright.plan.model import element_bytes
 from tilewright.plan.plan import Roles
 from tilewright.plan.ring_costs import ENOUGH
 
@@ -30,6 +32,8 @@ class ChainedProducts:
     axes: dict[Op, Axes]
     held: dict[Op, bool]
     """Whether A is computed, so that it is in registers."""
+    made: dict[Op, ComputedFactor]
+    """How A is computed, where that is from arguments alone: step by step, from what is brought of these."""
     looped: dict[Expr, int]
     """The axes that loops go over, and their tiles; without those of loops that only add products."""
     row: Expr
@@ -45,6 +49,14 @@ class ChainedProducts:
         """Blocks of columns that a task goes over, one after the other: more than one of what tasks may cut."""
         n = self.axes[op].n
         return ceil(size(n) / how.columns) if n in self.cut and n not in self.looped else 1
+
+    def rows(self, op: Op, how: Microkernel) -> float:
+        """Rows that are brought for A, as many as have the bytes of what it is computed from."""
+        if not self.held[op]:
+            return how.rows
+        if how.at_once or op not in self.made:
+            return 0
+        return how.rows * self.made[op].bytes(self.axes[op], how.slab or 1) / element_bytes(how.atom.a.dtype)
 
     def depth(self, op: Op, size: Size) -> int:
         """How far K of a product goes in one round."""
@@ -80,7 +92,8 @@ def chain_cycles(
     deep = {op: found.steps(op, x, size) * x.deep(found.depth(op, size)) for op, x in products.items()}
     each = [deep[op] / x.atom.shape[2] * x.atom.cycles for op, x in products.items()]  # of one group
     multiplied = groups * sum(each)
-    filled = sum(_brought(x, found, op) * deep[op] * x.atom.b.dtype.bits / 8 for op, x in products.items())
+    brought = {op: x.columns + (0 if x.at_once else found.rows(op, x)) for op, x in products.items()}
+    filled = sum(brought[op] * deep[op] * x.atom.b.dtype.bits / 8 for op, x in products.items())
     filled /= limits.l2_rate
     between, masking = (rows * columns * x for x in _between(program, found, machine))
     step = max(multiplied, between, filled) + limits.round_latency / groups**2
@@ -94,11 +107,6 @@ def chain_cycles(
     if overlap != "turns":  # groups begin a task at the same time, and wait for one another's first products
         rest += (groups - 1) / 2 * each[0]
     return ceil(around * len(rounds) / cores) * (rounds[0][0] * step + rest) + fixed
-
-
-def _brought(how: Microkernel, found: ChainedProducts, op: Op) -> int:
-    """Rows that a step of a round brings: those of B, and of A where that comes step by step too."""
-    return how.columns + (0 if how.at_once or found.held[op] else how.rows)
 
 
 def _once(
@@ -118,7 +126,7 @@ def _once(
         deep = found.steps(op, how, size) * how.deep(found.depth(op, size))
         atoms, bits = how.rows // how.atom.shape[0] * how.waves[1], how.atom.b.dtype.bits
         lines = atoms * (how.atom.shape[1] + (0 if how.held_a else how.atom.shape[0]))
-        rows = how.columns + (0 if found.held[op] else how.rows)
+        rows = how.columns + found.rows(op, how)
         multiplied = deep / how.atom.shape[2] * atoms * how.atom.cycles * lone
         blocks = found.blocks(op, how, size)
         multiplied, row = blocks * multiplied, blocks * deep * bits / 8

@@ -27,8 +27,9 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
+from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, only_adds, words_for
+from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
@@ -142,7 +143,7 @@ def _products(
         return "it writes where data say: what tasks at the edges compute too much would go there as well"
     looped: dict[Expr, int] = {}
     for op in program.walk():
-        if op.name == "iterate" and not (op in free and only_adds(op)):  # else it is a product that goes over K
+        if op.name == "iterate" and not (op in free and _adds(op)):  # else it is a product that goes over K
             tile = tilings.get(str(op.attrs["axis"]))
             if op.attrs.get("start") or tile is None:
                 return "a loop of it has no tile size that is a number"
@@ -179,7 +180,17 @@ def _products(
     assert row is not None
     if _wide(program, row, dims, looped, size):
         return "a value between its products has more than rows and columns"
-    return ChainedProducts(axes, held, looped, row, dims)
+    factors = {op: computed_factor(program, op.operands[int(x.swapped)]) for op, x in axes.items()}
+    computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
+    return ChainedProducts(axes, held, computed, looped, row, dims)
+
+
+def _adds(op: Op) -> bool:
+    """Whether a loop's body only multiplies what it reads, or computes of that, so that what it carries is a sum."""
+    (body,) = op.blocks
+    sums = {x.result for x in body.ops if x.name == "mma"}
+    used = {v for x in body.ops if x.name != "yield" for v in x.operands}
+    return sums.isdisjoint(used) and all(x.name in (*SIMPLE, *GIVEN, "read", "mma", "yield") for x in body.ops)
 
 
 def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
@@ -262,7 +273,8 @@ def _microkernel(
     stepped: bool,
     columns: int | None,
 ) -> Microkernel | None:
-    """The narrowest atom that has all columns of a product, or so many; just as many, where tasks do not cut them.
+    """The narrowest atom that has all columns of a product, or so many; just as many, where another product sums them,
+    or a loop goes over them.
 
     With `kept`, A is in registers too where it is read and every round of a loop multiplies by it. With `stepped`, K is
     gone over step by step.
@@ -275,19 +287,23 @@ def _microkernel(
         return None
     atoms = shared_atoms(machine, types_of(op, axes.swapped, machine), along_k, precision_of(op), held)
     wanted = columns or found.looped.get(axes.n) or size(axes.n)
-    past = axes.n in found.cut and columns is None
+    summed = {x.k for x in found.axes.values()}
+    past = columns is None and (axes.n in found.cut or not (found.looped or axes.n in summed))
     fitting = [x for x in atoms if x.shape[1] == wanted or (past and x.shape[1] > wanted)]
     across = 1
     if not fitting and len(found.axes) == 1 and not found.looped:  # groups of waves then have columns of the same rows
-        across, fitting = groups, [x for x in atoms if x.shape[1] * groups == wanted]
+        across, fitting = groups, [x for x in atoms if x.shape[1] * groups >= wanted]
     if not fitting:
         return None
     atom = min(fitting, key=lambda x: x.shape[1])
     rows, columns = groups // across * atom.shape[0], across * atom.shape[1]
     how = Microkernel(atom, rows, columns, groups, at_once=not stepped)
     depth = found.depth(op, size)
-    if stepped and depth <= how.deep(depth):  # it is one step
+    made = op in found.made and not found.looped  # from what is brought step by step
+    if stepped and depth <= how.deep(depth) and not made:  # it is one step
         return how if any(size(d) > 1 for d in axes.deep) else None
+    if made and not stepped:
+        return None
     exact = found.held[op] or axes.k in found.looped  # what is computed has no zeros past its end, nor has a tile
     return how if not exact or depth % how.deep(depth) == 0 else None
 
@@ -318,7 +334,7 @@ def _roles(
     for op, each in products.items():
         axes = found.axes[op]
         deep = each.deep(found.depth(op, size))
-        tiles = [(each.columns, (axes.n, axes.k))] + ([] if found.held[op] else [(each.rows, (axes.m, axes.k))])
+        tiles = [(each.columns, (axes.n, axes.k)), (ceil(found.rows(op, each)), (axes.m, axes.k))]
         deep = -(-deep // (each.slab or 1)) * (each.slab or 1)  # tiles there have whole rows
         for count, dims in tiles:
             inner = not each.at_once if stepped or blocks > 1 else not turning or any(d in turning for d in dims)
@@ -441,6 +457,7 @@ def _choice(
     if uneven(program, found.row):
         plan = replace(plan, schedule="dynamic", group=_together(chain, program, found, size, machine))
     bound = bound_by_memory(program, size, machine)
+    wider = {n: count for n, count in columns.items() if n not in dims and n not in found.looped and count > size(n)}
     loops = {op: op.attrs["axis"] for op in program.walk() if op.name == "iterate"}
     tiles = {op: found.looped.get(axis) or size(axis) for op, axis in loops.items()}
     cuts = Cuts(
@@ -450,6 +467,7 @@ def _choice(
         dict(chain.products),
         chain.roles,
         plan.group,
+        wider,
         schedule=plan.schedule,
         overlap=chain.overlap,
     )

@@ -22,8 +22,10 @@ from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Axes
 from tilewright.plan.model import element_bytes
 
-_SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
-_GIVEN = {"fill", "scalar", "self_index"}
+SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
+"""Operations that compute a tile element by element from others."""
+GIVEN = {"fill", "scalar", "self_index"}
+"""Operations that make a tile of nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ def computed_factor(program: Program, factor: Value) -> ComputedFactor | str | N
             if op.attrs.get("lookups") or "bounds" in op.attrs or op.attrs.get("otherwise", 0) != 0:
                 return "a factor is computed from what is read where data say, or with something around it"
             reads.append(op)
-        elif op.name in _SIMPLE:
+        elif op.name in SIMPLE:
             ops.append(op)
             wanted += op.operands
-        elif op.name not in _GIVEN:
+        elif op.name not in GIVEN:
             return f"a factor is computed by {op.name}, which is not done element by element"
     if not ops:
         return None

@@ -190,7 +190,8 @@ class Lowering:
         self.ends: dict[Expr, Tile] = {}
         """Dimensions that end where data say: a number of i64."""
         self.past: dict[Expr, int] = {}
-        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width."""
+        """Axes of loops whose last tile goes past the end, and where that is: all tiles have the same width; and
+        dimensions of which a task in roles has all, and more."""
         self.bases: dict[Expr, Tile] = {}
         """Axes of loops that data move: where the current tile starts, a number of i64."""
         self.iteration: dict[Expr, Expr] = {}

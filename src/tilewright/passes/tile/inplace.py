@@ -32,8 +32,14 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
     users = [user for user in low.program.walk() if op.results[0] in user.operands]
-    made = _made_in_steps(low)
+    made = _computing(low, at_once=False)
     return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
+
+
+def is_of_a_factor(low: Lowering, op: Op) -> bool:
+    """Whether a factor A in registers is computed from a read, all at once: lanes hold that as the atom has A."""
+    made = _computing(low, at_once=True)
+    return any(user in made for user in low.program.walk() if op.results[0] in user.operands)
 
 
 def is_right(low: Lowering, op: Op) -> bool:
@@ -90,11 +96,11 @@ def _is_staged(low: Lowering, user: Op, read: Op) -> bool:
     return how is not None and how.slab is not None and user.operands[2] is not read.results[0]
 
 
-def _made_in_steps(low: Lowering) -> set[Op]:
-    """The operations that compute a factor A from arguments, a step of K at a time."""
+def _computing(low: Lowering, at_once: bool) -> set[Op]:
+    """The operations that compute a factor A from arguments, all of K at once, or a step at a time."""
     found: set[Op] = set()
     for op, how in low.cuts.products.items():
-        if how is not None and how.held_a and not how.at_once:
+        if how is not None and how.held_a and how.at_once == at_once:
             axes = axes_in(op, low.width)
             a = None if isinstance(axes, str) else op.operands[1 if how.oriented(axes).swapped else 0]
             factor = None if a is None else computed_factor(low.program, a)

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, as_expr
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import TILE
 from tilewright.passes.tile.rewriting import within
+from tilewright.plan.computed import GIVEN, SIMPLE
 from tilewright.plan.general import only_adds
 
-_SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
-_ALIKE = {*_SIMPLE, "read", "fill", "scalar", "self_index", "mma"}
+_ALIKE = {*SIMPLE, *GIVEN, "read", "mma"}
 
 
 def summed_between(program: Program) -> list[Expr]:

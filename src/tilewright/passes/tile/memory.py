@@ -162,7 +162,12 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         found = halo.staged(low, access, box, kind.dtype, other)
-    elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
+    elif (
+        any(marks)
+        and low.w.home is not None
+        and (axes := low.w.home.axes(kind.dims, parts)) is not None
+        and not inplace.is_of_a_factor(low, op)
+    ):
         tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over = low.w.axes([parts[d][1] for d in axes])
         first = {d: part[0] for d, part in parts.items()}

@@ -81,6 +81,8 @@ class Tasks:
         low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
         if low.workgroups is not None:
             self.ranges = list(low.workgroups.tasks())
+        for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
+            low.parts[d], low.past[d] = (as_expr(0), width), low.number(d)  # columns past the end change nothing
         for d, width in self.cuts.widths.items():
             if (walk := low.walks.get(d)) is not None:
                 count = walk.extent // walk.width
