@@ -312,7 +312,8 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     """A product over these parts, by an atom or by loops; gives where its sum is."""
     inner = {d: parts[d] for d in acc.dims}
     found = _by_atom(low, op, a, b, acc.dims)
-    total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
+    along = None if found is None else (found[1].m, found[1].n)
+    total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
     empty = False
     if total is None and found is not None:
         held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
@@ -383,25 +384,33 @@ def _by_atom(
     return how, axes, *((b, a) if axes.swapped else (a, b))
 
 
-def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
-    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held."""
+def _place(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held.
+
+    Registers must hold it as the product does, rows and columns `along` the same dimensions.
+    """
     found = only_load(start)
     before = op.operands[2]
     if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
-        return found if found == same else None
+        return found if found == same and along in (None, low.sums[found.tensor]) else None
     sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
     return found if found == same and low.room_of(found.tensor) == sizes else None
 
 
-def _taken_over(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
+def _taken_over(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
     """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
     element of its own, and nothing else looks at that."""
     for each in loads(start):
         carried = [v for v, tensor in low.going_on.items() if tensor is each.tensor and v is not op.results[0]]
         own = each.tensor in low.sums and each == only_load(low.held(each.tensor, acc.dims, parts).formula)
+        own = own and along in (None, low.sums[each.tensor])
         if own and len(low.sums[each.tensor]) > 1 and any(_leads_to(low, v, op) for v in carried):
             low.put(each.tensor, acc.dims, parts, start)
             return each
