@@ -39,7 +39,8 @@ def planned(kernel, sizes, machine=AMX, free=(), given=None):
     program = kernel.trace()
     named = {s.name: s for a in program.args for d in a.type.dims for s in d.symbols}
     symbols = {named[name]: n for name, n in sizes.items()}
-    return plan_general(program, symbols, numbers_of(symbols), machine, free, given)
+    wanted = None if given is None else parse_plan(str(given))
+    return plan_general(program, symbols, numbers_of(symbols), machine, free, wanted)
 
 
 # -- given in full --------------------------------------------------------------------------------------------

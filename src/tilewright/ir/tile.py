@@ -24,6 +24,8 @@ BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "maximum", "minimum", "
 BITWISE = ("and_", "or_", "xor", "shl", "shr")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 REDUCTIONS = ("sum", "max", "min", "prod")
+ELEMENTWISE = (*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_")
+"""Functions of one element, or of two."""
 
 
 def tile_type(op: Op, place: int) -> TileType:

@@ -25,7 +25,7 @@ from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
 from tilewright.plan.contraction import Contraction, closed, joined, padded_depth, recognise, size
-from tilewright.plan.fixed import FREE, Fixed, fixed_by, left_aside, tiles_of
+from tilewright.plan.fixed import Fixed, fixed_by, left_aside, tiles_of
 from tilewright.plan.general import GeneralChoice, only_adds, plan_general
 from tilewright.plan.grids import plan_of_grid
 from tilewright.plan.microkernel import names_of
@@ -73,12 +73,9 @@ def _choose_plan(job: Job) -> None:
     if said is not None and said.schedule == BACKWARD and (said.products or said.atom or job.opened):
         raise ArgumentError(f"plan: `tasks ... {BACKWARD}` is for programs without products whose sizes are numbers")
     if job.contraction is not None:
-        fixed = fixed_by(job.program, job.contraction, job.sizes) if job.program is not None else FREE
-        if _planned(job, job.contraction, fixed):
+        if _planned(job, job.contraction, fixed_by(job.program, job.contraction, job.sizes)):
             return
         job.contraction = None
-    if job.program is None:
-        raise ArgumentError(job.why)
     given = None if job.logs else job.given
     opened = {s for s, n in job.extents.items() if isinstance(n, Expr)}
     names = {s.name for s in opened}
@@ -102,7 +99,6 @@ def _choose_plan(job: Job) -> None:
 
 def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """The choice of a program that is not taken apart, and how it is launched."""
-    assert job.program is not None
     said, launch = (None, None) if given is None else (replace(given, early=None), given.early)
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
@@ -119,7 +115,6 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
 
 def _by_terms(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which lanes do a product term by term, of the program before its sums were written as digits."""
-    assert job.program is not None
     program, free = job.undivided or (job.program, job.free)
     if job.machine.lanes is None or job.opened or job.logs or is_ordered(program):
         return None
@@ -166,7 +161,6 @@ def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
 
 def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     """A plan in which one role loads what another multiplies, where the machine copies by itself."""
-    assert job.program is not None
     if job.no_roles or job.logs or is_ordered(job.program) or (given is not None and given.roles is None):
         return None
     if given is not None and given.roles is not None and given.roles.load[0] > 1:
@@ -204,7 +198,6 @@ def _gathered(job: Job) -> GeneralChoice | None:
 
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
-    assert job.program is not None
     size = numbers_of(job.sizes)
     found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = job.looped = None
@@ -230,7 +223,6 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
 def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
     """The plan of chained products: what lies between them all at once, or, where that should take less, tile by tile
     of a loop; the job then has the program with that loop. Or why there is none."""
-    assert job.program is not None
     size = numbers_of(job.sizes)
 
     def planned(program: Program) -> GeneralChoice | str:
@@ -265,9 +257,8 @@ def _goes_over(given: Plan, program: Program, dim: Expr, tile: int) -> bool:
 
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
-    assert job.program is not None
     size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
-    tasks = prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
+    tasks = tasks_of(found.cuts.widths, size)
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
     for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
@@ -318,7 +309,6 @@ def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None
 
 def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:
     """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
-    assert job.program is not None
     parts = halves(job.program, job.sizes, job.free, count, STEP)
     if isinstance(parts, str):
         if given is not None:
@@ -340,7 +330,6 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:
     """A plan in which all waves do everything."""
-    assert job.program is not None
     job.split = None
     size, ordered = numbers_of(job.sizes), is_ordered(job.program)
     wanted = job.nearer if given is None else given
@@ -378,8 +367,7 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
     """In how many parts a reduction should be done, so that all cores have tasks: 1 where there are enough; refused
     where one launch with few of them takes no longer than two with many.
     """
-    assert job.program is not None
-    size, widths, limits = numbers_of(job.sizes), found.cuts.widths or {}, job.machine.limits
+    size, widths, limits = numbers_of(job.sizes), found.cuts.widths, job.machine.limits
     workers, tasks = cores(job.machine), tasks_of(widths, size)
     sources = [op.operands[0].type for op in job.program.walk() if op.name in REDUCTIONS]
     if job.machine.lanes is None or CROWDED * tasks > workers or len(sources) != 1:
@@ -396,7 +384,6 @@ def _parts(job: Job, found: GeneralChoice) -> int | Refusal:
 
 def _parted(job: Job, count: int, given: Plan | None = None) -> GeneralChoice:
     """The plan of a reduction that is done in parts; the job then has its halves."""
-    assert job.program is not None
     halves = parted(job.program, job.sizes, count)
     if isinstance(halves, str):
         raise ArgumentError(f"plan: split: {halves}")
@@ -464,8 +451,6 @@ def _perhaps_padded(job: Job, c: Contraction, found: Choice, fixed: Fixed) -> tu
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    if job.program is None:
-        return ()
     return (*left_aside(job.program, job.machine), *wider_sums(job.program, job.machine))
 
 
@@ -474,7 +459,6 @@ def recognised(job: Job) -> Contraction | str:
 
     With open sizes it is one in tile registers, where only batches are open, so images are whole.
     """
-    assert job.program is not None
     if not job.opened:
         return recognise(job.program, job.sizes, job.machine)
     if not job.machine.limits.tile_registers:

@@ -157,7 +157,7 @@ def _of_one(job: Job, lowered: Lowered) -> Module:
     """One program; what it logs is an argument, what it reports is looked at after it has run."""
     block = lowered.program
     roles = {a.name or "": own.type.role for a, own in zip(lowered.arguments, block.args, strict=False)}
-    for name in _only_written(job.program) if job.program is not None else ():
+    for name in _only_written(job.program):
         roles[name] = "out"  # callers may leave it out: what is not written is as it was made
     host = _Host(job, block, roles)
     for each in lowered.before:

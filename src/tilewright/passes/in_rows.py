@@ -74,7 +74,6 @@ def too_large(job: Job, found: InRows) -> bool:
 
 def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
     """The jobs that copy, and the one that works on copies; or why there are none."""
-    assert job.program is not None
     loads = [a for a in job.machine.copies_between("global", "shared") if a.asynchronous and a.bytes_moved is None]
     if not loads or job.opened or job.single or job.lenient:
         return "its factors are not copied first: sizes are open, or it is a part of another program"

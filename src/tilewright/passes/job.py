@@ -32,7 +32,7 @@ class InRows:
 
     def often(self, constant: Collection[str]) -> list[Job]:
         """What is copied at every launch, with arguments that never change left out."""
-        return [job for job in self.copies if job.program is not None and job.program.args[0].name not in constant]
+        return [job for job in self.copies if job.program.args[0].name not in constant]
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Job:
     """What is known so far of a program that becomes block programs."""
 
     machine: Machine
-    program: Program | None = None
-    sizes: Mapping[Symbol, int] = field(default_factory=dict)
+    program: Program
+    sizes: Mapping[Symbol, int]
     """Its sizes; of those that stay open, typical ones, for which it is planned."""
-    shapes: Mapping[Value, tuple[Size, ...]] = field(default_factory=dict)
+    shapes: Mapping[Value, tuple[Size, ...]]
     free: Collection[Op] = ()
     """Loops that give the same for every tile size."""
     logs: bool = False
@@ -107,7 +107,7 @@ class Job:
     def longer(self) -> str | None:
         """The name of an argument that is longer than its dimensions say."""
         images = Substitution(dict(self.sizes))
-        for a in self.program.args if self.lenient and self.program is not None else ():
+        for a in self.program.args if self.lenient else ():
             sizes = zip(getattr(a.type, "sizes", ()), self.shapes[a], strict=True)
             if any(d is not None and images(d) is not as_expr(n) for d, n in sizes):
                 return a.name

@@ -23,6 +23,7 @@ from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores, element_bytes, l2, microseconds
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.rows import tasks_of
 
 SURE = 4
 """How much longer one kernel should take than two programs, for these to be done where both are modelled roughly."""
@@ -49,7 +50,6 @@ def parts_of(job: Job, halves: Halves, first: Plan | None = None, second: Plan |
 
 def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoice:
     """The two programs that a plan says, each by its statements; the job then has both."""
-    assert job.program is not None
     found = apart(job.program, job.sizes)
     if isinstance(found, str):
         raise ArgumentError(f"plan: apart {name}: {found}")
@@ -64,14 +64,13 @@ def given_apart(job: Job, given: Plan, name: str, choose: Choose) -> GeneralChoi
 
 def perhaps_apart(job: Job, found: GeneralChoice, choose: Choose) -> GeneralChoice:
     """The plan of one program; or, where these should take less time, those of two: the job then has both."""
-    assert job.program is not None
     if job.single or job.logs or is_ordered(job.program) or not names_of(job.program):
         return found
     halves = apart(job.program, job.sizes)
     if isinstance(halves, str):
         return found
     rough = job.machine.lanes is None
-    if rough and _tasks(job, found) >= cores(job.machine):
+    if rough and tasks_of(found.cuts.widths, numbers_of(job.sizes)) >= cores(job.machine):
         return found  # two programs compute the same, and here all cores have some of it
     limits, limit = job.machine.limits, found.cycles / SURE if rough else found.cycles
     moved = 2 * prod(halves.shape) * element_bytes(halves.partial.type.dtype)
@@ -101,20 +100,12 @@ def _last_first(parts: tuple[Job, Job], halves: Halves) -> tuple[Job, Job]:
 
 def in_parts(job: Job, parts: tuple[Job, Job]) -> GeneralChoice:
     """The choice of a program that is done as two, from theirs."""
-    assert job.program is not None
-    assert parts[0].program is not None
     one, two = (part.choice for part in parts)
     assert isinstance(one, GeneralChoice)
     assert isinstance(two, GeneralChoice)
     plan = replace(one.plan, apart=_last_product(parts[0].program), then=two.plan)
     took, least = one.cycles + two.cycles, one.bound + two.bound
     return GeneralChoice(job.machine, job.program.name, plan, one.cuts, took, least, (), parts=(one, two))
-
-
-def _tasks(job: Job, found: GeneralChoice) -> int:
-    """How many tasks one program has."""
-    size = numbers_of(job.sizes)
-    return prod(-(-size(d) // width) for d, width in (found.cuts.widths or {}).items())
 
 
 def _atoms(plan: Plan | None) -> int:

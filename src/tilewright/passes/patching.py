@@ -20,7 +20,6 @@ from tilewright.plan.rings import bound_by_memory
 
 def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoice, Patched] | str:
     """The choice, with all candidates, and the program over patches; or why there is none. `given` says which."""
-    assert job.program is not None
     products = list(names_of(job.program).values())
     if job.no_patches or job.gathered or len(products) != 1 or tiles_of(job.program, job.sizes)[0]:
         return job.no_patches or job.gathered or "its tiles are stated, or it has not one product"

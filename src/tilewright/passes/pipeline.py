@@ -17,8 +17,7 @@ from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.check.block import check, past_shared_memory
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.ir.block import BLOCK
-from tilewright.ir.core import Op, Program, Value
+from tilewright.ir.core import Program, Value
 from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
@@ -31,7 +30,7 @@ from tilewright.passes.outside import outside
 from tilewright.passes.parts import in_parts, parts_of
 from tilewright.passes.roles import with_roles
 from tilewright.passes.tile.digits import in_digits
-from tilewright.passes.tile.general import Lowered, to_block
+from tilewright.passes.tile.general import Lowered, Lowering
 from tilewright.passes.tile.memory import role_of
 from tilewright.passes.tile.normal import over_digits
 from tilewright.passes.tile.ordering import in_order
@@ -47,8 +46,6 @@ Dumped = Callable[[str, str, Callable[[], str]], None]
 
 def normalise(job: Job) -> None:
     """The program as one contraction, where it is one whose reads outside memory are zeros."""
-    if job.contraction is not None or job.program is None:
-        return
     if job.workgroups is not None:
         job.why = "a grid program: its workgroups are part of its meaning"
         return
@@ -78,8 +75,7 @@ def general(job: Job) -> None:
     if job.contraction is not None:
         job.lowered = _contracted(job)
         return
-    if job.program is None or not isinstance(job.choice, GeneralChoice):
-        return
+    assert isinstance(job.choice, GeneralChoice)
     while job.lowered is None:
         try:
             _lower(job, job.choice)
@@ -150,17 +146,14 @@ def _contracted(job: Job) -> Lowered:
     assert plan is not None
     how = blocking_of(c, plan, multiplies(plan.atom or "", c, job.machine))
     walked = in_lines(c, how)
-    normal = over_digits(walked, digits_of(walked, how))
-    (product,) = (op for op in normal.program.walk() if op.name == "mma")
-    cuts, sizes = cuts_of(c, how, product), {**job.sizes, **normal.sizes}
-    lowered = to_block(normal.program, sizes, normal.shapes, machine=job.machine, cuts=cuts, opened=job.opened)
-    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
-    return lowered
+    program, sizes, shapes = over_digits(walked, digits_of(walked, how))
+    (product,) = (op for op in program.walk() if op.name == "mma")
+    cuts = cuts_of(c, how, product)
+    return Lowering(program, {**job.sizes, **sizes}, shapes, job.machine, cuts, opened=job.opened).run()
 
 
 def _lower(job: Job, choice: GeneralChoice) -> None:
     """The block program of a plan, in roles where it says so; in halves, a second one that adds up parts."""
-    assert job.program is not None
     if job.parts is not None:
         for part in job.parts:
             general(part)
@@ -216,20 +209,19 @@ def _lowered(
     job: Job, program: Program, cuts: Cuts, sizes: Mapping[Symbol, Expr | int], written: Collection[Value] = ()
 ) -> tuple[Lowered, tuple[str, ...]]:
     """A program as a block program for the job's machine, and what is to be said of it."""
-    lowered = to_block(
+    lowered = Lowering(
         program,
         sizes,
         job.shapes,
+        job.machine,
+        cuts,
         job.free,
         logs=job.logs,
         workgroups=job.workgroups,
         lenient=job.lenient,
-        machine=job.machine,
-        cuts=cuts,
         opened=job.opened,
         written=written,
-    )
-    lowered.program.records.append(Op(BLOCK.records["machine"], (), {"name": job.machine.name}))
+    ).run()
     if cuts.roles is None:
         if job.machine.lanes is not None:
             in_order(lowered.program)
@@ -256,8 +248,7 @@ def run(job: Job, dumped: Dumped | None = None) -> Job:
         if dumped is not None:
             dumped(name, *job.shown())
 
-    if job.program is not None:
-        dump("start")
+    dump("start")
     for name, step in PASSES:
         before = (job.contraction, job.plan, job.lowered, job.module)
         step(job)

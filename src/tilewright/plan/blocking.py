@@ -114,7 +114,7 @@ def plan_of(c: Contraction, s: Blocking) -> Plan:
     across, last = (LANES, kept_digit(c)) if s.by_lanes else (COLUMNS, c.columns[0])
     walked = {last: up(size(last), n if s.by_lanes else s.columns), c.depth[-1]: up(size(c.depth[-1]), k)}
     if s.stage == "lines" and (halo := halo_of(c)) is not None:
-        walked[c.rows[-1]] = halo.line(c.a.shape[halo.column_dim])
+        walked[c.rows[-1]] = halo.pitch
     lines = axes[ROWS][0].name if len(axes[ROWS]) > 1 else None
     within = (Cut("loop", 1, lines),) if lines is not None and not s.in_tiles else ()  # blocks of sums end with a line
     cuts = {

@@ -113,10 +113,11 @@ class Contraction:
 
     def extent(self, digits: tuple[Symbol, ...]) -> int:
         """The product of the digits' extents."""
-        total = 1
-        for d in digits:
-            total *= int(d.hi) + 1
-        return total
+        return prod(map(size, digits))
+
+    def summed(self, name: str | None) -> Symbol:
+        """The digit of the depth of that name."""
+        return next(d for d in self.depth if d.name == name)
 
     @property
     def flops(self) -> int:
@@ -269,25 +270,6 @@ def recognise(
         return str(fault).splitlines()[0]
 
 
-@dataclass(frozen=True)
-class Structure:
-    """The operations of a program that is one loop of products, elementwise work and a write; its dimensions by part.
-
-    `extras` are the reads of that work.
-    """
-
-    left: Op
-    right: Op
-    write: Op
-    batch: list[Expr]
-    rows: list[Expr]
-    columns: list[Expr]
-    summed: list[Expr]
-    start: float
-    sum_dtype: DType
-    extras: list[Op]
-
-
 class _Recogniser:
     def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
@@ -297,44 +279,45 @@ class _Recogniser:
 
     def run(self) -> Contraction:
         """The contraction."""
-        found = self.structure()
-        write = found.write
-        dims = [*found.batch, *found.rows, *found.columns, *found.summed]
+        ops, (kept, rows, columns, added), start, sum_dtype = self.structure()
+        dims = [*kept, *rows, *columns, *added]
         indices = {d: index(name, self.size(d)) for d, name in _names(dims).items()}
-        accesses = {op: self.access(op, indices) for op in (found.left, found.right, write, *found.extras)}
+        accesses = {op: self.access(op, indices) for op in ops}
         digits = self.digits(indices, list(accesses.values()))
 
         def of(dims: list[Expr]) -> tuple[Symbol, ...]:
             return tuple(s for d in dims for s in digits[indices[d]][0])
 
-        summed = sorted(found.summed, key=lambda d: _depth_order(indices[d], accesses[found.left]))
+        summed = sorted(added, key=lambda d: _depth_order(indices[d], accesses[ops[0]]))
         depth = tuple(s for s in of(summed) if size(s) > 1) or of(summed)[-1:]
-        batch = tuple(s for s in of(found.batch) if size(s) > 1)
-        if fixed := [s.name for s in (*of(found.columns), *depth, *batch) if _is_open(s)]:
+        batch = tuple(s for s in of(kept) if size(s) > 1)
+        if fixed := [s.name for s in (*of(columns), *depth, *batch) if _is_open(s)]:
             raise NoContraction(f"the code depends on {', '.join(fixed)}, which only a call tells")
-        single = Substitution({s: 0 for s in (*of(found.batch), *of(summed)) if s not in (*batch, *depth)})
+        single = Substitution({s: 0 for s in (*of(kept), *of(summed)) if s not in (*batch, *depth)})
         meanings = Substitution({axis: single(total) for axis, (_, total) in digits.items()})
-        operand = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
+        operands = {op: self.operand(op, access, meanings) for op, access in accesses.items()}
+        a, b, out, *extras = (operands[op] for op in ops)
         return Contraction(
             self.program.name,
-            of(found.rows),
-            of(found.columns),
+            of(rows),
+            of(columns),
             depth,
-            operand[found.left],
-            operand[found.right],
-            operand[write],
-            found.start,
-            found.sum_dtype,
-            tuple(operand[op] for op in found.extras),
+            a,
+            b,
+            out,
+            start,
+            sum_dtype,
+            tuple(extras),
             batch,
-            (tuple(map(str, found.rows)), tuple(map(str, found.columns)), str(summed[-1])),
+            (tuple(map(str, rows)), tuple(map(str, columns)), str(summed[-1])),
             over=tuple(((d,), tuple(s for s in digits[indices[d]][0] if single(s) is s)) for d in dims),
             program=self.program,
-            accesses=(found.left, found.right, write, *found.extras),
+            accesses=ops,
         )
 
-    def structure(self) -> Structure:
-        """The operations that make a contraction, and what part each dimension has in it."""
+    def structure(self) -> tuple[tuple[Op, ...], tuple[list[Expr], ...], float, DType]:
+        """The accesses of a contraction: to A, to B, the write, and what else is read; its dimensions: of the batch,
+        rows, columns, and what is summed; from which number it is summed, and in which type."""
         loops = [op for op in self.program.body.ops if op.name == "iterate"]
         products = [op for op in self.program.walk() if op.name == "mma"]
         writes = [op for op in self.program.body.ops if op.name == "write"]
@@ -373,9 +356,8 @@ class _Recogniser:
         start = self.made.get(loop.operands[0])
         if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
             raise NoContraction("its sum does not start from a number")
-        sum_dtype = summed_in(product, self.machine)
-        extras, value = self.extras(write, result), float(start.attrs["value"])
-        return Structure(left, right, write, batch, rows, columns, summed, value, sum_dtype, extras)
+        ops = left, right, write, *self.extras(write, result)
+        return ops, (batch, rows, columns, summed), float(start.attrs["value"]), summed_in(product, self.machine)
 
     def size(self, e: Expr) -> int | Expr:
         found = self.images(e)

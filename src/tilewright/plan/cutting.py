@@ -12,7 +12,7 @@ from tilewright.plan.blocking import COLUMNS, LANES, ROWS, Blocking, kept_digit,
 from tilewright.plan.contraction import Contraction, Operand, dimension, over_joined, size
 from tilewright.plan.general import Cuts
 from tilewright.plan.lanes import own_rounds
-from tilewright.plan.microkernel import LaneKernel, Microkernel
+from tilewright.plan.microkernel import Axes, LaneKernel, Microkernel
 from tilewright.plan.sliding import halo_of
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
@@ -54,14 +54,11 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
     singles = {d.name: (dimension(d), 1) for d in (*walked.batch, *walked.rows)}
     widths = {ROWS: ((inside or [row])[0], how.strip if walk is None else walk.width), axis: (across, how.task_columns)}
     tasks: dict[Expr, int] = dict({**singles, **widths}[name] for name in how.tasks)
-    depth: dict[Expr, tuple[int, bool]] = {}
-    for step in how.steps:  # of two cuts of a digit the first: the second is what one product takes
-        depth.setdefault(_digit(c, step.digit), (step.size, step.written))
     found = Cuts(
         tasks,
         {d: n for name in how.order for d, n in pieces[name].items()},
         extended={across: how.columns},
-        depth=depth,
+        depth=tuple(Depth(dimension(c.summed(s.digit)), s.size, s.written) for s in how.steps),
         schedule=how.schedule,
         packed=True,
     )
@@ -76,11 +73,12 @@ def cuts_of(c: Contraction, how: Blocking, product: Op) -> Cuts:
     products: dict[Op, Microkernel | None] = {product: Microkernel(how.atom, how.rows, how.columns)}
     if not how.in_tiles:
         return replace(found, products=products)
-    steps = tuple(Depth(_digit(c, s.digit), s.size, s.written) for s in how.steps)
     streams, shifts = ("a" in how.streams, "b" in how.streams), _shifts(c) if how.stage == "lines" else {}
+    around = tuple(d for d in product.operands[2].type.dims if d not in (row, across))
     deep = dimension(c.depth[-1])
-    tiled = Tiled(product, row, across, deep, steps, streams, how.overlap == "defer", walk, shifts)
-    return replace(found, products=products, depth={}, tiled=tiled)
+    taps = tuple(dict.fromkeys(s.dim for s in found.depth if s.dim is not deep))
+    axes = Axes(row, across, deep, around, taps, swapped=False)
+    return replace(found, products=products, walk=walk, overlap=how.overlap, tiled=Tiled(axes, streams, shifts))
 
 
 def _walk(c: Contraction, how: Blocking) -> Walk | None:
@@ -90,7 +88,7 @@ def _walk(c: Contraction, how: Blocking) -> Walk | None:
     if len(c.rows) == 1:
         return Walk(1, -(-size(c.rows[-1]) // how.strip), how.strip, how.strip)
     halo, length = halo_of(c), size(c.rows[-1])
-    pitch = length if halo is None or how.stage == "panel" else halo.line(c.a.shape[halo.column_dim])
+    pitch = length if halo is None or how.stage == "panel" else halo.pitch
     return Walk(how.strip, size(c.rows[-2]), length, pitch)
 
 
@@ -98,11 +96,5 @@ def _shifts(c: Contraction) -> dict[Expr, tuple[int, int]]:
     """Taps that read the lines of others, and how many lines and places further on."""
     halo = halo_of(c)
     assert halo is not None
-    taps = ((halo.line_taps, (halo.line_step, 0)), (halo.column_taps, (0, halo.column_step)))
-    return {dimension(tap): step for tap, step in taps if tap is not None}
-
-
-def _digit(c: Contraction, name: str | None) -> Symbol:
-    """The dimension of a digit of the depth, by its name."""
-    (digit,) = (d for d in c.depth if d.name == name)
-    return dimension(digit)
+    steps = (halo.lines, (halo.lines.step, 0)), (halo.places, (0, halo.places.step))
+    return {dimension(slide.tap): step for slide, step in steps if slide.tap is not None}

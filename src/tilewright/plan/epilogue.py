@@ -7,10 +7,10 @@ machine's own instruction takes, whichever is longer.
 from __future__ import annotations
 
 from tilewright.ir.core import Op, Program, TileType, Value, walk_block
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE, UNARY_FLOAT
 from tilewright.machine import Machine
 
-COMPUTED = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select"}
+COMPUTED = {*ELEMENTWISE, "select"}
 """Operations that compute; others only say which element is meant, or are done with what stores it."""
 
 

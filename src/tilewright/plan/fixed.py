@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.algebra.expr import Const, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Program
 from tilewright.machine import Machine
+from tilewright.plan.blocking import COLUMNS, ROWS
 from tilewright.plan.contraction import Contraction, size
+
+ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,28 @@ class Fixed:
     columns: int | None = None
     depth: int | None = None
 
-    def strips(self, c: Contraction, rows: int, free: list[int]) -> list[int]:
-        """What a task may take of the rows: lines, or rows in whole blocks."""
-        if self.rows is None:
-            return free
-        step = rows if len(c.rows) == 1 else size(c.rows[-1])
-        return [self.rows if len(c.rows) == 1 else self.rows // step] if self.rows % step == 0 else []
+    def tasks(
+        self, c: Contraction, block: tuple[int, int], down: int, wanted: Collection[int], parts: Collection[int]
+    ) -> Iterator[tuple[int, int, tuple[str, str]]]:
+        """(what a task takes of the rows, what of the columns, the order of its blocks), for blocks of sums of so many
+        rows and columns, so many `down`: as many tasks along rows and columns as `wanted` and `parts` say.
+        """
+        rows, columns = block
+        for strip in self._strips(c, rows, down, wanted):
+            for task_columns in self._task_columns(columns, -(-size(c.columns[0]) // columns), parts):
+                for order in ORDERS[: 1 if task_columns == columns else 2]:
+                    yield strip, task_columns, order
 
-    def task_columns(self, columns: int, blocks: int, parts: Collection[int]) -> list[int]:
+    def _strips(self, c: Contraction, rows: int, down: int, wanted: Collection[int]) -> list[int]:
+        """What a task may take of the rows: lines, or rows in whole blocks."""
+        single = len(c.rows) == 1
+        if self.rows is None:
+            whole, unit = (down, rows) if single else (size(c.rows[-2]), 1)
+            return sorted({-(-whole // count) * unit for count in wanted if count <= whole})
+        step = rows if single else size(c.rows[-1])
+        return [self.rows if single else self.rows // step] if self.rows % step == 0 else []
+
+    def _task_columns(self, columns: int, blocks: int, parts: Collection[int]) -> list[int]:
         """What a task may take of the columns, in whole blocks."""
         if self.columns is None:
             return sorted({-(-blocks // n) * columns for n in parts if n <= blocks})

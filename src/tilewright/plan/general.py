@@ -9,26 +9,26 @@ tasks M
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program, TileType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, cores, microseconds
-from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles, parse_plan
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
+from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
-from tilewright.plan.ranked import Ranked, ranked
+from tilewright.plan.ranked import ranked
 from tilewright.plan.rows import in_a_line, rows_and_waves
-from tilewright.plan.tiled import Tiled, Walk
+from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
@@ -39,8 +39,8 @@ DEEPEST = 4096
 WRITTEN_OUT = 96
 """Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once."""
 ALIKE = {
-    *(*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS),
-    *("not_", "select", "cast", "fill", "scalar", "broadcast", "permute", "mma", "read", "write", "yield", "iterate"),
+    *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
+    *("mma", "read", "write", "yield", "iterate"),
 }
 """Operations that treat all coordinates of a dimension alike, a loop those of others than its axis."""
 
@@ -49,8 +49,8 @@ ALIKE = {
 class Cuts:
     """What a plan says of a program, as the lowering reads it."""
 
-    widths: dict[Expr, int] | None = None
-    """The width of a task along each dimension that tasks cut; None: to be chosen."""
+    widths: dict[Expr, int] = field(default_factory=dict)
+    """The width of a task along each dimension that tasks cut."""
     blocks: dict[Expr, int] = field(default_factory=dict)
     """How wide the pieces are by which a task goes over dimensions, the outermost first."""
     tiles: dict[Op, int] = field(default_factory=dict)
@@ -69,9 +69,8 @@ class Cuts:
     its tensor, and the last where only a call tells where the dimension ends."""
     lanes: dict[Op, LaneKernel] = field(default_factory=dict)
     """Products by vectors along a dimension that both factors and the sum keep."""
-    depth: dict[Expr, tuple[int, bool]] = field(default_factory=dict)
-    """How far each loop over what a product sums goes at a time, and whether it is written out, the outermost first;
-    none: as the lowering sees fit."""
+    depth: tuple[Depth, ...] = ()
+    """The loops over what a product sums, the outermost first; none: as the lowering sees fit."""
     schedule: str = "strided"
     """Which tasks a worker takes."""
     waves: int = 1
@@ -80,15 +79,21 @@ class Cuts:
     """Where factor A is brought as a halo tile: how many offsets a stage of B has; 0: all of B is brought before the
     first task; None: A is brought step by step, as B is."""
     walk: Walk | None = None
-    """Where rows of a halo tile run on from line to line: how."""
+    """Where rows of a halo tile, or those that a task stages, run on from line to line: how."""
     overlap: str = "none"
-    """What runs beside other work: `ahead`, the first product of a loop's next round."""
+    """What runs beside other work: `ahead`, the first product of a loop's next round; `defer`, what becomes of a block
+    of sums, beside the next one."""
     packed: bool = False
     """Whether the factors B that are arguments are packed before the program runs, wherever they could be read."""
     tiled: Tiled | None = None
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
     terms: int | None = None
     """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
+
+    @property
+    def summed(self) -> dict[Expr, Depth]:
+        """The outermost loop over each dimension that is summed."""
+        return {s.dim: s for s in reversed(self.depth)}
 
 
 @dataclass(frozen=True)
@@ -150,9 +155,7 @@ def room_of(machine: Machine) -> Room:
     return Room(max(16, 16 * cores(machine)), (least, max(least, most)), 2 * cores(machine), values)
 
 
-def blocks_of(
-    products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Callable[[Expr], int]
-) -> dict[Expr, int]:
+def blocks_of(products: Mapping[Op, Microkernel | None], dims: tuple[Expr, ...], width: Size) -> dict[Expr, int]:
     """The pieces by which a task goes over a program with one product: blocks of sums, which then stay in registers.
 
     Blocks of N come first: what a block reads of B is read again for the next rows.
@@ -170,22 +173,6 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _ranked(
-    program: Program,
-    products: Mapping[Op, Microkernel | None],
-    blocks: Mapping[Expr, int],
-    size: Callable[[Expr], int],
-    machine: Machine,
-) -> Ranked | None:
-    """The tasks and blocks of a program whose one product is done in blocks, where vectors do it."""
-    (op,) = products
-    axes = axes_in(op, size)
-    if not blocks or isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
-        return None
-    found = ranked(program, op, axes, size, machine)
-    return None if found is None or not set(found.blocks) <= {*blocks} else found
-
-
 def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
     products of what is read.
@@ -201,10 +188,10 @@ def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Ex
 def plan_general(
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     free: Collection[Op],
-    given: str | Plan | None = None,
+    given: Plan | None = None,
     logs: bool = False,
     ordered: bool = False,
     opened: Collection[Expr] = (),
@@ -244,10 +231,10 @@ def plan_general(
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
         blocks = blocks_of(alone, dims, width)
         products = alone if blocks else products
-        best = _ranked(program, products, blocks, size, machine) if not (workgroups or opened or logs) else None
+        best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
-            widths |= {d: n for d, n in best.widths.items() if d in dims}
-            blocks, products = best.blocks, dict.fromkeys(products, best.how)
+            widths |= {d: n for d, n in best[0].items() if d in dims}
+            blocks, products = best[1], dict.fromkeys(products, best[2])
     _widened(program, widths, blocks, size, opened, workgroups, machine)
 
     def made() -> Plan:
@@ -261,22 +248,22 @@ def plan_general(
 
     plan = made()
     if given is not None:
-        wanted = parse_plan(given) if isinstance(given, str) else given
-        for axis, d in zip(_checked(wanted, plan), [*dims, *whole], strict=True):
+        for axis, d in zip(_checked(given, plan), [*dims, *whole], strict=True):
             _take(axis, d, widths, tiles, blocks, dims, program)
-        named = {axis.name: d for axis, d in zip(wanted.axes, dims, strict=False)}
-        for d in [named[name] for name in wanted.tasks if named.get(name) in widths]:  # in the order of their line
+        named = {axis.name: d for axis, d in zip(given.axes, dims, strict=False)}
+        for d in [named[name] for name in given.tasks if named.get(name) in widths]:  # in the order of their line
             widths[d] = widths.pop(d)
-        schedule = wanted.schedule
-        products = taken(wanted.products, program, machine, multiplied())
-        wanted = replace(wanted, products=as_plan(products, program))
-        if (by_terms or not products) and machine.lanes is not None and 1 <= wanted.waves <= machine.waves:
-            waves = wanted.waves
+        schedule = given.schedule
+        products = taken(given.products, program, machine, multiplied())
+        given = replace(given, products=as_plan(products, program))
+        if (by_terms or not products) and machine.lanes is not None and 1 <= given.waves <= machine.waves:
+            waves = given.waves
         plan = made()
-        require_same(wanted, plan)
+        require_same(given, plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
-    cuts = Cuts(widths, blocks, tiles, products, extended=_extended(blocks, opened), schedule=schedule, waves=waves)
-    cuts = replace(cuts, packed=bool(opened), terms=_written_out(widths, waves, machine) if by_terms else None)
+    last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
+    cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
+    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if by_terms else None)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
 
 
@@ -301,7 +288,7 @@ def _widened(
     program: Program,
     widths: dict[Expr, int],
     blocks: Mapping[Expr, int],
-    size: Callable[[Expr], int],
+    size: Size,
     opened: Collection[Expr],
     fixed: Collection[str],
     machine: Machine,
@@ -316,7 +303,7 @@ def _widened(
         widths |= {d: 1 for d in widths if d in opened}
 
 
-def _whole(program: Program, dims: list[Expr], size: Callable[[Expr], int], ordered: bool) -> tuple[Refusal, ...]:
+def _whole(program: Program, dims: list[Expr], size: Size, ordered: bool) -> tuple[Refusal, ...]:
     """Why tasks do not cut some dimensions."""
     why = "elements are worked on in order" if ordered else None
     return tuple(Refusal(f"tasks over {d}", why or why_whole(program, d)) for d in dims if size(d) > 1)
@@ -338,11 +325,6 @@ def _checked(wanted: Plan, plan: Plan) -> tuple[Axis, ...]:
             f"{', '.join(f'{n} {d[0].extent}' for n, d in here)}, in this order{lacks}"
         )
     return wanted.axes
-
-
-def _extended(blocks: Mapping[Expr, int], opened: Collection[Expr]) -> dict[Expr, int]:
-    """Where sizes are open: the columns, whose last block is as large as the others, so that all are one code."""
-    return {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}
 
 
 def _take(

@@ -46,7 +46,7 @@ from tilewright.plan.microkernel import (
     taken,
 )
 from tilewright.plan.model import element_bytes, l2, reading
-from tilewright.plan.plan import Cut, Plan, parse_plan
+from tilewright.plan.plan import Cut, Plan
 from tilewright.plan.vectors import UNROLLED
 
 NOTE = "a grid program: workgroups run in order, as its constraints say, unless they touch nothing of each other's"
@@ -102,7 +102,7 @@ def plan_of_grid(
     sizes: Mapping[Symbol, int],
     machine: Machine,
     free: Collection[Op] = (),
-    given: str | Plan | None = None,
+    given: Plan | None = None,
     opened: Collection[Expr] = (),
 ) -> GeneralChoice:
     """The plan of a grid program: its constraints, which are part of its meaning; `free` are the loops that give the
@@ -110,15 +110,14 @@ def plan_of_grid(
     grid = Grid(program, sizes, machine, free, opened)
     alone = grid.alone()
     stay, products = (False, grid.products()) if alone is None else _depth(grid, alone)
-    wanted = parse_plan(given) if isinstance(given, str) else given
-    if wanted is not None:
-        stay = _take(grid, wanted) and alone is not None
-        products = taken(wanted.products, program, machine, products)
-        wanted = replace(wanted, products=as_plan(products, program))
+    if given is not None:
+        stay = _take(grid, given) and alone is not None
+        products = taken(given.products, program, machine, products)
+        given = replace(given, products=as_plan(products, program))
     blocks = blocks_of(products, grid.dims, grid.width) if stay else {}
     plan = _plan(grid, blocks, products)
-    if wanted is not None:
-        require_same(wanted, plan)
+    if given is not None:
+        require_same(given, plan)
     cuts = Cuts(blocks=blocks, products=products, tiles=grid.tiles)
     return GeneralChoice(machine, program.name, plan, cuts, 0.0, 0.0, (), (NOTE,))
 

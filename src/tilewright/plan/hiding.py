@@ -16,12 +16,10 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Op, Program, Value
+from tilewright.plan.model import Size
 
 _Known = Value | float | None
 """What is known of a value: that it is another, that it is a number everywhere, or nothing."""
-
-
-Size = Callable[[Expr], int]
 _NUMBERS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "ge", "gt", "le", "lt", "and_")},
     "broadcast": lambda x: x,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.algebra.expr import ZERO, Const, Symbol, index
+from tilewright.algebra.expr import ZERO, Const, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.machine import Machine
 from tilewright.plan.blocking import BY_LANES, LANES, ROWS, Blocking, LaneUnit, kept_digit, single_digits, up
@@ -237,12 +237,8 @@ def _instructions(c: Contraction, how: Blocking, full: int, tail: int, vectors: 
     """Instructions of the program, roughly: blocks of rows and vectors that are written on their own."""
     written = 1
     for s in how.steps:
-        written *= size(_named(c, s.digit)) if s.written else 1
+        written *= size(c.summed(s.digit)) if s.written else 1
     apart = 0 if parted else sum(own_rounds(c, how.rows))
     rows = (apart + (full > apart)) * how.rows + tail
     narrow = c.a.dtype is not c.sum_dtype
     return int(rows * vectors * (written * (2 + narrow) + 3) + 300)
-
-
-def _named(c: Contraction, name: str | None) -> Symbol:
-    return next(t for t in c.depth if t.name == name)

@@ -7,7 +7,7 @@ least is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -18,7 +18,7 @@ from tilewright.ir.core import MemoryType, Op, Program
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Machine, MemoryOperand, MultiplyAtom, OpaqueOperand, RegisterOperand
 from tilewright.plan import tiles, vectors
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Multiplied
 from tilewright.plan.sliding import step_along
 from tilewright.plan.sums import summed_in
@@ -128,7 +128,7 @@ class Axes:
     deep: Dims
     swapped: bool
 
-    def sizes(self, width: Callable[[Expr], int]) -> tuple[int, int, int]:
+    def sizes(self, width: Size) -> tuple[int, int, int]:
         """How far M, N and K go."""
         return 1 if self.m is None else width(self.m), width(self.n), width(self.k)
 
@@ -139,7 +139,7 @@ class Axes:
         return replace(self, m=self.n, n=self.m, swapped=not self.swapped)
 
 
-def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | str:
+def axes_of(a: Dims, b: Dims, c: Dims, width: Size) -> Axes | str:
     """The parts that dimensions have in a product of these widths; or why it has no blocks of sums.
 
     N is the last of C, along which vectors and tiles lie; the factor that has it is B.
@@ -160,13 +160,13 @@ def axes_of(a: Dims, b: Dims, c: Dims, width: Callable[[Expr], int]) -> Axes | s
     return Axes(m, c[-1], k, around, deep, swapped)
 
 
-def axes_in(op: Op, width: Callable[[Expr], int]) -> Axes | str:
+def axes_in(op: Op, width: Size) -> Axes | str:
     """The parts that dimensions have in a product of a program; or why it has no blocks of sums."""
     a, b, c = (v.type.dims for v in op.operands)
     return axes_of(a, b, c, width)
 
 
-def _along(dims: Sequence[Expr], width: Callable[[Expr], int]) -> Expr:
+def _along(dims: Sequence[Expr], width: Size) -> Expr:
     """The dimension that blocks cut: the last one, whose neighbours lie side by side, unless it is but one wide."""
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -187,8 +187,8 @@ def names_of(program: Program) -> dict[str, Op]:
 def products_of(
     program: Program,
     machine: Machine,
-    width: Callable[[Expr], int],
-    size: Callable[[Expr], int],
+    width: Size,
+    size: Size,
     opened: Collection[Expr] = (),
     lanes: int | None = None,
 ) -> dict[Op, Microkernel | None]:
@@ -216,7 +216,7 @@ def products_of(
     return found
 
 
-def rows_apart(program: Program, op: Op, axes: Axes, size: Callable[[Expr], int]) -> int:
+def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
     """Bytes between neighbouring rows of a product's A where it is read as it lies in memory.
 
     0 where it is computed, which goes to panels whose rows keep clear of each other, and where that is no one number.
@@ -310,26 +310,16 @@ def _taken(machine: Machine) -> Iterator[MultiplyAtom]:
             yield x
 
 
+@lru_cache
 def shared_atoms(
     machine: Machine,
     types: tuple[DType, DType, DType],
     along_k: tuple[bool, bool],
     precision: str | None,
     held_a: bool = False,
-) -> list[MultiplyAtom]:
+) -> tuple[MultiplyAtom, ...]:
     """The atoms of these types that read both factors from shared memory, in rows along K or along M and N; with
     `held_a`, A from registers instead."""
-    return list(_shared_atoms(machine, types, along_k, precision, held_a))
-
-
-@lru_cache
-def _shared_atoms(
-    machine: Machine,
-    types: tuple[DType, DType, DType],
-    along_k: tuple[bool, bool],
-    precision: str | None,
-    held_a: bool,
-) -> tuple[MultiplyAtom, ...]:
     of_types = (x for x in machine.multiply.values() if (x.a.dtype, x.b.dtype, x.c.dtype) == types)
     found = [Microkernel(x, *x.shape[:2]) for x in of_types if x.slab is not None and x.rounds in (None, precision)]
     return tuple(how.atom for how in found if how.held_a == held_a and how.along_k[held_a:] == along_k[held_a:])

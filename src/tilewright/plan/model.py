@@ -7,14 +7,17 @@ plans; it does not promise times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
+from tilewright.algebra.expr import Expr
 from tilewright.ir.dtypes import DType
 from tilewright.machine import Limits, Machine, MultiplyAtom
 from tilewright.plan.blocking import LaneUnit
 from tilewright.plan.contraction import Contraction, Operand
 
+Size = Callable[[Expr], int]
+"""The number that an expression of sizes is."""
 L1_SHARE, L2_SHARE = 0.8, 0.6
 """What of a cache can be counted on."""
 UNKNOWN_L1, UNKNOWN_L2 = 32 << 10, 1 << 20

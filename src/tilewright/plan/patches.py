@@ -24,7 +24,7 @@ the same halo tile some rows further on, whatever the lines' length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
@@ -37,6 +37,7 @@ from tilewright.plan.boxes import WRITES
 from tilewright.plan.epilogue import after_product
 from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
+from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
 from tilewright.plan.ring_costs import ENOUGH, cycles, overlapping, row_bytes
 from tilewright.plan.rings import (
@@ -98,7 +99,7 @@ class SlidingWindow:
         return Walk(of, of, length, length + self.reach[-1])
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Callable[[Expr], int]) -> SlidingWindow | str:
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
     """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
@@ -129,7 +130,7 @@ def patches(
     program: Program,
     digits: tuple[Symbol, ...],
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     given: Plan | None = None,
 ) -> list[Patch] | str:
@@ -181,7 +182,7 @@ def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
-def _ends(digit: Symbol, program: Program, size: Callable[[Expr], int]) -> bool:
+def _ends(digit: Symbol, program: Program, size: Size) -> bool:
     """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
     for op in (op for op in program.walk() if op.name in WRITES):
         own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)
@@ -297,13 +298,7 @@ def _rings(
 
 
 def plan_of(
-    patch: Patch,
-    op: Op,
-    program: Program,
-    m: str,
-    digits: tuple[Symbol, ...],
-    sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    patch: Patch, op: Op, program: Program, m: str, digits: tuple[Symbol, ...], sizes: Mapping[Symbol, int], size: Size
 ) -> Plan:
     """The plan of a candidate; M is called `m`."""
     left, right, total = (v.type.dims for v in op.operands)
@@ -334,10 +329,7 @@ def plan_of(
         tuple(every),
         (*(words[str(d)] for d in around), word, words[str(axes.n)]),
         tuple(words[str(d)] for d in order),
-        (
-            Placed(a.operands[0].name or "a", words[str(axes.k)], "halo"),
-            Placed(b.operands[0].name or "b", at, "panel"),
-        ),
+        (Placed(a.operands[0].name or "a", words[str(axes.k)], "halo"), Placed(b.operands[0].name or "b", at, "panel")),
         products=as_plan({op: patch.how}, program),
         roles=patch.roles,
     )

@@ -305,32 +305,23 @@ _NAME = r"[A-Za-z_][A-Za-z_0-9]*"
 _AXIS = re.compile(rf"axis ({_NAME}) = \(([^)]*)\): (.+)")
 _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
-_TASKS = re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?")
-_ROLES = re.compile(
-    r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)( together)?"
-    r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)( apart)?(, pingpong)?"
-)
-_ORDER = re.compile(rf"order ({_NAME}(?:, {_NAME})*)")
 _PLACED = re.compile(
     rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|in (rows|panels)), ({_NAME})"
 )
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
-_ATOM = re.compile(r"atom (\S+)")
-_OVERLAP = re.compile(rf"overlap ({'|'.join(OVERLAPS)})")
-_APART = re.compile(rf"apart ({_NAME})")
-_SPLIT = re.compile(rf"split ({_NAME}) (\d+)")
-_WAVES = re.compile(r"waves (\d+)")
-_LAUNCH = re.compile(rf"launch ({'|'.join(LAUNCHES)})")
 STATEMENTS = {
-    "apart": _APART,
-    "split": _SPLIT,
-    "waves": _WAVES,
-    "tasks": _TASKS,
-    "order": _ORDER,
-    "roles": _ROLES,
-    "atom": _ATOM,
-    "overlap": _OVERLAP,
-    "launch": _LAUNCH,
+    "apart": re.compile(rf"apart ({_NAME})"),
+    "split": re.compile(rf"split ({_NAME}) (\d+)"),
+    "waves": re.compile(r"waves (\d+)"),
+    "tasks": re.compile(rf"tasks ({_NAME}(?:, {_NAME})*)(?: group (\d+))?(?: ({'|'.join(SCHEDULES)}))?"),
+    "order": re.compile(rf"order ({_NAME}(?:, {_NAME})*)"),
+    "roles": re.compile(
+        r"roles load (\d+) waves? (\d+) registers, multiply (\d+) waves? (\d+) registers, ring (\d+)( together)?"
+        r"(?:, halo (\d+))?(?:, once (\d+))?, stored (\d+)( apart)?(, pingpong)?"
+    ),
+    "atom": re.compile(r"atom (\S+)"),
+    "overlap": re.compile(rf"overlap ({'|'.join(OVERLAPS)})"),
+    "launch": re.compile(rf"launch ({'|'.join(LAUNCHES)})"),
 }
 
 

@@ -76,17 +76,34 @@ class Choice:
         return (*_beyond(self.best, self.machine), *_slower(self), *self.unfit)
 
     def explain(self) -> str:
-        """The choice in words: what was chosen, what it should take, what was refused and why."""
-        if self.best is None or self.bound is None:
+        """The choice in words: the plan, its predicted time against the roofline, plans that may be as good, and what
+        was refused."""
+        best, bound, machine = self.best, self.bound, self.machine
+        if best is None or bound is None:
             return "\n".join(["no plan fits", *(f"refused  {r}" for r in self.unfit)])
-        return explain(self, self.best, self.bound)
+        cost = best.cost
+
+        def us(cycles: float) -> str:
+            return f"{microseconds(cycles, machine):.1f}"
+
+        parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
+        kind = "products" if bound.compute >= bound.memory else "memory"
+        lines = [
+            f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(self.candidates)} plans "
+            "fit",
+            *("  " + line for line in best.plan.lines()),
+            f"predicted {us(cost.cycles)} us ({parts})",
+            f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
+            f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
+            *self.notes,
+        ]
+        near = [x for x in self.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
+        lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
+        lines += [f"refused  {r}" for r in self.refused]
+        return "\n".join(lines)
 
 
-def choose(
-    c: Contraction,
-    machine: Machine,
-    fixed: Fixed = FREE,
-) -> Choice:
+def choose(c: Contraction, machine: Machine, fixed: Fixed = FREE) -> Choice:
     """The plans for a contraction on a machine, ranked; what is fixed holds for all, unless nothing fits it."""
     c = joined(c)
     if len(c.columns) != 1:
@@ -130,22 +147,17 @@ def variant(c: Contraction, atom: MultiplyAtom) -> Contraction:
 
 
 def _candidates(c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed) -> Iterator[Candidate]:
-    for how, of in _blockings(c, fit, machine, fixed):
-        if impossible(of, how, machine) is None:
-            cost = cost_of(of, how, machine)
-            if too_much(cost, machine) is None:
-                yield Candidate(how, of, cost)
-
-
-def _blockings(
-    c: Contraction, fit: list[MultiplyAtom], machine: Machine, fixed: Fixed
-) -> Iterator[tuple[Blocking, Contraction]]:
-    """The blockings of every kind, each with the contraction as it takes it."""
+    """The blockings of every kind that can be done, each with the contraction as it takes it."""
+    every = []
     for atom in fit:
-        of = variant(c, atom)
-        listed = tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings
-        yield from ((how, of) for how in listed(of, atom, machine, fixed))
-    yield from ((how, c) for how in lane_blockings(c, machine, fixed))
+        listed, of = tile_blockings if isinstance(atom.c, OpaqueOperand) else vector_blockings, variant(c, atom)
+        every.append((listed(of, atom, machine, fixed), of))
+    for blockings, of in (*every, (lane_blockings(c, machine, fixed), c)):
+        for how in blockings:
+            if impossible(of, how, machine) is None:
+                cost = cost_of(of, how, machine)
+                if too_much(cost, machine) is None:
+                    yield Candidate(how, of, cost)
 
 
 # -- what was refused -------------------------------------------------------------------------------------
@@ -234,29 +246,3 @@ def _because(other: Candidate, best: Candidate, machine: Machine) -> str:
 
 def _size(count: float) -> str:
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"
-
-
-# -- in words ---------------------------------------------------------------------------------------------
-
-
-def explain(choice: Choice, best: Candidate, bound: Roofline) -> str:
-    """The chosen plan, its predicted time against the roofline, plans that may be as good, and what was refused."""
-    machine, cost = choice.machine, best.cost
-
-    def us(cycles: float) -> str:
-        return f"{microseconds(cycles, machine):.1f}"
-
-    parts = ", ".join(f"{name} {us(n)}" for name, n in cost.parts().items() if n >= 0.005 * cost.cycles)
-    kind = "products" if bound.compute >= bound.memory else "memory"
-    lines = [
-        f"{best.contraction.name} on {machine.name} with {cores(machine)} workers: {len(choice.candidates)} plans fit",
-        *("  " + line for line in best.plan.lines()),
-        f"predicted {us(cost.cycles)} us ({parts})",
-        f"roofline {us(bound.cycles)} us, by {kind} (products {us(bound.compute)} with {bound.atom}, memory "
-        f"{us(bound.memory)}): {100 * bound.cycles / cost.cycles:.0f} % of it",
-        *choice.notes,
-    ]
-    near = [x for x in choice.candidates[1:] if x.cost.cycles <= CLEARLY * cost.cycles][:3]
-    lines += [f"may be as good  {us(x.cost.cycles)} us: {x.plan.differs(best.plan)}" for x in near]
-    lines += [f"refused  {r}" for r in choice.refused]
-    return "\n".join(lines)

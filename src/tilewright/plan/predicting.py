@@ -6,7 +6,7 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
@@ -15,13 +15,14 @@ from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Microkernel, axes_in, waves_of
-from tilewright.plan.model import cores, element_bytes, l2
+from tilewright.plan.model import Size, cores, element_bytes, l2
+from tilewright.plan.rows import tasks_of
 
 
 def predicted(
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     widths: Mapping[Expr, int],
     products: Mapping[Op, Microkernel | None],
@@ -54,7 +55,7 @@ def predicted(
             moved += prod(map(size, known)) * element_bytes(arg.type.dtype)
     near = machine.lanes is None and moved <= workers * l2(limits)  # that cache is each core's own
     rate = limits.l2_rate if near else limits.far_rate
-    tasks = max(1, prod(-(-size(d) // w) for d, w in widths.items()))
+    tasks = max(1, tasks_of(widths, size))
     share = -(-tasks // workers) / tasks
     bound = moved / rate / workers
     waited = 0.0
@@ -66,11 +67,7 @@ def predicted(
 
 
 def _arrivals(
-    block: Block,
-    products: Mapping[Op, Microkernel | None],
-    size: Callable[[Expr], int],
-    width: Callable[[Expr], int],
-    looped: Mapping[Expr, int],
+    block: Block, products: Mapping[Op, Microkernel | None], size: Size, width: Size, looped: Mapping[Expr, int]
 ) -> int:
     """How often a task waits for what it reads: for both factors in every step of every block of sums."""
     found = 0
@@ -84,7 +81,7 @@ def _arrivals(
     return found
 
 
-def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int:
+def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
     """Steps of a product in a task: blocks of sums, each with slabs of K where those go through shared memory."""
     axes = axes_in(op, width)
     if how is None or isinstance(axes, str):
@@ -94,7 +91,7 @@ def _steps(op: Op, how: Microkernel | None, width: Callable[[Expr], int]) -> int
     return ceil(rows / how.rows) * ceil(columns / how.columns) * slabs
 
 
-def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Callable[[Expr], int]) -> float:
+def _by_lanes(op: Op, how: Microkernel | None, machine: Machine, waves: int, width: Size) -> float:
     """Cycles of a core for one element of an operation, which so many waves do; of a product, for one of its terms."""
     each = lane_cycles(op, machine)
     if op.name == "read" and any(e.divisions(set()) for e in op.attrs.get("at", ())):  # where it lies is worked out

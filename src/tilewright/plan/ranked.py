@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr, index
@@ -11,26 +11,24 @@ from tilewright.ir.core import MemoryType, Op, Program, Value
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.blocking import COLUMNS, Blocking
 from tilewright.plan.contraction import Contraction, Operand
-from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, rows_apart, types_of
-from tilewright.plan.model import element_bytes
+from tilewright.plan.microkernel import Axes, Microkernel, atoms_for, axes_in, names_of, rows_apart, types_of
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.validate import too_much
 from tilewright.plan.vectors import vector_blockings, vector_cost
 
-Size = Callable[[Expr], int]
 
-
-@dataclass(frozen=True)
-class Ranked:
-    """What a task takes of each dimension, the pieces by which it goes over them, and the product's microkernel."""
-
-    widths: dict[Expr, int]
-    blocks: dict[Expr, int]
-    how: Microkernel
-
-
-def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -> Ranked | None:
-    """The best by the model of a contraction; None where no vectors multiply."""
-    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in _dims(op, 0 if axes.swapped else 1)]
+def ranked(
+    program: Program, cut: Collection[Expr], size: Size, machine: Machine
+) -> tuple[dict[Expr, int], dict[Expr, int], Microkernel] | None:
+    """(what a task takes of each dimension, the pieces by which it goes over them, the product's microkernel) that are
+    best by the model of a contraction; None where no vectors multiply, or pieces are not of dimensions that are `cut`.
+    """
+    (op,) = names_of(program).values()
+    axes = axes_in(op, size)
+    if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
+        return None
+    right = op.operands[0 if axes.swapped else 1].type.dims
+    rows = [d for d in (*axes.around, axes.m) if d is not None and d not in right]
     if axes.m is None or rows[-1] is not axes.m:
         return None
     batch = [d for d in axes.around if d not in rows]
@@ -53,12 +51,9 @@ def ranked(program: Program, op: Op, axes: Axes, size: Size, machine: Machine) -
     }
     blocks = {axes.n: how.columns, axes.m: how.rows} | {d: 1 for d in axes.around if size(d) > 1}
     assert isinstance(how.atom, MultiplyAtom)
-    return Ranked(widths | {strip: how.strip}, blocks, Microkernel(how.atom, how.rows, how.columns))
-
-
-def _dims(op: Op, operand: int) -> tuple[Expr, ...]:
-    dims: tuple[Expr, ...] = op.operands[operand].type.dims
-    return dims
+    if not set(blocks) <= set(cut):
+        return None
+    return widths | {strip: how.strip}, blocks, Microkernel(how.atom, how.rows, how.columns)
 
 
 def _contraction(

@@ -15,7 +15,7 @@ as few. `ring_costs` has what they should take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -304,7 +304,7 @@ def _factors(op: Op, axes: Axes) -> tuple[Value, ...]:
     return op.operands[:2][::-1] if axes.swapped else op.operands[:2]
 
 
-def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> list[MultiplyAtom] | str:
+def atoms_of(program: Program, machine: Machine, op: Op, axes: Axes) -> tuple[MultiplyAtom, ...] | str:
     """The atoms that multiply a product from shared memory, where its factors lie as they do, or A from registers, if
     that is computed; or why there are none."""
     types = types_of(op, axes.swapped, machine)
@@ -364,7 +364,7 @@ def _rings(
 
 
 def rings(
-    machine: Machine, atoms: list[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool, asked: bool
+    machine: Machine, atoms: Iterable[MultiplyAtom], work: RingWork, gathered: bool, transposed: bool, asked: bool
 ) -> Iterator[RingCandidate]:
     """The candidates for some work. Unless it is `asked` for, nobody takes turns where no core has a second task."""
     shared, cores = machine.spaces["shared"].bytes, machine.limits.cores or 1

@@ -6,7 +6,7 @@ registers, and a core has room for several workgroups, so that some load while o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 from tilewright.algebra.expr import ONE, Expr, Symbol
@@ -14,7 +14,7 @@ from tilewright.algebra.expr_use import linear_form
 from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, side_by_side
-from tilewright.plan.model import cores, element_bytes
+from tilewright.plan.model import Size, cores, element_bytes
 
 VALUES, MOST_VALUES, BYTES = 32, 64, 64
 """Values of a tile that a lane should have at most, and may have where rows are long; bytes that it should load."""
@@ -26,8 +26,6 @@ FEW, ROUNDS = 1.5, 4
 """Tasks for each core up to which one has a core for itself, and of which there should be so many at least."""
 LINE, SIDE, WIDEST = 128, 256, 16
 """Bytes that should be read together, of the side of a tile that is turned, and that a lane loads at once."""
-
-Size = Callable[[Expr], int]
 
 
 def rows_and_waves(

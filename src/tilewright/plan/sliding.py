@@ -12,30 +12,27 @@ from tilewright.plan.contraction import Contraction, size
 
 
 @dataclass(frozen=True)
+class Slide:
+    """A coordinate that slides: a digit of the rows + step * a tap of the depth + shift."""
+
+    digit: Symbol
+    tap: Symbol | None
+    shift: int
+    step: int
+
+    @property
+    def reach(self) -> int:
+        """How far the last tap lies from the first."""
+        return 0 if self.tap is None else (size(self.tap) - 1) * self.step
+
+
+@dataclass(frozen=True)
 class Halo:
-    """A pair of coordinates that slide: row digit + dilation * depth digit + shift, for lines and for columns."""
+    """Rows that slide over two dimensions: from line to line, and along lines, which lie `pitch` apart once staged."""
 
-    lines: Symbol
-    columns: Symbol
-    line_taps: Symbol | None
-    column_taps: Symbol | None
-    line_dim: int
-    column_dim: int
-    line_shift: int
-    column_shift: int
-    line_step: int
-    column_step: int
-
-    def width(self) -> int:
-        """Columns that the rows of a line read, taps included."""
-        taps = 0 if self.column_taps is None else (size(self.column_taps) - 1) * self.column_step
-        return size(self.columns) + taps
-
-    def line(self, image: int) -> int:
-        """Columns from one line to the next, of an image so wide: zeros that end a line also begin the next."""
-        before = max(0, -self.column_shift)
-        after = max(0, self.width() - before - image)
-        return max(size(self.columns), self.width() - min(before, after))
+    lines: Slide
+    places: Slide
+    pitch: int
 
 
 def lane_digit(c: Contraction) -> Symbol | None:
@@ -84,12 +81,10 @@ def halo_of(c: Contraction) -> Halo | None:
 def _halo_of(c: Contraction) -> Halo | None:
     if len(c.rows) < 2:
         return None
-    lines, columns = c.rows[-2], c.rows[-1]
-    found: dict[Symbol, tuple[int, Symbol | None, int, int]] = {}
-    for d, e in enumerate(c.a.coordinates):
-        for digit in (lines, columns):
-            if digit not in e.symbols:
-                continue
+    found: dict[Symbol, Slide] = {}
+    image = 0
+    for e, n in zip(c.a.coordinates, c.a.shape, strict=True):
+        for digit in (d for d in c.rows[-2:] if d in e.symbols):
             form = linear_form(e, e.symbols)
             if form is None or digit in found or not isinstance(form[1], Const):
                 return None
@@ -97,14 +92,20 @@ def _halo_of(c: Contraction) -> Halo | None:
             taps = [s for s in steps if s is not digit]
             if steps[digit] != 1 or len(taps) > 1 or any(t not in c.depth[:-1] or steps[t] < 1 for t in taps):
                 return None
-            found[digit] = (d, taps[0] if taps else None, form[1].value, steps[taps[0]] if taps else 1)
-    if set(found) != {lines, columns} or not set(c.depth[:-1]) <= {taps for _, taps, _, _ in found.values()}:
+            tap = taps[0] if taps else None
+            found[digit] = Slide(digit, tap, form[1].value, 1 if tap is None else steps[tap])
+            image = n if digit is c.rows[-1] else image
+    if set(found) != set(c.rows[-2:]) or not set(c.depth[:-1]) <= {slide.tap for slide in found.values()}:
         return None
-    (line_dim, line_taps, line_shift, line_step) = found[lines]
-    (column_dim, column_taps, column_shift, column_step) = found[columns]
-    return Halo(
-        lines, columns, line_taps, column_taps, line_dim, column_dim, line_shift, column_shift, line_step, column_step
-    )
+    lines, places = (found[digit] for digit in c.rows[-2:])
+    return Halo(lines, places, _pitch(places, image))
+
+
+def _pitch(places: Slide, image: int) -> int:
+    """Places from one line to the next, of an image so wide: zeros that end a line also begin the next."""
+    width, before = size(places.digit) + places.reach, max(0, -places.shift)
+    after = max(0, width - before - image)
+    return max(size(places.digit), width - min(before, after))
 
 
 def is_direct(c: Contraction, plan_depth: int) -> bool:

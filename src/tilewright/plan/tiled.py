@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.algebra.expr import Expr, index
-from tilewright.ir.core import Op
+from tilewright.plan.microkernel import Axes
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,10 @@ class Depth:
 
 @dataclass(frozen=True)
 class Tiled:
-    """The product of a program, its loops over K, and how its operand A comes to the tile registers."""
+    """The one product of a program in tile registers, and how its operands come there."""
 
-    product: Op
-    m: Expr
-    n: Expr
-    k: Expr
-    steps: tuple[Depth, ...]
-    """The loops over what is summed, outermost first."""
+    axes: Axes
     streams: tuple[bool, bool]
     """Whether A, and B, are read past the first cache."""
-    deferred: bool
-    """Whether results of a block are stored while the next one is summed."""
-    walk: Walk | None = None
-    """How rows lie that a task stages first; None: they are read in place."""
     shifts: Mapping[Expr, tuple[int, int]] = field(default_factory=dict)
     """Taps whose rows are the same ones, so many lines and places further on; for others rows are staged apart."""

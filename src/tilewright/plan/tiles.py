@@ -14,25 +14,23 @@ from tilewright.plan.sliding import halo_of, is_direct
 
 WRITTEN = 72
 """Steps of the depth that are written out, at most."""
-ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 
 
 def tile_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed: Fixed = FREE) -> Iterator[Blocking]:
     """The blockings of a contraction with an atom of tile registers."""
-    (column,) = c.columns
+    workers, height = cores(machine), size(c.rows[-1])
+    most = size(c.rows[-2 if len(c.rows) > 1 else -1])
+    wanted = {1, 2, 3, 3 * workers, *(workers << n for n in range(most.bit_length()))}
+    parts = {1, 2, workers, 2 * workers}
     tasks = (*(d.name for d in (*c.batch, *c.rows[:-2])), ROWS, COLUMNS)
     steps = _steps(c, atom, fixed)
     for rows, columns in _blocks(c, atom, machine):
-        blocks = up(size(column), columns) // columns
         for stage in stages(c, atom):
-            for strip in fixed.strips(c, rows, _strips(c, stage, rows, cores(machine))):
-                for task_columns in fixed.task_columns(columns, blocks, {1, 2, cores(machine), 2 * cores(machine)}):
-                    for order in ORDERS[: 1 if task_columns == columns else 2]:
-                        streams = _streams(c, atom, rows, columns, order, machine)
-                        yield Blocking(
-                            atom, rows, columns, strip, task_columns, order, steps, tasks, "strided", stage, streams,
-                            "defer",
-                        )  # fmt: skip
+            down = max(1, -(-height // rows) if stage else height // rows)
+            for strip, task_columns, order in fixed.tasks(c, (rows, columns), down, wanted, parts):
+                streams = _streams(c, atom, rows, columns, order, machine)
+                how = steps, tasks, "strided", stage, streams, "defer"
+                yield Blocking(atom, rows, columns, strip, task_columns, order, *how)
 
 
 def _blocks(c: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
@@ -87,17 +85,6 @@ def _streams(
     return ("a" if outer_is_b else "b") if fits else ("b" if outer_is_b else "a")
 
 
-def _strips(c: Contraction, stage: str, rows: int, workers: int) -> list[int]:
-    """What a task may take of the rows."""
-    most = size(c.rows[-2 if len(c.rows) > 1 else -1])
-    wanted = {1, 2, 3, 3 * workers, *(workers << n for n in range(most.bit_length()))}
-    if len(c.rows) == 1:
-        blocks = max(1, size(c.rows[-1]) // rows if not stage else -(-size(c.rows[-1]) // rows))
-        return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks} or {rows})
-    lines = size(c.rows[-2])
-    return sorted({-(-lines // parts) for parts in wanted if parts <= lines})
-
-
 def rows_of(c: Contraction, how: Blocking) -> tuple[int, int, int]:
     """(tasks over rows, rows that the largest computes, bytes that it stages)."""
     last, each = c.rows[-1], element_bytes(c.a.dtype)
@@ -116,9 +103,7 @@ def rows_of(c: Contraction, how: Blocking) -> tuple[int, int, int]:
         return tasks, rows, rows * deep * taps * each
     halo = halo_of(c)
     assert halo is not None
-    line = halo.line(c.a.shape[halo.column_dim])
-    more = 0 if halo.line_taps is None else (size(halo.line_taps) - 1) * halo.line_step
-    return tasks, strip * line, (strip + more) * line * deep * each
+    return tasks, strip * halo.pitch, (strip + halo.lines.reach) * halo.pitch * deep * each
 
 
 def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
@@ -186,6 +171,6 @@ def tile_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
 def _count(c: Contraction, s: Cut, how: Blocking) -> int:
     last = c.depth[-1]
     if s.digit != last.name:
-        return size(next(t for t in c.depth if t.name == s.digit))
+        return size(c.summed(s.digit))
     outer = next((x.size for x in how.steps if x.digit == last.name and x is not s), None)
     return (outer or up(size(last), how.atom.shape[2])) // how.atom.shape[2]

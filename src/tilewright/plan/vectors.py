@@ -16,7 +16,6 @@ UNROLLED = 4
 """Steps of the last digit of the depth that are written out, at least where they divide it."""
 WRITTEN = 16
 """Steps of the depth that are written out within a line, at most: the program stays short."""
-ORDERS = ((COLUMNS, ROWS), (ROWS, COLUMNS))
 WIDE = (1, 2, 3, 4)
 """Vectors of columns in a block of sums."""
 
@@ -27,21 +26,19 @@ def vector_blockings(c: Contraction, atom: MultiplyAtom, machine: Machine, fixed
         return
     lanes = atom.shape[1]
     (column,) = c.columns
-    line = size(c.rows[-1])
-    workers = cores(machine)
+    line, workers = size(c.rows[-1]), cores(machine)
+    wanted = {1, 2, *(workers << n for n in range(5)), *map(size, c.rows[-2:-1])}  # single lines, too
     tasks = (COLUMNS, *(d.name for d in (*c.batch, *c.rows[:-2])), ROWS)
     steps = _steps(c, atom, fixed)
     for vectors in WIDE:
         if vectors > 1 and (vectors - 1) * lanes >= size(column):
             continue
         columns = vectors * lanes
-        blocks = up(size(column), columns) // columns
         most = max(n for n in range(1, machine.limits.registers) if n == 1 or fits(n, vectors, atom, machine))
-        for rows in _rows(line, most) if fixed.rows is None else _divisors(fixed.rows, min(line, most)):
-            for strip in fixed.strips(c, rows, _strips(c, rows, workers)):
-                for task_columns in fixed.task_columns(columns, blocks, {1, 2, workers}):
-                    for order in ORDERS[: 1 if task_columns == columns else 2]:
-                        yield Blocking(atom, rows, columns, strip, task_columns, order, steps, tasks, "contiguous")
+        dividing = None if fixed.rows is None else [n for n in range(1, min(line, most) + 1) if fixed.rows % n == 0]
+        for rows in _rows(line, most) if dividing is None else dividing:
+            for taken in fixed.tasks(c, (rows, columns), max(1, line // rows), wanted, {1, 2, workers}):
+                yield Blocking(atom, rows, columns, *taken, steps, tasks, "contiguous")
 
 
 def why_no_vectors(c: Contraction, atom: MultiplyAtom) -> str | None:
@@ -104,19 +101,6 @@ def _rows(line: int, most: int) -> list[int]:
     return sorted(n for n in {most, *fewest_blocks} if 1 <= n <= most)
 
 
-def _strips(c: Contraction, rows: int, workers: int) -> list[int]:
-    wanted = {1, 2, *(workers << n for n in range(5))}
-    if len(c.rows) == 1:
-        blocks = max(1, size(c.rows[-1]) // rows)
-        return sorted({-(-blocks // parts) * rows for parts in wanted if parts <= blocks})
-    lines = size(c.rows[-2])
-    return sorted({1, *(-(-lines // parts) for parts in wanted if parts <= lines)})
-
-
-def _divisors(n: int, most: int) -> list[int]:
-    return [d for d in range(1, most + 1) if n % d == 0]
-
-
 def _steps(c: Contraction, atom: MultiplyAtom, fixed: Fixed) -> tuple[Cut, ...]:
     last, group = c.depth[-1], atom.shape[2]
     most = max(UNROLLED, atom.picks)  # what one load of A brings is multiplied in one go
@@ -159,10 +143,8 @@ def vector_cost(c: Contraction, how: Blocking, machine: Machine) -> Cost:
     left = line % how.rows if len(c.rows) == 1 and row_tasks > 1 else 0
     ragged = per * block(left) if left else 0.0  # the last strip has these rows besides
     ragged *= -(-(column_tasks * c.extent(c.batch)) // cores(machine))
-    panel, strip = (
-        how.columns * depth * each,
-        operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch)),
-    )
+    panel = how.columns * depth * each
+    strip = operand_bytes(c.a) / (row_tasks * c.extent(c.rows[:-2]) * c.extent(c.batch))
     taken = min(size(c.depth[-1]) * each * how.rows * 3, strip)
     rounds = lines * (full + bool(tail))
     shown = 0.0
@@ -195,12 +177,10 @@ def _instructions(c: Contraction, how: Blocking, full: int, tail: int) -> int:
     inner = edges = 1
     for s in how.steps:
         if s.digit == c.depth[-1].name:
-            inner, edges = (
-                inner * (s.size // group if not s.written else 1),
-                edges * (s.size // group if not s.written else 1),
-            )
+            often = 1 if s.written else s.size // group
+            inner, edges = inner * often, edges * often
             continue
-        digit = next(t for t in c.depth if t.name == s.digit)
+        digit = c.summed(s.digit)
         inner *= size(digit) if s.written else 1
         edges *= size(digit) if s.written or digit in c.coupled else 1
     each_row = vectors + 1

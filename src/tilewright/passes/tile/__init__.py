@@ -27,7 +27,6 @@
 | patches      | a dimension in boxes of digits instead of runs                                        |
 | aligning     | factors in rows that a machine's copies can read, and what copies them so             |
 | products     | products by atoms: blocks of sums and their factors                                   |
-| tile_product | the products of a block of sums in tile registers                                     |
 | factors      | a factor of a product as its blocks read it                                           |
 | made         | a factor that is computed in registers, a step of K at a time                         |
 | inplace      | factors read where they lie, taps out of bounds left out                              |

@@ -17,7 +17,7 @@ from tilewright.ir import tile_formulas as formulas
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
-from tilewright.passes.places import Size
+from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.moving import coordinate, squeezed
 from tilewright.passes.tile.values import Load, Parts, load
 
@@ -106,6 +106,14 @@ def may_leave(e: Expr, size: Size | Expr) -> bool:
 def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
     """Coordinates in a tensor of this shape, and which of them may lie outside."""
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
+
+
+def apart_along(low: Lowering, found: Load, dim: Expr) -> int | None:
+    """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
+    c = low.coordinate(dim)
+    if any(c in e.symbols for e in found.at[:-1]) or not found.at:
+        return None
+    return linear_step(found.at[-1], c)
 
 
 def outside(low: Lowering, access: TileAccess, dims: tuple[Expr, ...]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Block, MemoryType, Op, Program, TileType, Value, building
 from tilewright.ir.tile import TILE
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import own_name
+from tilewright.passes.tile.rewriting import own_name, places
 
 Shape = tuple[int, ...]
 
@@ -152,12 +152,9 @@ def _read(program: Program, factor: Value, sizes: Mapping[Symbol, int], shapes: 
     if kind.dtype.bits % 8:
         return f"elements of {kind.dtype} are no whole bytes"
     numbers = Substitution(dict(sizes))
-    before = op.attrs.get("over") or tuple(symbol(f"at_{n}", 0) for n in range(len(kind.dims)))
+    _, before, at = places(op)
     over = {d: symbol(s.name, 0, int(numbers(d)) - 1) for d, s in zip(kind.dims, before, strict=True)}
-    images = {s: over[d] for d, s in zip(kind.dims, before, strict=True)}
-    own = dict(zip(kind.dims, before, strict=True))
-    at = op.attrs.get("at") or tuple(own[d] for d in op.operands[0].type.dims)
-    every = Substitution({**sizes, **images})
+    every = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
     return _Read(op, over, tuple(map(every, at)), shapes[op.operands[0]])
 
 
@@ -345,12 +342,7 @@ def _aligned(
     made = replace(made, args=tuple(given.get(a, a) for a in program.args))
     verify(made)
     return Aligned(
-        made,
-        every,
-        extents,
-        tuple(kept.get(op, op) for op in free),
-        tuple(copies),
-        tuple(a.name or "" for a in given),
+        made, every, extents, tuple(kept.get(op, op) for op in free), tuple(copies), tuple(a.name or "" for a in given)
     )
 
 

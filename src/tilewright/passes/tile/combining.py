@@ -16,8 +16,9 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import loose
 from tilewright.ir.tile_formulas import call, converted, scale_of
-from tilewright.passes.places import Size, linear_step
+from tilewright.passes.places import Size
 from tilewright.passes.tile import moving
+from tilewright.passes.tile.accesses import apart_along
 from tilewright.passes.tile.lanes import LaneProduct
 from tilewright.passes.tile.products import BlockedProduct
 from tilewright.passes.tile.values import (
@@ -33,7 +34,7 @@ from tilewright.passes.tile.values import (
     rewritten,
 )
 from tilewright.passes.tile.writer import word
-from tilewright.plan.microkernel import Axes, Microkernel, axes_of, types_of
+from tilewright.plan.microkernel import Axes, Microkernel, axes_of
 from tilewright.plan.rows import VALUES
 from tilewright.plan.sums import summed_in
 
@@ -119,7 +120,7 @@ def _along(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Form
         low.w.combine("reduce", there.tensor, total, 1, name)
         return low.held(total, outer, source.parts).formula
     total = low.w.alloc(wide, sizes, "total")
-    if _side_by_side(low, there, dim):
+    if apart_along(low, there, dim) == 1:
         over = low.w.axes(source.sizes)
         view = low.w.viewed(there, over, low.images(source.dims, source.parts, over))
         low.w.combine("reduce", view, low.w.part(total, sizes), source.dims.index(dim), name)
@@ -188,12 +189,6 @@ def _blocks(low: Lowering, tile: Tile, there: Load, dim: Expr, target: Value, ho
     if rest != 0:
         with low.branch(as_expr(rest) >= 1):
             one(as_expr(rounds * BLOCK), rest)
-
-
-def _side_by_side(low: Lowering, there: Load, dim: Expr) -> bool:
-    """Whether neighbours along the dimension are neighbours in memory."""
-    c = low.coordinate(dim)
-    return bool(there.at) and linear_step(there.at[-1], c) == 1 and not any(c in e.symbols for e in there.at[:-1])
 
 
 def cumsum(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -306,12 +301,19 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         a, b = (_as_tf32(low, t) for t in (a, b))
     if op in low.cuts.lanes:
         sums = LaneProduct(low, low.cuts.lanes[op], parts, wide).write(a, b, acc.dims, start)
-        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
-    if low.tiled is not None:
+    elif low.tiled is not None:
         sums = low.tiled.multiply(a, b, acc.dims, parts)
-        return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
-    found = _by_atom(low, op, a, b, acc.dims, wide)
-    total = _place(low, op, acc, start, inner) or _taken_over(low, op, acc, start, inner)
+    else:
+        sums = _summed(low, op, a, b, acc, parts, start, wide)
+    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(sums, acc.dims, inner).formula),)
+
+
+def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, start: Formula, wide: DType) -> Value:
+    """A product over these parts, by an atom or by loops; gives where its sum is."""
+    inner = {d: parts[d] for d in acc.dims}
+    found = _by_atom(low, op, a, b, acc.dims)
+    along = None if found is None else (found[1].m, found[1].n)
+    total = _place(low, op, acc, start, inner, along) or _taken_over(low, op, acc, start, inner, along)
     empty = False
     if total is None and found is not None:
         held, empty = room_for_sums(low, found[0], found[1], acc.dims, inner, wide, start)
@@ -324,10 +326,10 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
     else:
-        last = acc.dims[-1] if acc.dims else None
+        last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
         factors = (_factor(low, t, wide, last) for t in (a, b))
         _products(low, total.tensor, acc.dims, inner, [(d, parts[d]) for d in summed], *factors)
-    return (rounded(kind.dtype, acc.dims, inner, wide, low.held(total.tensor, acc.dims, inner).formula),)
+    return total.tensor
 
 
 def room_for_sums(
@@ -340,7 +342,9 @@ def room_for_sums(
     rows, columns = (1 if d is None else parts[d][1] for d in (axes.m, axes.n))
     zero, single = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
     known = isinstance(rows, int) and isinstance(columns, int)
-    if axes.m is not None and single and known and _is_block(how, int(rows), int(columns)):
+    m, n, _ = how.atom.shape
+    one = rows <= how.rows and columns <= how.columns and rows % m == columns % n == 0 if known else False
+    if axes.m is not None and single and one:
         held = low.w.registers(wide, (int(rows), int(columns)), f"{how.atom.name}.c", "sums", how.waves)
         low.sums[held] = axes.m, axes.n
         if zero:
@@ -362,27 +366,8 @@ def room_for_sums(
     return held, zero
 
 
-def _is_block(how: Microkernel, rows: int, columns: int) -> bool:
-    """Whether so many rows and columns are whole atoms of one block of sums."""
-    m, n, _ = how.atom.shape
-    return rows <= how.rows and columns <= how.columns and rows % m == 0 and columns % n == 0
-
-
-def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, DType] | None:
-    """How a product is done at the current parts of its dimensions, from its types alone; None if by loops."""
-    a, b, c = (v.type.dims for v in op.operands)
-    if not all(low.is_known(d) for d in (*a, *b, *c)):
-        return None
-    axes = axes_of(a, b, c, low.width)
-    if isinstance(axes, str):
-        return None
-    types = types_of(op, axes.swapped, low.machine)
-    how = low.microkernel(op, types, axes.sizes(low.width))
-    return None if how is None else (how, how.oriented(axes), types[2])
-
-
 def _by_atom(
-    low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...], wide: DType
+    low: Lowering, op: Op, a: Tile, b: Tile, c: tuple[Expr, ...]
 ) -> tuple[Microkernel, Axes, Tile, Tile] | None:
     """The microkernel of a product, the parts of its dimensions, and its factors, A first; None if there is none."""
     known = {**a.parts, **b.parts}
@@ -390,8 +375,7 @@ def _by_atom(
     if isinstance(axes, str):
         low.lost[op] = axes
         return None
-    left, right = (b, a) if axes.swapped else (a, b)
-    how = low.microkernel(op, (left.dtype, right.dtype, wide), axes.sizes(lambda d: most(known[d][1])))
+    how = low.cuts.products.get(op)
     if how is None:
         if low.cuts.terms is None:
             low.lost[op] = "its plan says loops"
@@ -400,25 +384,33 @@ def _by_atom(
     return how, axes, *((b, a) if axes.swapped else (a, b))
 
 
-def _place(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
-    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held."""
+def _place(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
+    """The tensor of a loop's carried sum, if the sum may go on in it: nothing else looks at what it held.
+
+    Registers must hold it as the product does, rows and columns `along` the same dimensions.
+    """
     found = only_load(start)
     before = op.operands[2]
     if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
-        return found if found == same else None
+        return found if found == same and along in (None, low.sums[found.tensor]) else None
     sizes = tuple(low.w.room(parts[d][1]) for d in acc.dims)
     return found if found == same and low.room_of(found.tensor) == sizes else None
 
 
-def _taken_over(low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts) -> Load | None:
+def _taken_over(
+    low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
+) -> Load | None:
     """The registers of a loop's carried sum, with what a product adds to put there: it is made of what they held, each
     element of its own, and nothing else looks at that."""
     for each in loads(start):
         carried = [v for v, tensor in low.going_on.items() if tensor is each.tensor and v is not op.results[0]]
         own = each.tensor in low.sums and each == only_load(low.held(each.tensor, acc.dims, parts).formula)
+        own = own and along in (None, low.sums[each.tensor])
         if own and len(low.sums[each.tensor]) > 1 and any(_leads_to(low, v, op) for v in carried):
             low.put(each.tensor, acc.dims, parts, start)
             return each
@@ -441,7 +433,7 @@ def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
 def _factor(low: Lowering, tile: Tile, wide: DType, last: Expr | None) -> Formula:
     """A factor in the wide type, its elements side by side where vectors go."""
     found = only_load(tile.formula)
-    fits = found is not None and (last is None or last not in tile.dims or _side_by_side(low, found, last))
+    fits = found is not None and (last is None or last not in tile.dims or apart_along(low, found, last) == 1)
     if fits and tile.dtype is wide:
         return tile.formula
     dims = tuple(d for d in tile.dims if d is not last) + ((last,) if last in tile.dims else ())

@@ -72,8 +72,7 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
     if value.type.dtype is not dtypes.f32:
         return False
     if low.w.home is None:
-        lanes = None if low.machine is None else low.machine.lanes
-        return lanes is not None and op.name == "exp" and _ends_coarse(low, value)
+        return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low, value)
 
     def users(value: Value) -> list[Op]:
         return [user for user in low.program.walk() if value in user.operands]
@@ -304,12 +303,11 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     parts = {d: low.part(d) for d in kind.dims}
-    if isinstance(value, Expr) and low.workgroups is not None and value.symbols.isdisjoint(low.bound):
-        return (Tile(kind.dtype, kind.dims, parts, formulas.index(low.expr(value), kind.dtype)),)
-    number = low.size(value) if isinstance(value, Expr) else value
-    if isinstance(number, Expr):
-        return (Tile(kind.dtype, kind.dims, parts, formulas.index(number, kind.dtype)),)
-    return (Tile(kind.dtype, kind.dims, parts, formulas.number(number, kind.dtype)),)
+    if isinstance(value, Expr):
+        given = low.workgroups is not None and value.symbols.isdisjoint(low.bound)
+        value = low.expr(value) if given else low.size(value)
+    found = formulas.index if isinstance(value, Expr) else formulas.number
+    return (Tile(kind.dtype, kind.dims, parts, found(value, kind.dtype)),)
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -375,7 +373,7 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
         raise ProgramError("set_symbol inside a conditional has no native form yet", op.loc)
     if s in low.walking:
         low.bound[s] = low.single(op.operands[0], op)
-    elif any(s in d.symbols for v in _tiles_of(low) for d in v.type.dims):
+    elif any(s in d.symbols for each in low.program.walk() for v in each.results for d in v.type.dims):
         if low.workgroups is None:
             raise ProgramError(
                 f"set_symbol of {s}, which is a dimension, has no native form outside of workgroups", op.loc
@@ -384,8 +382,3 @@ def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     else:
         low.bound[s] = low.simple(op.operands[0])
     return ()
-
-
-def _tiles_of(low: Lowering) -> list[Value]:
-    """Every value over dimensions that are counted: memory has the sizes that it has."""
-    return [r for op in low.program.walk() for r in op.results]

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
-_BY_ROWS = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, *REDUCTIONS, "not_", "select", "cast"}
+_BY_ROWS = {*ELEMENTWISE, *REDUCTIONS, "select", "cast"}
 _EARLY = {"read", "fill", "scalar", "self_index", "broadcast", "permute"}
 """What may be done before others that it does not depend on."""
 
@@ -95,7 +95,7 @@ def _is_same(op: Op) -> bool:
 def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Value]) -> FusedRows | None:
     """The operations as a group, where they go over more rows than the first cache holds; None otherwise."""
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
-    if machine is None or machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
+    if machine.lanes is not None or low.masks or low.bases or low.ends or low.walking:
         return None
     values = {v for op in ops for v in (*op.operands, *op.results)}
     dims = {d for v in values for d in v.type.dims}

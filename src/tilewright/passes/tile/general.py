@@ -29,7 +29,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
 from tilewright.ir.printer import op_text
 from tilewright.ir.tensors import TensorType
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.ir.verifier import verify
 from tilewright.machine import Machine
 from tilewright.passes.places import Size
@@ -39,22 +39,11 @@ from tilewright.passes.tile.opened import CLOSED, OpenSizes
 from tilewright.passes.tile.packing import Order, Pack
 from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
-from tilewright.passes.tile.values import (
-    Load,
-    Part,
-    Parts,
-    Tile,
-    load,
-    loads,
-    most,
-    only_load,
-    rewritten,
-    weight,
-)
+from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
 from tilewright.passes.tile.writer import BlockWriter
 from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
-from tilewright.plan.microkernel import Microkernel, microkernel, precision_of, waves_of
+from tilewright.plan.microkernel import waves_of
 from tilewright.plan.rows import MOST_VALUES
 
 HEAVY = 8
@@ -104,30 +93,18 @@ class Lowered:
     """What runs before it, and writes arguments of it that no caller has."""
 
 
-def to_block(
-    program: Program,
-    symbols: Mapping[Symbol, Size],
-    shapes: Mapping[Value, tuple[Size, ...]],
-    free: Collection[Op] = (),
-    *,
-    logs: bool = False,
-    cuts: Cuts | None = None,
-    workgroups: Mapping[Symbol, Expr] | None = None,
-    lenient: bool = False,
-    machine: Machine | None = None,
-    opened: OpenSizes = CLOSED,
-    written: Collection[Value] = (),
-) -> Lowered:
-    """The block program of a tile program for these sizes and shapes of its arguments.
+class Lowering:
+    """One walk over a tile program: what values became, which part of each dimension is current, what symbols mean.
 
-    Sizes are numbers, or expressions of those that are `opened`: they become parameters that calls tell.
-    `free` are the loops that give the same for every tile size. With `logs`, debug_log writes to arguments of its own.
-    `cuts` are what a plan says of tasks, loops and products; without a `machine` products are loops.
-    `workgroups` is given for a grid program: the symbols that depend on workgroup ids, and how. With `lenient`,
-    symbols that set_symbol sets may have values outside their range. `written` are arguments that are known to be
-    written completely, beside those that are seen to be.
+    It is for these sizes and shapes of arguments: numbers, or expressions of sizes that are `opened`, which become
+    parameters that calls tell. `cuts` are what a plan says of tasks, loops and products. `free` are the loops that give
+    the same for every tile size. With `logs`, debug_log writes to arguments of its own. `workgroups` is given for a
+    grid program: the symbols that depend on workgroup ids, and how. With `lenient`, symbols that set_symbol sets may
+    have values outside their range. `written` are arguments that are known to be written completely, beside those that
+    are seen to be.
 
     >>> from tilewright.ir.tile import parse_tile
+    >>> from tilewright.targets.registry import machine
     >>> tile = parse_tile('''tile double(%x: global f32[M], %y: global f32[M])
     ...   symbols M
     ... {
@@ -135,9 +112,11 @@ def to_block(
     ...   %1 = add %0, %0 : f32[M]
     ...   write %1, %y
     ... }''')
-    >>> sizes = {s: 5000 for s in tile.args[0].type.dims}
-    >>> print(to_block(tile, sizes, {a: (5000,) for a in tile.args}).program)
+    >>> (m,) = tile.args[0].type.dims
+    >>> shapes = {a: (5000,) for a in tile.args}
+    >>> print(Lowering(tile, {m: 5000}, shapes, machine("portable"), Cuts({m: 1250})).run().program)
     block double(%x: in global f32 (5000), %y: out global f32 (5000))
+      machine portable
     {
       tasks t_M in 0..4 {
         %y_view = view %y (i0 1250) -> [1250*t_M + i0]
@@ -147,31 +126,26 @@ def to_block(
     }
     <BLANKLINE>
     """
-    with building():
-        return Lowering(program, symbols, shapes, free, logs, workgroups, cuts, lenient, machine, opened, written).run()
-
-
-class Lowering:
-    """One walk: what values became, which part of each dimension is current, what symbols stand for."""
 
     def __init__(
         self,
         program: Program,
         symbols: Mapping[Symbol, Size],
         shapes: Mapping[Value, tuple[Size, ...]],
-        free: Collection[Op],
-        logs: bool,
+        machine: Machine,
+        cuts: Cuts,
+        free: Collection[Op] = (),
+        *,
+        logs: bool = False,
         workgroups: Mapping[Symbol, Expr] | None = None,
-        cuts: Cuts | None = None,
         lenient: bool = False,
-        machine: Machine | None = None,
         opened: OpenSizes = CLOSED,
         written: Collection[Value] = (),
     ):
         self.opened, self.written = opened, set(written)
         self.facts: list[Expr] = []
         """What is never negative here: the conditions of the branches around say so."""
-        self.lenient, self.machine, self.cuts = lenient, machine, cuts or Cuts()
+        self.lenient, self.machine, self.cuts = lenient, machine, cuts
         self.shared: list[Expr] = list(self.cuts.blocks)
         """Dimensions of which there are several parts: what does not depend on one is used by all of them."""
         self.sums: dict[Value, tuple[Expr, ...]] = {}
@@ -193,11 +167,11 @@ class Lowering:
         self.program, self.free = program, set(free)
         self.symbols: dict[Symbol, Expr | int] = dict(symbols)
         self.shapes = dict(shapes)
-        self.waves = 1 if machine is None else max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
-        lanes = None if machine is None or machine.lanes is None else self.waves * machine.lanes
+        self.waves = max(self.cuts.waves, waves_of(machine, self.cuts.products.values()))
+        lanes = None if machine.lanes is None else self.waves * machine.lanes
         self.w = BlockWriter(lanes, opened.symbols)
         if self.cuts.roles is not None:
-            self.w.home = home_of(self.cuts.products, machine, lambda d: (self.cuts.widths or {}).get(d, 2))
+            self.w.home = home_of(self.cuts.products, machine, lambda d: self.cuts.widths.get(d, 2))
         for s in opened.symbols:
             self.w.fresh(s.name)
         for arg in program.args:
@@ -236,11 +210,10 @@ class Lowering:
         """Arguments that are packed before the program runs."""
         self._arguments: dict[Value, Value] = {}
         self._faults: Value | None = None
-        tiled = self.cuts.tiled
-        how = None if tiled is None else self.cuts.products[tiled.product]
-        self.walks = {} if tiled is None or tiled.walk is None else {tiled.m: tiled.walk}
+        tiled, walk = self.cuts.tiled, self.cuts.walk
+        self.walks = {} if tiled is None or tiled.axes.m is None or walk is None else {tiled.axes.m: walk}
         """Dimensions that go along lines which a task stages."""
-        self.tiled = None if tiled is None or how is None else TiledTask(self, tiled, how)
+        self.tiled = None if tiled is None else TiledTask(self, tiled)
         """The one product of the program, where it is done in tile registers by a plan."""
         self.tasks = Tasks(self)
         self.required: set[tuple[Symbol, Tile]] = set()
@@ -248,6 +221,10 @@ class Lowering:
 
     def run(self) -> Lowered:
         """The block program."""
+        with building():
+            return self._run()
+
+    def _run(self) -> Lowered:
         for arg in self.program.args:
             if not isinstance(arg.type, MemoryType):
                 self.env[arg] = Tile(arg.type.dtype, (), {}, load(self.argument(arg)))
@@ -265,6 +242,7 @@ class Lowering:
         made = Program(BLOCK, self.program.name, tuple(args), body, self.opened.records())
         if self.waves > 1:
             made.records.append(Op(BLOCK.records["waves"], (), {"count": as_expr(self.waves)}))
+        made.records.append(Op(BLOCK.records["machine"], (), {"name": self.machine.name}))
         verify(made)
         copies = dict(self.brought), frozenset(self.taken)
         return Lowered(made, tuple(taken), tuple(log for log, _ in logs), tuple(self.faults), self.lost, packs, *copies)
@@ -475,12 +453,6 @@ class Lowering:
         first, width = self.part(dim)
         return not self.holds(as_expr(self.size(dim)) - first - width)
 
-    def microkernel(self, op: Op, types: tuple[DType, DType, DType], sizes: tuple[int, int, int]) -> Microkernel | None:
-        """How a product of M x N x K is done by the machine's atoms; None where it has none for the types."""
-        if op in self.cuts.products:
-            return self.cuts.products[op]
-        return None if self.machine is None else microkernel(self.machine, types, sizes, None, precision_of(op))
-
     # -- memory -------------------------------------------------------------------------------------------
 
     def argument(self, arg: Value) -> Value:
@@ -655,7 +627,7 @@ def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
 Rule = Callable[[Lowering, Op], tuple[Tile, ...]]
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_"), forming.elementwise),
+    **dict.fromkeys(ELEMENTWISE, forming.elementwise),
     **dict.fromkeys(REDUCTIONS, combining.reduce),
     **dict.fromkeys(("broadcast", "permute"), forming.broadcast),
     **dict.fromkeys(("atomic_add", "atomic_min", "atomic_max"), memory.atomic),

@@ -1,13 +1,12 @@
 """Grid programs: workgroups one after another, in ascending id, the first grid dimension fastest.
 
-    for w1 in 0..3 {             all workgroups with tiles of full width
-      for w0 in 0..2 { ... }
-      ...                        the last one, whose tile is ragged
-    }
+    for w1 in 0..3 {
+      for w0 in 0..2 {
+        if (w0 <= 0) { ... }     workgroups with tiles of full width
+        if (w0 >= 1) { ... }     the last ones, whose tile is ragged
 
 A workgroup's part of a dimension must have a width that is known. Workgroups whose parts are equally wide are of one
-kind: neighbours of a kind are rounds of one loop, and the program is written out once for each such run. Where kinds
-alternate too often for that, all workgroups are one loop, with a branch for each kind.
+kind; there is a branch for each kind.
 
 Memory that the program allocates is the workgroup's own: it is poisoned anew for each.
 
@@ -61,17 +60,14 @@ class Workgroups:
         self.reorderings = [r for r in records if r.name == "reordering"]
         self.persistent = next((r for r in records if r.name == "grid"), None)
         self._plain = dict(low.symbols)
-        sizes = self._counts()
-        self.opened = tuple(sizes) if low.opened else None
-        """Where sizes are open: how many workgroups there are along each dimension of the grid."""
-        if self.opened is not None:
+        self.counts, self.opened = self._counts(), bool(low.opened)
+        if self.opened:
             self._refuse_moved()
             return
-        self.counts = tuple(map(int, sizes))
-        shape = tuple(reversed(self.counts))
+        shape = tuple(int(n) for n in reversed(self.counts))
         ids: list[Any] = list(reversed(np.ogrid[tuple(slice(0, n) for n in shape)]))
         self.shape = shape
-        self.numbers = self._meanings(ids, _evaluated)
+        self.numbers = self._meanings(ids, evaluate)
         self.kinds, self.forms = self._kinds()
 
     def _kinds(self) -> tuple[Array, Array]:
@@ -123,20 +119,6 @@ class Workgroups:
         plain = self.low.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.expr(record.attrs["start"]) is plain
 
-    def _open_body(self, ids: tuple[Expr, ...]) -> None:
-        """The program for a workgroup of these ids, whose parts are as wide as a call says."""
-        low = self.low
-        known = self._meanings(ids, _substituted)
-        low.means(known)
-        low.parts.clear()
-        for record in self.constraints:
-            dim, tile = record.attrs["dim"], low.number(record.attrs["tile"])
-            first, size = as_expr(self._first(record, known, _substituted)), low.size(dim)
-            width = tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)
-            low.parts[dim] = first, number_or(as_expr(width))
-        with low.scope():
-            low.tasks.pieces(list(low.cuts.blocks))
-
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
         """What symbols stand for in workgroups of these ids."""
         known: dict[Symbol, Any] = dict(self._plain)
@@ -161,7 +143,7 @@ class Workgroups:
         """How wide each workgroup's part of a dimension is; notes where parts lie outside the dimension."""
         attrs, number = record.attrs, self.low.number
         tile = number(attrs["tile"])
-        first = np.asarray(self._first(record, self.numbers, _evaluated))
+        first = np.asarray(self._first(record, self.numbers, evaluate))
         if first.min() < 0:
             raise ProgramError(f"a workgroup's part of {attrs['dim']} starts at {first.min()}", record.loc)
         if attrs["dim"] in _set_symbols(self.low):  # as wide as it may be: what is past its end does not count
@@ -174,65 +156,35 @@ class Workgroups:
             self.low.reach[attrs["dim"]] = int(first.max()) + tile
         return np.full_like(first, tile)
 
-    def values(self, e: Expr) -> Array:
-        """An expression of sizes and ids, in all workgroups."""
-        return np.asarray(evaluate(e, self.numbers))
-
     # -- writing ----------------------------------------------------------------------------------------------
 
     def tasks(self) -> tuple[Range, ...]:
         """Ranges of ids that may be tasks, the first grid dimension last; none where the order may show."""
-        if self.opened is not None:
-            found = self.opened if independent(self) else ()
-            return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(found))))
-        if 0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST or not independent(self):
+        few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
+        if few or not independent(self):
             return ()
         return tuple(Range.of(self.low.w.fresh(f"w{g}"), 0, n) for g, n in reversed(list(enumerate(self.counts))))
 
     def write(self, tasks: tuple[Range, ...] = ()) -> None:
         """The program for all workgroups: in order, or for the ids of a task."""
-        if self.opened is not None:
-            with ExitStack() as loops:
-                ids: list[Expr] = [r.symbol for r in reversed(tasks)]
-                for g, n in reversed(list(enumerate(self.opened if not tasks else ()))):
-                    ids.insert(0, loops.enter_context(self.low.w.loop(f"w{g}", n)))
-                self._open_body(tuple(ids))
+        if 0 in self.counts:
             return
-        if 0 in self.shape:
-            return
-        if tasks:
-            self._in_branches(tuple(r.symbol for r in reversed(tasks)))
-            return
-        if _runs(self.kinds) <= MOST:
-            self._in_runs(self.kinds, ())
-            return
-        if len(self.forms) > MOST:
+        if not self.opened and len(self.forms) > MOST:
             raise ProgramError(
                 f"{self.low.program.name}: its workgroups have tiles of {len(self.forms)} different widths; natively "
                 f"there are at most {MOST}",
                 self.low.program.loc,
             )
-        self._in_branches(())
-
-    def _in_runs(self, kinds: Array, ids: tuple[Expr, ...]) -> None:
-        """Loops over neighbours that are of the same kinds."""
-        if kinds.ndim == 0:
-            self._body(ids, int(kinds))
-            return
-        for begin, end in _alike(kinds):
-            with self.low.w.loop(f"w{kinds.ndim - 1}", end - begin) as w:
-                self._in_runs(kinds[begin], (begin + w, *ids))
-
-    def _in_branches(self, ids: tuple[Expr, ...]) -> None:
-        """Loops over all ids; inside, a branch for each kind."""
-        place = len(self.shape) - 1 - len(ids)
-        if place >= 0:
-            with self.low.w.loop(f"w{place}", self.counts[place]) as w:
-                self._in_branches((w, *ids))
-            return
-        for kind in range(len(self.forms)):
-            with self.low.branch(self._is_of(ids, kind)):
-                self._body(self._limited(ids, kind), kind)
+        with ExitStack() as loops:
+            ids: tuple[Expr, ...] = tuple(r.symbol for r in reversed(tasks))
+            for g, n in reversed(list(enumerate(self.counts if not tasks else ()))):
+                ids = (loops.enter_context(self.low.w.loop(f"w{g}", n)), *ids)
+            if self.opened:
+                self._body(ids)
+                return
+            for kind in range(len(self.forms)):
+                with self.low.branch(self._is_of(ids, kind)):
+                    self._body(self._limited(ids, kind), kind)
 
     def _limited(self, ids: tuple[Expr, ...], kind: int) -> tuple[Expr, ...]:
         """The ids in workgroups of a kind, said so that their limits there are known."""
@@ -251,43 +203,29 @@ class Workgroups:
                 found += [width >= wanted, width <= wanted]
         return reduce(mul, found, as_expr(1))
 
-    def _body(self, ids: tuple[Expr, ...], kind: int) -> None:
-        """The program for workgroups of one kind."""
+    def _body(self, ids: tuple[Expr, ...], kind: int | None = None) -> None:
+        """The program for workgroups of one kind; where sizes are open, whose parts are as wide as a call says."""
         low = self.low
         known = self._meanings(ids, _substituted)
         low.means(known)
         low.parts.clear()
         for d in low.reach.keys() & low.symbols.keys() & _set_symbols(low):
             low.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(low.number(d), dtypes.i64))
-        for width, record in zip(self.forms[kind], self.constraints, strict=True):
-            low.parts[record.attrs["dim"]] = as_expr(self._first(record, known, _substituted)), int(width)
+        for place, record in enumerate(self.constraints):
+            first = as_expr(self._first(record, known, _substituted))
+            width = self._open_width(record, first) if kind is None else int(self.forms[kind, place])
+            low.parts[record.attrs["dim"]] = first, width
         with low.scope():
             low.tasks.pieces(list(low.cuts.blocks))
 
-
-def _evaluated(e: Expr, known: Mapping[Symbol, Any]) -> Any:
-    return evaluate(e, known)
+    def _open_width(self, record: Op, first: Expr) -> Size:
+        """How wide a part is that begins there, of a dimension that a call may tell."""
+        tile, size = self.low.number(record.attrs["tile"]), self.low.size(record.attrs["dim"])
+        return number_or(as_expr(tile if tile == 1 or size % tile in (0, as_expr(0)) else minimum(tile, size - first)))
 
 
 def _substituted(e: Expr, known: Mapping[Symbol, Any]) -> Expr:
     return Substitution(known)(e)
-
-
-def _alike(kinds: Array) -> list[tuple[int, int]]:
-    """Runs of equal neighbours along the first axis: first, and one past the last."""
-    found = [(0, 1)]
-    for n in range(1, len(kinds)):
-        begin, _ = found[-1]
-        if np.array_equal(kinds[n], kinds[begin]):
-            found[-1] = begin, n + 1
-        else:
-            found.append((n, n + 1))
-    return found
-
-
-def _runs(kinds: Array) -> int:
-    """How often the program is written out, if runs of equal neighbours become loops."""
-    return 1 if kinds.ndim == 0 else sum(_runs(kinds[begin]) for begin, _ in _alike(kinds))
 
 
 def _set_symbols(low: Lowering) -> set[Symbol]:
@@ -329,9 +267,9 @@ def independent(groups: Workgroups) -> bool:
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.logs is not None or is_ordered(program):
         return False
-    if groups.opened is None and not _reordered(groups):
+    if not groups.opened and not _reordered(groups):
         return False
-    cut = [_cut_by(groups, g) for g, count in enumerate(groups.opened or groups.counts) if count not in (0, 1)]
+    cut = [_cut_by(groups, g) for g, count in enumerate(groups.counts) if count not in (0, 1)]
     if None in cut:
         return False
     ops = list(program.walk())

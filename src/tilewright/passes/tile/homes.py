@@ -72,15 +72,13 @@ class Home:
         return Layout(shape, stride)
 
 
-def home_of(
-    products: Mapping[Op, Microkernel | None], machine: Machine | None, width: Callable[[Expr], int]
-) -> Home | None:
+def home_of(products: Mapping[Op, Microkernel | None], machine: Machine, width: Callable[[Expr], int]) -> Home | None:
     """Where values live in a program with these products; None where its sums are not dealt out alike.
 
     `width` says how wide a task is along a dimension.
     """
     found = [(op, how) for op, how in products.items() if how is not None and how.slab is not None]
-    if machine is None or not found or len(found) < len(products):
+    if not found or len(found) < len(products):
         return None
     how = found[0][1]
     c = how.atom.c

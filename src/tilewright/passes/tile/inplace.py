@@ -13,6 +13,7 @@ from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, TileType
+from tilewright.ir.dtypes import DType
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import may_leave
 from tilewright.passes.tile.values import Parts
@@ -28,7 +29,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
 
     Or as any factor, where steps of it are copied to shared memory: what is out of bounds is zero there.
     """
-    if low.machine is None or op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
+    if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
     users = [user for user in low.program.walk() if op.results[0] in user.operands]
     made = _made_in_steps(low)
@@ -52,22 +53,29 @@ def _is_left(low: Lowering, user: Op, read: Op) -> bool:
     return how.group == 1 or (whole and _lies_along(read, axes.k) and not _may_leave(low, read, axes.k))
 
 
+def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
+    """How a product is done at the current parts of its dimensions, with these and its types; None if by loops."""
+    how, known = low.cuts.products.get(op), all(low.is_known(d) for v in op.operands for d in v.type.dims)
+    axes = axes_in(op, low.width) if known else ""
+    if how is None or isinstance(axes, str):
+        return None
+    return how, how.oriented(axes), types_of(op, axes.swapped, low.machine)
+
+
 def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
     """The microkernel of a product, and its axes, where a read is its factor A, of the type that the atom takes."""
-    if user.name != "mma" or user.operands[2] is read.results[0]:
+    found = microkernel_of(low, user) if user.name == "mma" and user.operands[2] is not read.results[0] else None
+    if found is None:
         return None
-    axes = axes_in(user, low.width)
-    if isinstance(axes, str) or user.operands[1 if axes.swapped else 0] is not read.results[0]:
-        return None
-    types = types_of(user, axes.swapped, low.machine)
-    how = low.microkernel(user, types, axes.sizes(low.width))
-    return (how, axes) if how is not None and types[0] is how.atom.a.dtype else None
+    how, axes, types = found
+    left = user.operands[1 if axes.swapped else 0] is read.results[0]
+    return (how, axes) if left and types[0] is how.atom.a.dtype else None
 
 
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
     found: dict[Expr, int] = {}
-    for user in low.program.walk() if low.machine is not None else ():
+    for user in low.program.walk():
         left = _as_left(low, user, op) if op.results[0] in user.operands else None
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]
@@ -108,7 +116,7 @@ def are_alike(low: Lowering, dim: Expr) -> bool:
     """Whether pieces at the ends of such a dimension are the same operations as others, but for what is out of bounds:
     the taps on which that depends are written out in all of them.
     """
-    written = {d for d, (_, out) in low.cuts.depth.items() if out}
+    written = {d for d, loop in low.cuts.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
         own = dict(zip(op.attrs["over"], op.results[0].type.dims, strict=True))
         for e in op.attrs["at"]:

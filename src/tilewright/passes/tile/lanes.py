@@ -54,13 +54,13 @@ class LaneProduct:
             low.w.emit("fill", (sums,), value=0)
         else:
             low.put(sums, c, self.parts, start)
-        summed = [d for d in low.cuts.depth if d in a.dims]
+        summed = [s.dim for s in low.cuts.depth]
         packed = self._packed(b, c, summed)
         marks = low.loose.get(there, (False,) * len(there.at))
         at = {d: self.parts[d][0] for d in (*a.dims, *b.dims) if d not in (*summed, how.rows, how.along)}
         with ExitStack() as loops:
             for n, d in enumerate(summed):
-                written = low.cuts.depth[d][1]
+                written = low.cuts.depth[n].unrolled
                 first, end = as_expr(0), as_expr(self.parts[d][1])
                 if not written:
                     first, end, marks = self._limits(there, marks, d, at, summed[n + 1 :])

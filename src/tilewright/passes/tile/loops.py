@@ -23,7 +23,7 @@ from tilewright.ir.printer import op_text
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.ir.tile_formulas import call, converted
 from tilewright.passes.places import Size
-from tilewright.passes.tile import combining, masks, memory, moving
+from tilewright.passes.tile import combining, inplace, masks, memory, moving
 from tilewright.passes.tile.values import Part, Tile, common_parts, divided, loads, most
 from tilewright.plan.general import CHOSEN, WHOLE, only_adds
 from tilewright.plan.sums import summed_in
@@ -121,9 +121,7 @@ def _results(low: Lowering, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
             results.append(Tile(kind.dtype, kind.dims, start.parts, start.formula))
             continue
         held = low.held(tensor, start.dims, start.parts)
-        results.append(
-            Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)),
-        )
+        results.append(Tile(kind.dtype, kind.dims, start.parts, converted(held.formula, held.dtype, kind.dtype)))
     return tuple(results)
 
 
@@ -174,8 +172,8 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     kind, formula = start.accumulated if wide is not None else (start.dtype, start.formula)
     to = wide or start.dtype
     product = _made_by(op, place)
-    how = combining.microkernel_of(low, product) if product is not None and product.name == "mma" else None
-    if how is not None and how[2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
+    how = inplace.microkernel_of(low, product) if product is not None and product.name == "mma" else None
+    if how is not None and how[2][2] is to and set(dims) == {how[1].n, how[1].m, *how[1].around} - {None}:
         held, empty = combining.room_for_sums(low, how[0], how[1], dims, start.parts, to, converted(formula, kind, to))
         if empty and held in low.padded:
             low.w.emit("fill", (held,), value=0)

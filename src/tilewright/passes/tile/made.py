@@ -113,7 +113,6 @@ def _with_loads(formula: Formula, known: Mapping[Load, Formula], images: Substit
 def _as_brought(product: BlockedProduct, each: Load, count: int) -> Swizzle | None:
     """How rows of so many elements of an argument lie in shared memory, so that lanes which have neighbouring rows read
     other banks: as the machine's own copy can put them."""
-    machine, size = product.low.machine, element_bytes(each.tensor.type.dtype)
-    copies = () if machine is None else machine.copies_between("global", "shared")
+    size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)
     return None if atom is None else swizzle_of(atom, count * size, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -47,11 +47,7 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, Walk], number: Ca
 
 
 def _covers(
-    ops: list[Op],
-    arg: Value,
-    axes: tuple[Expr, ...],
-    walks: Mapping[Expr, Walk],
-    number: Callable[[Expr], Expr],
+    ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, Walk], number: Callable[[Expr], Expr]
 ) -> bool:
     """Whether one of the operations writes all of an argument, whatever happens."""
     for op in ops:
@@ -127,8 +123,8 @@ def _form(op: Op) -> Any:
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """The elements of memory that the access names."""
-    if low.tiled is not None and (found := low.tiled.read(op)) is not None:
-        return (found,)
+    if low.tiled is not None and (planned := low.tiled.read(op)) is not None:
+        return (planned,)
     source, *extra = op.operands
     kind: TileType = op.results[0].type
     parts = {d: low.part(d) for d in kind.dims}
@@ -155,17 +151,17 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
                     op.loc,
                 )
             marks = tuple(False for _ in marks)
+    found = load(access.tensor, *access.at)
     if 0 in access.shape:
-        tile = Tile(kind.dtype, kind.dims, parts, formulas.number(other, kind.dtype))
+        found = formulas.number(other, kind.dtype)
     elif access.data:
-        tile = _gathered(low, op, access, kind, parts, marks, other)
-    elif surplus and low.cuts.packed and inplace.is_right(low, op):  # with zeros past its end
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
+        found = _gathered(low, access, kind, parts, marks, other)
+    elif surplus and low.cuts.packed and inplace.is_right(low, op):
+        pass  # it is packed with zeros past its end
     elif any(marks) and "bounds" not in op.attrs and inplace.is_read_in_place(low, op):
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
-        tile = Tile(kind.dtype, kind.dims, parts, halo.staged(low, access, box, kind.dtype, other))
+        found = halo.staged(low, access, box, kind.dtype, other)
     elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
         tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
         over = low.w.axes([parts[d][1] for d in axes])
@@ -174,7 +170,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         here = Substitution({low.coordinate(d): e for d, e in first.items()})
         view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
         low.w.emit("copy", (view, tensor), otherwise=other)
-        tile = low.held(tensor, kind.dims, parts)
+        found = low.held(tensor, kind.dims, parts).formula
     elif any(marks):
         tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
@@ -182,20 +178,13 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
             low.w.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
-        tile = low.held(tensor, kind.dims, parts)
-    else:
-        tile = Tile(kind.dtype, kind.dims, parts, load(access.tensor, *access.at))
-        if access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
-            tile = low.stored(tile, name=f"{source.name}_before")
+        found = low.held(tensor, kind.dims, parts).formula
+    elif access.tensor.type.role != "in":  # it will be written: what it holds now must be kept
+        found = low.stored(Tile(kind.dtype, kind.dims, parts, found), name=f"{source.name}_before").formula
     condition = _bounds(low, op, kind.dims)
     if condition is not None:
-        tile = Tile(
-            kind.dtype,
-            kind.dims,
-            parts,
-            call("select", condition, tile.formula, formulas.number(other, kind.dtype)),
-        )
-    return (tile,)
+        found = call("select", condition, found, formulas.number(other, kind.dtype))
+    return (Tile(kind.dtype, kind.dims, parts, found),)
 
 
 def _is_surplus(low: Lowering, access: TileAccess) -> bool:
@@ -206,8 +195,8 @@ def _is_surplus(low: Lowering, access: TileAccess) -> bool:
 
 
 def _gathered(
-    low: Lowering, op: Op, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
-) -> Tile:
+    low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
+) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
     over = low.w.axes(sizes)
     images = low.images(kind.dims, parts, over)
@@ -220,7 +209,7 @@ def _gathered(
         at=tuple((images(e), m) for e, m in zip(access.at, marks, strict=True)),
         otherwise=other if any(marks) else None,
     )
-    return low.held(tensor, kind.dims, parts)
+    return low.held(tensor, kind.dims, parts).formula
 
 
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
@@ -231,18 +220,13 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     ended = [d for d in dims if d in low.ends]
     for d in ended:
         wrong = Formula("and_", (wrong, moving.counts(low, d) or wrong))
-    used = [d for d in dims if any(low.coordinate(d) in e.symbols for e in _expressions(access))] or []
-    for mask in low.masks:
-        used += [d for d in mask.dims if d not in used]
-    used += ended
-    used = [d for d in dims if d in used]
+    places = [*access.at, *(e for found in access.data.values() for e in found.at)]
+    used = {d for d in dims if any(low.coordinate(d) in e.symbols for e in places)}
+    used |= {*ended, *(d for mask in low.masks for d in mask.dims)}
+    over = tuple(d for d in dims if d in used)
     shape = " x ".join(map(str, access.shape))
     what = f"read leaves its tensor of {shape}; say what lies outside with read(..., otherwise=0)"
-    low.report(Tile(dtypes.bool_, tuple(used), {d: parts[d] for d in used}, wrong), what, op)
-
-
-def _expressions(access: TileAccess) -> list[Expr]:
-    return [*access.at, *(e for found in access.data.values() for e in found.at)]
+    low.report(Tile(dtypes.bool_, over, {d: parts[d] for d in over}, wrong), what, op)
 
 
 # -- conditions -------------------------------------------------------------------------------------------
@@ -251,11 +235,10 @@ def _expressions(access: TileAccess) -> list[Expr]:
 def _bounds(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
     """The condition that `bounds` states; None: there is none, or it always holds."""
     found: Formula | None = None
-    for static, formula in _conditions(low, op, dims):
-        one = formula if formula is not None else Formula("index", (), static)
-        if static is not None and isinstance(static, Const) and static.value:
-            continue
-        found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
+    for condition in _conditions(low, op, dims):
+        if not (isinstance(condition, Const) and condition.value):
+            one = condition if isinstance(condition, Formula) else Formula("index", (), condition)
+            found = one if found is None else Formula("and_", (_truth(found), _truth(one)))
     return found
 
 
@@ -263,21 +246,16 @@ def _truth(formula: Formula) -> Formula:
     return Formula.cast(dtypes.bool_, formula)
 
 
-def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[tuple[Expr | None, Formula | None]]:
+def _conditions(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
     """For each entry of `bounds` an expression of the coordinates, or a formula where data decide."""
-    found: list[tuple[Expr | None, Formula | None]] = []
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
             continue
         data: dict[Symbol, Load] = {}
         limit = with_data(low, low.expr(bound), data, dims, op)
         condition = moving.coordinate(low, dim, data) < limit
-        if data:
-            values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
-            found.append((None, Formula("ne", (formulas.of_expr(condition, values), Formula.number(0)))))
-        else:
-            found.append((condition, None))
-    return found
+        values = {s: Formula.cast(dtypes.i64, load(at.tensor, *at.at)) for s, at in data.items()}
+        yield Formula("ne", (formulas.of_expr(condition, values), Formula.number(0))) if data else condition
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -317,11 +295,11 @@ class Write:
         low = self.low
         kept: list[Expr] = []
         chosen: list[Formula] = []
-        for static, formula in _conditions(low, self.op, self.dims):
-            if static is not None:
-                kept.append(self.images(static))
-            elif formula is not None:
-                chosen.append(formula)
+        for condition in _conditions(low, self.op, self.dims):
+            if isinstance(condition, Formula):
+                chosen.append(condition)
+            else:
+                kept.append(self.images(condition))
         for mask in low.masks:
             chosen.append(moving.squeezed(low, mask, self.dims, "the condition", self.op).formula)
         chosen += [inside for d in self.dims if (inside := moving.counts(low, d)) is not None]
@@ -336,8 +314,7 @@ class Write:
             return
         if not self.at:
             raise ProgramError(f"{self.op.name} of a single number under a condition has no native form yet")
-        condition = reduce(mul, holds)
-        self.at[0] = condition * (self.at[0] + 1) - 1
+        self.at[0] = reduce(mul, holds) * (self.at[0] + 1) - 1
         self.marks[0] = True
 
     def places(self) -> tuple[tuple[Expr, bool], ...]:

@@ -11,7 +11,7 @@ take, and the types that the contraction says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import number_or
@@ -21,17 +21,11 @@ from tilewright.passes.tile.rewriting import Rewriter, needed
 from tilewright.plan.contraction import Contraction, Operand, dimension
 
 
-@dataclass(frozen=True)
-class Normal:
-    """The program of a contraction, the sizes of its dimensions, and the shapes of its arguments."""
-
-    program: Program
-    sizes: dict[Symbol, Size]
-    shapes: dict[Value, tuple[Size, ...]]
-
-
-def over_digits(c: Contraction, order: tuple[Symbol, ...]) -> Normal:
-    """The program of a contraction, whose tiles have their digits in this order."""
+def over_digits(
+    c: Contraction, order: tuple[Symbol, ...]
+) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
+    """The program of a contraction, whose tiles have their digits in this order, the sizes of its dimensions, and the
+    shapes of its arguments."""
     with building():
         return _Normal(c, order).run()
 
@@ -50,7 +44,7 @@ class _Normal(Rewriter):
         """For each dimension, what it is replaced by, perhaps together with others."""
         self.order: dict[Expr, Symbol] = {dimension(s): s for s in order}
 
-    def run(self) -> Normal:
+    def run(self) -> tuple[Program, dict[Symbol, Size], dict[Value, tuple[Size, ...]]]:
         """The program, its sizes, its arguments' shapes."""
         for operand in self.operands.values():
             self._argument(operand)
@@ -58,7 +52,7 @@ class _Normal(Rewriter):
         self.block(self.program.body.ops, body.ops)
         sizes = {dimension(s): number_or(s.upper + 1) for s in self.order.values() if s.upper is not None}
         made = replace(self.program, args=tuple(self.arguments.values()), body=body, records=[])
-        return Normal(made, sizes, self.shapes)
+        return made, sizes, self.shapes
 
     def _argument(self, operand: Operand) -> Value:
         """The argument that is an operand; B is one of its own: it is packed, whatever else reads the same tensor."""

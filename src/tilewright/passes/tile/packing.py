@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilewright.algebra.expr import ZERO, Const, Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
@@ -28,29 +28,6 @@ if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
 
 
-class Order(Protocol):
-    """In which order B is packed: [around][block][...], a task of the program that packs for each block."""
-
-    @property
-    def around(self) -> tuple[Size, ...]:
-        """The extents of what B is repeated along: a batch."""
-
-    @property
-    def shape(self) -> tuple[Size, ...]:
-        """The extents of the packed tensor."""
-
-    @property
-    def dtype(self) -> DType:
-        """Its element type."""
-
-    @property
-    def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """How far each of B's dimensions goes, and whether there are zeros past its end."""
-
-    def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The place along each of B's dimensions of what lies at coordinates of the packed tensor."""
-
-
 @dataclass(frozen=True)
 class BlockOrder:
     """[around][block of N][deep][K / depth][tiles of a block][rows of a tile][N of a tile][group], with zeros past the
@@ -61,6 +38,7 @@ class BlockOrder:
 
     how: Microkernel
     around: tuple[Size, ...]
+    """The extents of what B is repeated along: a batch."""
     deep: tuple[Size, ...]
     """The extents of what is summed beside K: taps."""
     wide: Size
@@ -128,6 +106,10 @@ class LaneOrder:
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
         """(places along other dimensions, among the neighbours) of what lies at coordinates of the packed tensor."""
         return (*at[1:-1], self.width * at[0] + at[-1])
+
+
+Order: TypeAlias = BlockOrder | LaneOrder
+"""In which order B is packed: [around][block][...], a task of the program that packs for each block."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +182,7 @@ def _order(how: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[Exp
 
 def _is_shared(low: Lowering, b: Tile) -> bool:
     """Whether tasks or loops go over something that B does not depend on, or memory of their own is scarce."""
-    if low.cuts.packed or (low.machine is not None and low.machine.spaces["shared"].bytes is not None):
+    if low.cuts.packed or low.machine.spaces["shared"].bytes is not None:
         return True
     moving = [d for d, (first, _) in low.parts.items() if not isinstance(first, Const)]
     return any(d not in b.dims for d in (*low.shared, *moving))
@@ -212,7 +194,7 @@ def _program(low: Lowering, there: Load, source: Value, coordinates: list[Symbol
     extents = tuple(map(as_expr, order.shape))
     given = Value(kind, source.name)
     target = Value(TensorType("global", order.dtype, extents, role="out"), name)
-    w = BlockWriter(None if low.machine is None else low.machine.lanes, low.opened.symbols)  # one wave
+    w = BlockWriter(low.machine.lanes, low.opened.symbols)  # one wave
     for taken in (source.name or "argument", name, *(s.name for s in low.opened.symbols)):
         w.fresh(taken)
     names = [f"o{n}" for n in range(len(order.around))]

@@ -29,7 +29,7 @@ from tilewright.ir.dtypes import DType
 from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
-from tilewright.passes.tile.accesses import marked
+from tilewright.passes.tile.accesses import apart_along, marked
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
 from tilewright.passes.tile.made import Made
@@ -138,7 +138,7 @@ class BlockedProduct:
         m, _, k = how.atom.shape
         found = only_load(a.formula) if a.dtype is how.atom.a.dtype else None
         whole = found is not None and self.width(axes.k) % k in (0, ZERO) and self.has_rows(found, a.dims, m)
-        if found is not None and whole and (k == 1 or self.step(found, axes.k) == 1):
+        if found is not None and whole and (k == 1 or apart_along(self.low, found, axes.k) == 1):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in a.dims]
         tall = self.width(axes.m)
@@ -182,7 +182,7 @@ class BlockedProduct:
         n = how.atom.shape[1]
         found = only_load(b.formula) if b.dtype is how.atom.b.dtype else None
         whole = how.group == 1 and not self.low.cuts.packed
-        there = whole and found is not None and self.step(found, axes.n) == 1 and self.is_readable(found, n)
+        there = whole and found is not None and apart_along(self.low, found, axes.n) == 1 and self.is_readable(found, n)
         if there and found is not None and self.is_near(found):
             return InPlace(self, found)
         outer = [d for d in (*axes.around, *axes.deep) if d in b.dims]
@@ -206,7 +206,7 @@ class BlockedProduct:
         and the first one keeps it if it would keep it packed; or is read for one block of rows only: it is then not
         worth packing."""
         low, m = self.low, self.axes.m
-        if low.machine is None or m is None or not m.symbols.isdisjoint(low.bound):
+        if m is None or not m.symbols.isdisjoint(low.bound):
             return True
         if most(low.size(m)) <= self.how.rows:
             return True
@@ -221,13 +221,6 @@ class BlockedProduct:
             return False
         row = self.how.columns * each
         return stays_near(limits, rows, row, between * each) or not stays_near(limits, rows, row, row)
-
-    def step(self, found: Load, dim: Expr) -> int | None:
-        """How far neighbours along a dimension lie apart in memory, if that is the same everywhere."""
-        c = self.low.coordinate(dim)
-        if any(c in e.symbols for e in found.at[:-1]) or not found.at:
-            return None
-        return linear_step(found.at[-1], c)
 
     # -- blocks -------------------------------------------------------------------------------------------
 
@@ -266,11 +259,10 @@ class BlockedProduct:
         left.begin()
         for d in self.axes.deep:  # where another block's loops were
             self.at.pop(d, None)
-        order = [d for d in self.low.cuts.depth if d in self.axes.deep] or self.axes.deep
-        written = {d for d, (_, out) in self.low.cuts.depth.items() if out}
-        apart = [
-            d for d in order if self.low.cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)
-        ]
+        cuts = self.low.cuts
+        order = [s.dim for s in cuts.depth if s.dim in self.axes.deep] or self.axes.deep
+        written = {d for d, loop in cuts.summed.items() if loop.unrolled}
+        apart = [d for d in order if cuts.depth and d not in written and self.low.tasks.edge and left.slides(d)]
         with ExitStack() as loops:
             for d in (*apart, *(d for d in order if d not in apart)):
                 first, end, out = as_expr(0), as_expr(self.width(d)), d in written or d in apart
@@ -304,8 +296,8 @@ class BlockedProduct:
                 w.emit("copy", (right.columns(depth, across.size, depth * e, column), b))
                 w.emit("mma", (sums, a, b), atom=how.atom.name)
             return
-        usual = max(STEPS, how.atom.picks) * depth, False  # at least what one load of A brings
-        most_at_once = self.low.cuts.depth.get(self.axes.k, usual)[0] // depth
+        said = self.low.cuts.summed.get(self.axes.k)
+        most_at_once = max(STEPS, how.atom.picks) if said is None else said.size // depth  # at least one load of A
         full, tail = divided(chunks, most_at_once)
         rest = (1, tail) if isinstance(tail, int) else (tail, 1)
         for (count, at_once), first in (((full, most_at_once), 0), (rest, full * most_at_once)):

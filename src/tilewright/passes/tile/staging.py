@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Op, TileType, Value
+from tilewright.ir.core import Op, Value
 from tilewright.passes.tile.accesses import TileAccess, access_of, loose
 from tilewright.passes.tile.values import Load, pieces
 from tilewright.plan.microkernel import Microkernel
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -> Load:
     """Copies the rows of a task, with zeros for what is not there; gives where an element of them then lies."""
-    w, kind, depth = low.w, read.results[0].type, how.atom.shape[2]
-    own = [d for d in _taps(plan, kind) if d not in plan.shifts]
+    w, kind, depth, axes = low.w, read.results[0].type, how.atom.shape[2], plan.axes
+    assert axes.m is not None
+    own = [d for d in kind.dims if d in axes.deep and d not in plan.shifts]
     last = {d: low.number(d) - 1 for d in plan.shifts}
     lines = walk.lines + sum(last[d] * down for d, (down, _) in plan.shifts.items())
     along = sum(last[d] * further for d, (_, further) in plan.shifts.items())
     count = lines * walk.pitch
     past = how.rows + along - (walk.pitch - walk.length) if plan.shifts else -count % how.rows
-    outer = [*map(low.number, own), int(pieces(low.number(plan.k), depth))]
+    outer = [*map(low.number, own), int(pieces(low.number(axes.k), depth))]
     held = w.alloc(kind.dtype, (*outer, count + past, depth), "staged")
     if past:  # rows that blocks read behind the last line
         *before, i, c = w.axes((*outer, past, depth))
@@ -42,24 +43,18 @@ def staged(low: Lowering, plan: Tiled, walk: Walk, read: Op, how: Microkernel) -
         w.emit("fill", (behind,), value=0)
     over = w.axes((lines, walk.pitch, *outer, depth))
     line, place, *taps, chunk, c = over
-    first, row = low.part(plan.m)[0], walk.pitch * line + place
+    first, row = low.part(axes.m)[0], walk.pitch * line + place
     known: dict[Expr, Expr] = {d: low.part(d)[0] for d in kind.dims} | dict.fromkeys(plan.shifts, as_expr(0))
-    known |= {plan.m: first + row, **dict(zip(own, taps, strict=True))}
+    known |= {axes.m: first + row, **dict(zip(own, taps, strict=True))}
     access = access_of(low, read, read.operands[0], kind.dims, ())
-    source = _in_chunks(low, access, known, plan.k, over, depth * chunk + c)
+    source = _in_chunks(low, access, known, axes.k, over, depth * chunk + c)
     goal = w.view(held, over, [(e, False) for e in (*taps, chunk, row, c)])
     w.emit("copy", (source, goal), otherwise=0)
-    at = low.coordinate(plan.m) - first
+    at = low.coordinate(axes.m) - first
     for d, (down, further) in plan.shifts.items():
         at = at + (down * walk.pitch + further) * low.coordinate(d)
-    k = low.coordinate(plan.k)
+    k = low.coordinate(axes.k)
     return Load(held, (*map(low.coordinate, own), k // depth, at, k % depth))
-
-
-def _taps(plan: Tiled, kind: TileType) -> list[Expr]:
-    """What is summed beside K, in the order in which A has it."""
-    summed = {s.dim for s in plan.steps}
-    return [d for d in kind.dims if d in summed and d is not plan.k]
 
 
 def _in_chunks(

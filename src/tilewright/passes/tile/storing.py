@@ -30,8 +30,6 @@ ROWS_SWIZZLED = 3
 
 def _leaving(low: Lowering) -> CopyAtom | None:
     """The copy of the machine's own that brings results from shared memory to arguments."""
-    if low.machine is None:
-        return None
     return next((a for a in low.machine.copies_between("shared", "global") if a.asynchronous and a.rows), None)
 
 

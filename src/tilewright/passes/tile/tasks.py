@@ -20,9 +20,9 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, TileType, Value, walk_block
 from tilewright.passes.places import Size
-from tilewright.passes.tile import inplace, memory
+from tilewright.passes.tile import inplace
 from tilewright.passes.tile.values import Part, divided, most, pieces
-from tilewright.plan import boxes
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.plan import BACKWARD
 
 if TYPE_CHECKING:
@@ -79,15 +79,11 @@ class Tasks:
         """Gives every task its part of each dimension; (the cases that there are of some, and of tasks that are all
         alike how many there are along each)."""
         low, cases, counts = self.low, list[list[Case]](), dict[Expr, Size]()
-        widths: dict[Expr, int] = {}
         if low.workgroups is not None:
             self.ranges = list(low.workgroups.tasks())
-        elif not memory.is_ordered(low.program):
-            found = self.cuts.widths
-            widths = boxes.boxes(low.program, low.number, logs=low.logs is not None) if found is None else found
         for d, width in self.cuts.extended.items() if self.cuts.roles is not None else ():
             low.parts[d], low.past[d] = (as_expr(0), width), low.number(d)  # columns past the end change nothing
-        for d, width in widths.items():
+        for d, width in self.cuts.widths.items():
             if (walk := low.walks.get(d)) is not None:
                 count = walk.extent // walk.width
                 self.begins[d] = walk.width * self._number(d, count) if count > 1 else as_expr(0)
@@ -294,7 +290,7 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
         inner = [op, *(x for block in op.blocks for x in walk_block(block))]
         values = [v for x in inner for v in (*x.operands, *x.results)]
         along = any(isinstance(v.type, TileType) and dim in v.type.dims for v in values)
-        if along or op.name in boxes.WRITES or not dependent.isdisjoint(values):
+        if along or op.name in WRITES or not dependent.isdisjoint(values):
             dependent |= set(op.results)
         else:
             found.append(op)

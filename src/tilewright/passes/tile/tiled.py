@@ -16,24 +16,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import ONE, Expr, as_expr
 from tilewright.algebra.expr_rules import minimum
+from tilewright.errors import ProgramError
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Block, Op, Value
 from tilewright.passes.tile.accesses import access_of, loose
+from tilewright.passes.tile.factors import Factor
+from tilewright.passes.tile.products import BlockedProduct, InPlace, Span
 from tilewright.passes.tile.rewriting import needed
 from tilewright.passes.tile.staging import staged
-from tilewright.passes.tile.tile_product import SumRegisters, TileProduct
-from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, pieces
+from tilewright.passes.tile.values import Load, Parts, Tile, divided, load, only_load, pieces
 from tilewright.plan.microkernel import Microkernel
-from tilewright.plan.tiled import Tiled
+from tilewright.plan.tiled import Depth, Tiled
 
 if TYPE_CHECKING:
     from tilewright.passes.tile.general import Lowering
+
+
+STREAM = as_expr(1)
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,13 @@ class Rounds:
 class TiledTask:
     """What a task does: it stages A, goes over its blocks of sums, and stores what they become."""
 
-    def __init__(self, low: Lowering, plan: Tiled, how: Microkernel):
+    def __init__(self, low: Lowering, plan: Tiled):
+        ((product, how),) = low.cuts.products.items()
+        assert how is not None
         self.low, self.plan, self.how = low, plan, how
         made = {r: op for op in low.program.body.ops for r in op.results}
-        self.read_of_a = made[plan.product.operands[0]]
-        self.summing = needed(plan.product, made)
+        self.read_of_a = made[product.operands[0]]
+        self.summing = needed(product, made)
         """The operations that a block's sums take; all others are done with what has become of them."""
         self.lines: Load | None = None
         """Where an element of A lies, if it was staged."""
@@ -65,11 +72,12 @@ class TiledTask:
 
     def write(self) -> None:
         """All of it."""
-        low, plan = self.low, self.plan
-        if plan.walk is not None:
-            self.lines = staged(low, plan, plan.walk, self.read_of_a, self.how)
+        low, axes = self.low, self.plan.axes
+        if low.cuts.walk is not None:
+            self.lines = staged(low, self.plan, low.cuts.walk, self.read_of_a, self.how)
         self.held = SumRegisters.of(low, self.how)
-        low.sums[self.held.scratch] = low.sums[self.held.sums] = plan.m, plan.n
+        assert axes.m is not None
+        low.sums[self.held.scratch] = low.sums[self.held.sums] = axes.m, axes.n
         dims = list(low.cuts.blocks)
         for chosen in product(*(list(self._rounds(d)) for d in dims)):
             with ExitStack() as branches:
@@ -82,7 +90,7 @@ class TiledTask:
         one, in two parts."""
         low, width = self.low, self.low.cuts.blocks[dim]
         full, tail = divided(low.part(dim)[1], width)
-        if dim is not self.plan.m or self.plan.walk is not None:
+        if dim is not self.plan.axes.m or low.cuts.walk is not None:
             full, tail = pieces(low.part(dim)[1], width), 0
         task, per, count = low.tasks.dealt.get(dim, (as_expr(0), full, 1))
         if full != 0:
@@ -104,7 +112,7 @@ class TiledTask:
             width = low.cuts.blocks[dim]
             low.parts[dim] = low.part(dim)[0] + width * number, width
         low.overhanging = {d for d, r in rounds.items() if r.past}
-        self.late = self.plan.deferred and bool(ranges) and not low.overhanging
+        self.late = low.cuts.overlap == "defer" and bool(ranges) and not low.overhanging
         body, end = Block(()), Block(())
         ops = low.program.body.ops
         with low.scope():
@@ -136,5 +144,100 @@ class TiledTask:
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
         """The sums of a block; gives where the operations after it find them."""
-        TileProduct(self.low, self.plan, self.how, self.held, parts, c, late=self.late).write(a, b)
+        TileProduct(self, parts, c).write(a, b)
         return self.held.scratch
+
+
+# -- the products of a block ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SumRegisters:
+    """What all blocks of a task share: tile registers of sums and operands, and memory where sums are looked at."""
+
+    scratch: Value
+    sums: Value
+    left: Value
+    right: Value
+
+    @classmethod
+    def of(cls, low: Lowering, how: Microkernel) -> SumRegisters:
+        """Those of a microkernel."""
+        atom, depth, block = how.atom, how.atom.shape[2], (how.rows, how.columns)
+        scratch = low.w.alloc(atom.c.dtype, block, "scratch")
+        sums = low.w.registers(atom.c.dtype, block, f"{atom.name}.c", "sums")
+        left = low.w.registers(atom.a.dtype, (how.rows, depth), f"{atom.name}.a", "left")
+        return cls(scratch, sums, left, low.w.registers(atom.b.dtype, (depth, how.columns), f"{atom.name}.b", "right"))
+
+
+class TileProduct(BlockedProduct):
+    """The product of one block; its operands go to tile registers step by step."""
+
+    def __init__(self, task: TiledTask, parts: Parts, c: tuple[Expr, ...]):
+        super().__init__(task.low, task.how, task.plan.axes, parts, task.held.sums, c, zero=True)
+        self.plan, self.held, self.late = task.plan, task.held, task.late
+
+    def left(self, a: Tile) -> Factor:
+        """A where it lies, also where that is what was staged; step by step, where a block goes past its end."""
+        found = only_load(a.formula)
+        if found is None:
+            raise ProgramError("products in tile registers read A where it lies")
+        if not any(self.low.loose.get(found, ())):
+            return InPlace(self, found)
+        room = self.w.alloc(self.how.atom.a.dtype, (self.how.rows, self.how.atom.shape[2]), "step")
+        return Stepped(self, found, room)
+
+    def summed(
+        self, left: Factor, right: Factor, down: Span, across: Span, row: Expr, column: Expr, sums: Value
+    ) -> None:
+        """All that is summed. Where the outermost loop goes over K, its first round is written out if the results of
+        the block before are stored meanwhile: they go there."""
+        self.w.emit("fill", (sums,), value=0)
+        depth = self.how.atom.shape[2]
+        chunks, steps = int(pieces(self.low.number(self.axes.k), depth)), self.low.cuts.depth
+        first, *rest = steps
+        if isinstance(left, Stepped):  # one block of many: its loops stay loops
+            self._steps(left, right, _as_loops(steps), as_expr(0), chunks)
+        elif first.dim is self.axes.k and any(s.dim is self.axes.k for s in rest):
+            per = first.size // depth
+            if self.late:
+                self._steps(left, right, tuple(rest), as_expr(0), per)
+            if chunks // per > int(self.late):
+                with self.w.loop("k", chunks // per, int(self.late)) as k:
+                    self._steps(left, right, tuple(rest), per * k, per)
+        else:
+            self._steps(left, right, steps, as_expr(0), chunks)
+
+    def _steps(self, left: Factor, right: Factor, steps: tuple[Depth, ...], base: Expr, chunks: int) -> None:
+        """Loops over taps and so many chunks of K from one on; in them both operands, and their product."""
+        w, how, depth = self.w, self.how, self.how.atom.shape[2]
+        chunk = base
+        with ExitStack() as loops:
+            for s in steps:
+                if s.dim is self.axes.k:
+                    chunk = base + loops.enter_context(w.loop("e", chunks, unroll=s.unrolled))
+                else:
+                    count = self.low.number(s.dim)
+                    self.at[s.dim] = loops.enter_context(w.loop(f"k_{s.dim}", count, unroll=s.unrolled))
+            rows = left.rows(how.rows, depth, as_expr(0), depth * chunk)
+            w.emit("copy", (rows, self.held.left), stream=STREAM if self.plan.streams[0] else None)
+            columns = right.columns(depth, how.columns, depth * chunk, as_expr(0))
+            w.emit("copy", (columns, self.held.right), stream=STREAM if self.plan.streams[1] else None)
+            w.emit("mma", (self.held.sums, self.held.left, self.held.right), atom=how.atom.name)
+
+
+def _as_loops(steps: tuple[Depth, ...]) -> tuple[Depth, ...]:
+    """The same steps, one loop for each dimension, none unrolled."""
+    return tuple(replace(s, unrolled=False) for s in {s.dim: s for s in steps}.values())
+
+
+@dataclass
+class Stepped(InPlace):
+    """A where it lies, of a block that goes past its end: each step is copied first, with zeros there."""
+
+    room: Value
+
+    def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
+        """A's block, copied."""
+        self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
+        return self.room
