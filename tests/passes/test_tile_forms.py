@@ -9,7 +9,7 @@ from tile_checks import native, no_atoms_today, own_cache, three_ways
 import tilewright
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.errors import ArgumentError, ExecutionError, ProgramError
+from tilewright.errors import ArgumentError, ExecutionError, ParseError, ProgramError
 from tilewright.ir.block import parse_block
 from tilewright.ir.tile import BINARY, UNARY_ANY, UNARY_FLOAT, parse_tile
 from tilewright.lang import sympy
@@ -511,6 +511,29 @@ def test_tasks_have_all_of_the_largest_few():
     x, y = integers((2, 9)), np.full((2, 3), np.nan, np.float32)
     tilewright.compile_text(block, "interpreter")(x, y)
     assert (y == -np.sort(-x, 1)[:, :3]).all()
+
+
+def test_a_sum_that_nothing_written_depends_on():
+    text = """
+tile unused(%a: global f32[M, K], %b: global f32[N, K], %c: global f32[M, N])
+  symbols K, M, N
+{
+  %0 = fill value=7 : f32[M, N]
+  %1 = iterate %0 axis=(K) (%2: f32[M, N]) {
+    %3 = read %a : f32[M, K]
+    %4 = read %b : f32[N, K]
+    %5 = mma %3, %4, %2 : f32[M, N]
+    yield %5
+  } : f32[M, N]
+  write %0, %c
+}
+"""
+    three_ways(parse_tile(text), integers((3, 4)), integers((5, 4)))
+
+
+def test_more_dimensions_than_arrays_have():
+    with pytest.raises(ParseError, match="M and 32 more dimensions; a tensor has at most 32 dimensions"):
+        parse_tile(f"tile f(%x: global f32[{', '.join('M' * 33)}])\n  symbols M\n{{\n}}\n")
 
 
 def test_scalar_arguments_and_expressions_of_sizes():

@@ -15,7 +15,7 @@ from tilewright.ir.core import Block, Level, MemoryType, Op, OpSpec, Program, Ti
 from tilewright.ir.dtypes import dtype
 from tilewright.ir.location import TextLocation
 from tilewright.ir.notation import NotationPiece, leading, pieces
-from tilewright.limits import NESTING, integer
+from tilewright.limits import NESTING, RANK, integer
 
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")  # comments run to the end of the line
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -253,6 +253,8 @@ class Reader:
         self.expect("[")
         start = self.at
         dims = self.exprs(self.enclosed("]"), start)
+        if RANK.refuses(len(dims)):
+            raise self.fail(f"{dims[0]} and {len(dims) - 1} more dimensions; {RANK.rule}", start)
         return TileType(element, dims) if space is None else MemoryType(element, dims, space)
 
     def attributes(self, spec: OpSpec) -> dict[str, Any]:

@@ -424,9 +424,11 @@ class _Recogniser:
     def extras(self, write: Op, result: Value) -> list[Op]:
         """The reads besides the sum of the elementwise work before the write."""
         reads: list[Op] = []
-        known: dict[Value, int] = {result: 1}
+        known: dict[Value, int] = {}
 
         def steps(value: Value) -> int:
+            if value is result:
+                known[result] = 1
             if value not in known:
                 op = self.made.get(value)
                 if op is None:
@@ -438,6 +440,8 @@ class _Recogniser:
 
         if steps(write.operands[0]) > LONGEST:
             raise NoContraction(f"what follows the sum has more than {LONGEST} steps")
+        if result not in known:
+            raise NoContraction("what it writes does not depend on its sum")
         kept = set(result.type.dims)
         if not {d for v in (write.operands[0], *(op.results[0] for op in reads)) for d in v.type.dims} <= kept:
             raise NoContraction("a value after the sum has dimensions of its own")

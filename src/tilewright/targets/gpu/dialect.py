@@ -69,6 +69,9 @@ class Dialect(Protocol):
     def expect(self, e: Emitter, address: str, count: int) -> None:
         """The barrier waits for so many bytes too."""
 
+    def kept(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """The lane's values of these, which products of a loop took in every round, were needed until here."""
+
     def computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
         """The lane's values of these are computed before what follows, if it waits."""
 

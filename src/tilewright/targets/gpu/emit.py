@@ -233,6 +233,16 @@ class Emitter:
 
     def _for(self, op: Op) -> None:
         self._nest(op, list(op.attrs["ranges"]))
+        self._keep(op)
+
+    def _keep(self, loop: Op) -> None:
+        """Tells the machine of factors in registers that products of a loop take in every round, made before it."""
+        inside = [op for block in loop.blocks for op in walk_block(block)]
+        changed = {v for op in inside for v in (*op.results, *op.operands[:1])}
+        taken = dict.fromkeys(op.operands[1] for op in inside if op.name == "atom" and "a" not in op.attrs)
+        kept = tuple(v for v in taken if v not in changed)
+        if kept:
+            self.dialect.kept(self, kept)
 
     def _nest(self, op: Op, ranges: list[Range]) -> None:
         if not ranges:

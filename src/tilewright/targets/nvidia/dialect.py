@@ -189,6 +189,15 @@ class Ptx:
         text = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;"
         e.w.assembly(text, "r,r", (f"i32 {address}", f"i32 {count}"))
 
+    def kept(self, e: Emitter, fragments: Sequence[Value]) -> None:
+        """A store that never happens: without a use behind the loop, the assembler gives registers that wgmma.mma_async
+        takes in every round to something else after the first (seen with 13.0: its second round multiplied that)."""
+        words = [text for v in fragments for _, text in mma.words(e, v)]
+        stores = [f"@p st.shared.b32 [z], ${i};" for i in range(len(words))]
+        never = [".reg .pred p;", ".reg .b32 z;", "mov.u32 z, %nctaid.z;", "setp.eq.u32 p, z, 0;"]
+        text = "\n".join(["{", *never, *stores, "}"])
+        e.w.assembly(text, ",".join(["r"] * len(words)), tuple(f"i32 {word}" for word in words))
+
     def computed(self, e: Emitter, fragments: Sequence[Value]) -> None:
         """No instruction that takes them all: LLVM puts off what nobody asks for. Small ones as products take them."""
         wide = [f"float {e.get(v, i)}" for v in fragments if v.type.dtype is f32 for i in range(e.values(v))]

@@ -1,0 +1,27 @@
+"""A factor that stays in registers over all rounds of a loop, with and without products that go ahead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+
+SIZES = {"B": 2, "H": 2, "M": 65, "N": 130, "D": 64, "E": 64}
+
+
+@pytest.mark.parametrize("overlap", ["overlap ahead\n", ""])
+def test_queries_are_the_same_in_every_round(overlap: str) -> None:
+    kernel = kernels.attention(64, "f16")
+    plan = kernel_for(kernel, SIZES, target="gpu:hopper").text("plan").replace("overlap ahead\n", overlap)
+    made = kernel_for(kernel, SIZES, target="gpu", plan=plan)
+    q, k, v = (torch.randn(2, 2, n, 64, device="cuda", dtype=torch.float16) for n in (65, 130, 130))
+    out = torch.full_like(q, float("nan"))
+    names = [a.name for a in made.module.host.args]
+    made.bind(dict(zip(names, (q, k, v, out), strict=True)))()
+    scores = q.double() @ k.double().transpose(-1, -2) / 8
+    wanted = torch.softmax(scores, -1) @ v.double()
+    assert bool(((out.double() - wanted).abs() < 2e-3).all())
