@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +99,8 @@ def test_any_text_is_a_problem_or_a_parse_error(text):
 def test_no_extent_is_below_zero():
     with pytest.raises(ProblemError, match="src is -1x3; no extent is below 0"):
         MatmulProblem((-1, 3), (3, 5))
+
+
+def test_an_array_of_rows_is_no_shape():
+    with pytest.raises(ProblemError, match=r"src = array\(\[\], shape=\(0, 4\).* is no row of integers"):
+        MatmulProblem(np.ones((0, 4)), (4, 5))

@@ -68,7 +68,8 @@ def read_name(text: str, at: int, end: int) -> str | None:
 
 def integers(values: Any, key: str) -> tuple[int, ...]:
     """A field's numbers, as ints."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    flat = getattr(values, "ndim", 1) == 1
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or not flat:
         raise ProblemError(f"{key} = {written(values)} is no row of integers", key)
     return tuple(integer(value, key) for value in values)
 
