@@ -102,5 +102,5 @@ def test_no_extent_is_below_zero():
 
 
 def test_an_array_of_rows_is_no_shape():
-    with pytest.raises(ProblemError, match=r"src = array\(\[\], shape=\(0, 4\).* is no row of integers"):
+    with pytest.raises(ProblemError, match=r"src = array\(\[\].* is no row of integers"):
         MatmulProblem(np.ones((0, 4)), (4, 5))
