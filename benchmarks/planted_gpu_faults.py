@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NVIDIA, GPU, WAVES = ("src/tilewright/targets/nvidia", "src/tilewright/targets/gpu", "src/tilewright/passes/waves")
-QUICK = [f"tests/targets/nvidia/test_{name}.py" for name in ("emission", "addresses", "ptx", "driver", "products")]
+QUICK = [f"tests/targets/nvidia/test_{x}.py" for x in ("emission", "addresses", "ptx", "driver", "products", "kept")]
 TESTS = [
     [
         *QUICK,
@@ -135,6 +135,20 @@ FAULTS = [
         'e.w.assembly("fence.proxy.async.shared::cta;")',
         "pass",
         PRODUCTS,
+    ),
+    Fault(
+        "registers: what all rounds of a loop take is given away",
+        f"{GPU}/emit.py",
+        "self.dialect.kept(self, kept)",
+        "pass",
+        PRODUCTS,
+    ),
+    Fault(
+        "waves do not meet where one reads what another wrote",
+        "src/tilewright/check/meetings.py",
+        "                if not unmet:\n",
+        "                if True:\n",
+        LANES,
     ),
     Fault(
         "lanes do not meet",

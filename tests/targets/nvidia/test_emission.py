@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright import compile_text
 from tilewright.check.block import check
 from tilewright.errors import ProgramError
 from tilewright.ir.binding import bind
@@ -150,3 +151,29 @@ block product(%a: in global f16 (16, 16), %b: in global f16 (8, 16), %d: out glo
   }
 }
 """
+
+
+SUMS = """
+block f(%a: in global f32 (16, 2), %b: in global f32 (32, 2), %c: out global f32 (16, 32))
+  machine hopper
+{
+  tasks t in 0..1 {
+    %l = alloc register f32 (16, 2) as fma.m16n32k1.f32.a
+    %r = alloc register f32 (2, 32) as fma.m16n32k1.f32.b
+    %s = alloc register f32 (16, 32) as fma.m16n32k1.f32.c
+    fill %s 0
+    copy %a -> %l
+    %bt = view %b (k 2, n 32) -> [n, k]
+    copy %bt -> %r
+    mma %s += %l * %r using fma.m16n32k1.f32
+    copy %s -> %c
+  }
+}
+"""
+
+
+def test_what_begins_sums_adds_to_zero() -> None:
+    lines = [x.strip() for x in compile_text(SUMS, "gpu:hopper").text("llvm").splitlines() if "@llvm.fma.f32(" in x]
+    calls = [x for x in lines if " = call " in x]
+    assert len(calls) == 32  # 16 sums of a lane, two steps of k
+    assert sum(x.endswith("float 0x0000000000000000)") for x in calls) == 16
