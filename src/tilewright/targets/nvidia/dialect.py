@@ -191,7 +191,7 @@ class Ptx:
 
     def kept(self, e: Emitter, fragments: Sequence[Value]) -> None:
         """A store that never happens: without a use behind the loop, the assembler gives registers that wgmma.mma_async
-        takes in every round to something else after the first (seen with 13.0: its second round multiplied that)."""
+        takes in every round to something else after the first (seen with 13.0: the second round multiplied that)."""
         words = [text for v in fragments for _, text in mma.words(e, v)]
         stores = [f"@p st.shared.b32 [z], ${i};" for i in range(len(words))]
         never = [".reg .pred p;", ".reg .b32 z;", "mov.u32 z, %nctaid.z;", "setp.eq.u32 p, z, 0;"]
