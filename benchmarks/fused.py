@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -95,38 +97,11 @@ def two_convolutions(dtype: str, size: int) -> Any:
     return two_convolutions.bound({H: size, W: size, C: 64})
 
 
-def grid_gemm(dtype: str, tile: int) -> Any:
-    """c = a . b transposed, by workgroups that the program itself numbers."""
-    import tilewright.lang as tkl
-    import tilewright.wave as tkw
-
-    M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
-    space, data = tkl.GLOBAL_ADDRESS_SPACE, getattr(tkl, dtype)
-    constraints = [
-        tkw.WorkgroupConstraint(M, tile, 0),
-        tkw.WorkgroupConstraint(N, tile, 1),
-        tkw.TilingConstraint(K, 64),
-        tkw.ReorderingConstraint(tkl.sym.WG_0, 0),
-    ]
-
-    @tkw.wave(constraints)
-    def grid_gemm(
-        a: tkl.Memory[M, K, space, data], b: tkl.Memory[N, K, space, data], c: tkl.Memory[M, N, space, tkl.f32]
-    ) -> None:
-        @tkw.iterate(K, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
-        def total(acc: Any) -> Any:
-            return tkw.mma(tkw.read(a), tkw.read(b), acc)
-
-        tkw.write(total, c)
-
-    from tilewright.lang.symbols import WORKGROUP_0
-
-    return grid_gemm.bound({tkl.sym.WG_0: WORKGROUP_0})
-
-
 def cases(dtype: str) -> Iterator[Case]:
     """The work, for an element type."""
+    sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "plan")]
     import torch
+    from grid_programs import grid_gemm
 
     import tilewright
 
@@ -172,7 +147,7 @@ def cases(dtype: str) -> Iterator[Case]:
     (a, ta), (b, tb) = data(1024, 1024), data(1024, 1024)
     yield Case(
         "gemm in a grid 1024x1024x1024",
-        grid_gemm(dtype, 128),
+        grid_gemm(128, dtype),
         [a, b],
         np.empty((1024, 1024), np.float32),
         lambda: functional.linear(ta, tb),

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from tilewright.algebra.expr import Expr, index, symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.core import Op, Program, Value
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.microkernel import Axes
 from tilewright.plan.model import element_bytes
 
-SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
+SIMPLE = {*ELEMENTWISE, "select", "cast", "broadcast", "permute"}
 """Operations that compute a tile element by element from others."""
 GIVEN = {"fill", "scalar", "self_index"}
 """Operations that make a tile of nothing."""

@@ -28,7 +28,7 @@
 | aligning     | factors in rows that a machine's copies can read, and what copies them so             |
 | products     | products by atoms: blocks of sums and their factors                                   |
 | factors      | a factor of a product as its blocks read it                                           |
-| made         | a factor that is computed in registers, a step of K at a time                         |
+| computed     | a factor that is computed in registers, a step of K at a time                         |
 | inplace      | factors read where they lie, taps out of bounds left out                              |
 | packing      | B in the order in which blocks of sums read it                                        |
 | halo         | the part of a tensor that a padded read looks at, copied once                         |

@@ -30,9 +30,9 @@ from tilewright.ir.tile_formulas import converted
 from tilewright.machine import MemoryOperand, RegisterOperand
 from tilewright.passes.places import Size, linear_step
 from tilewright.passes.tile.accesses import apart_along, marked
+from tilewright.passes.tile.computed import Computed
 from tilewright.passes.tile.factors import Factor
 from tilewright.passes.tile.inplace import limits
-from tilewright.passes.tile.made import Made
 from tilewright.passes.tile.packing import BlockOrder, pack_before, pack_here
 from tilewright.passes.tile.values import Load, Parts, Tile, divided, loads, most, only_load, pieces
 from tilewright.passes.tile.windows import AroundHalo
@@ -109,7 +109,7 @@ class BlockedProduct:
             if not how.held_a or _is_given(a, how.atom.a.dtype):
                 left = Staged.of(self, a, axes.m)
             elif not how.at_once and all(getattr(x.tensor.type, "role", None) == "in" for x in loads(a.formula)):
-                left = Made.of(self, a)
+                left = Computed.of(self, a)
             else:
                 left = InRegisters.of(self, a)
             right: Factor = Staged.of(self, b, axes.n)

@@ -216,6 +216,8 @@ class Emitter:
             if not scalar:
                 self.flush()
             getattr(self, f"_{op.name}")(op)
+            if op.name in ("for", "while", "tasks"):
+                self._keep(op)
         self.flush()
 
     def flush(self) -> None:
@@ -233,7 +235,6 @@ class Emitter:
 
     def _for(self, op: Op) -> None:
         self._nest(op, list(op.attrs["ranges"]))
-        self._keep(op)
 
     def _keep(self, loop: Op) -> None:
         """Tells the machine of factors in registers that products of a loop take in every round, made before it."""

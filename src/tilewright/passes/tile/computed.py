@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Made(Factor):
+class Computed(Factor):
     """A, computed from arguments, where the atom has it in registers: a step of K at a time.
 
     What has an element for each of A's, or for some neighbours along K, is copied to a tile in shared memory, as the
@@ -43,7 +43,7 @@ class Made(Factor):
     """What is brought step by step, and how many neighbours along K are one element of it."""
 
     @classmethod
-    def of(cls, product: BlockedProduct, tile: Tile) -> Made:
+    def of(cls, product: BlockedProduct, tile: Tile) -> Computed:
         """A factor, with room for a step of it."""
         how, axes, w, low = product.how, product.axes, product.w, product.low
         step = how.slab or 1
