@@ -226,7 +226,7 @@ class Row:
 
     def shortest(self, other: Row) -> Row:
         """The shorter times of both."""
-        took = tuple(map(min, self.took, other.took, strict=True))
+        took = tuple(min(pair) for pair in zip(self.took, other.took, strict=True))
         return replace(self, theirs=min(self.theirs, other.theirs), took=took)
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ same record at a time; other threads of Python run while the driver is at work.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -381,11 +382,19 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _methods() -> tuple[Any, Any, Any]:
-    """What describes both builtins, and the code, which stays as long."""
+def _made() -> tuple[Any, Any, Any]:
     code = link(object_of(TEXT), ("start", "run"))
     start = _Method(b"start", code.address("start"), _FASTCALL, None)
     return start, _Method(b"run", code.address("run"), _NO_ARGUMENTS, None), code
+
+
+_making = threading.Lock()
+
+
+def _methods() -> tuple[Any, Any, Any]:
+    """What describes both builtins, and their code: made once, since a builtin knows only their addresses."""
+    with _making:
+        return _made()
 
 
 class Record:
