@@ -99,14 +99,18 @@ class SlidingWindow:
         return Walk(of, of, length, length + self.reach[-1])
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -> SlidingWindow | str:
+    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read, in steps of so many
+    of K: those of one group."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
     own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
     *at, last = a.attrs["at"]
-    if last is not own.get(axes.k) or any(own[axes.k] in e.symbols for e in at):
+    groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
+    if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
         return "neighbours along K do not lie side by side"
+    if last is not own[axes.k] and size(axes.k) % slab:
+        return f"a step of {slab} along K would bring other groups' as well"
     found: list[tuple[int, ...]] = []
     reach: list[int] = []
     for e in at:
@@ -149,7 +153,7 @@ def patches(
     reads = factors(op, axes, program)
     if reads is None:
         return "a factor is computed"
-    slides = window(reads[0], axes, digits, size)
+    slides = window(reads[0], axes, digits, size, atoms[0].slab or 1)
     if isinstance(slides, str):
         return slides
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
