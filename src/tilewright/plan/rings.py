@@ -235,6 +235,12 @@ def pitch_of(factor: Value, program: Program, size: Callable[[Expr], int]) -> in
     return apart * element_bytes(memory.dtype)
 
 
+def result_pitch(program: Program, size: Callable[[Expr], int]) -> int:
+    """How many bytes rows of what is written lie apart, or what that is a multiple of."""
+    written = [op.operands[1].type for op in program.walk() if op.name in WRITES]
+    return gcd(*(size(kind.dims[-1]) * element_bytes(kind.dtype) for kind in written))
+
+
 def overlaps(factor: Value, program: Program, size: Callable[[Expr], int]) -> bool:
     """Whether rows begin within the ones before them where a factor is read."""
     op = next((x for x in program.walk() if factor in x.results and x.name == "read"), None)
@@ -348,6 +354,7 @@ def _of_orientation(
         after_product(program, op, machine),
         tuple(pitch_of(factor, program, size) for factor in _factors(op, axes)),
         tuple(overlaps(factor, program, size) for factor in _factors(op, axes)),
+        result_pitch(program, size),
         gathered,
         thin,
         left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
@@ -394,7 +401,7 @@ def rings(
                     computed=work.computed,
                     surplus=work.surplus(machine, how, ceil(tiles / cores)),
                     gathered=work.gathered(machine, how, roles, steps),
-                    served=work.served(machine, how, steps, tiles),
+                    served=work.served(machine, how, tiles),
                     made=steps * how.rows * atom.slab * work.making,
                 )
                 yield RingCandidate(how, roles, took, tiles * filled)
