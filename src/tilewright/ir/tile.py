@@ -429,7 +429,7 @@ _SPECS: list[OpSpec] = [
     OpSpec("atomic_add", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_min", _ACCESS, result_types=_old_values, check=_check_write),
     OpSpec("atomic_max", _ACCESS, result_types=_old_values, check=_check_write),
-    OpSpec("mma", {"precision": "name?", "accumulate": "name?"}, result_types=_mma),
+    OpSpec("mma", {"precision": "name?", "accumulate": "name?", "blocks": "int?"}, result_types=_mma),
     OpSpec(
         "iterate",
         {"axis": "expr", "start": "bool?", "condition": "expr?", "any_tile": "bool?"},

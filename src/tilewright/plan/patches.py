@@ -39,7 +39,7 @@ from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
-from tilewright.plan.ring_costs import ENOUGH, cycles, leaving, overlapping, row_bytes, row_cycles, served
+from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
@@ -191,7 +191,7 @@ def patches(
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
     made = [
         replace(each, cycles=max(each.cycles, least))
-        for how in _blocks(atoms, work.bits)
+        for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
@@ -222,11 +222,14 @@ def _ends(digit: Symbol, program: Program, size: Size) -> bool:
     return True
 
 
-def _blocks(atoms: Sequence[MultiplyAtom], bits: int) -> Iterator[Microkernel]:
+def _blocks(atoms: Sequence[MultiplyAtom], work: _PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
-        made = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
-        if made.slab is not None and made.rows <= LONGEST and (made.columns * bits // 8) % NARROWEST == 0:
+        columns = columns_of(atom, blocks, *work.sizes[:2])
+        if columns is None or atom.slab is None or (columns * work.bits // 8) % NARROWEST:
+            continue
+        made = Microkernel(atom, groups * each * atom.shape[0], columns, groups, blocks=blocks)
+        if made.rows <= LONGEST:
             yield made
 
 

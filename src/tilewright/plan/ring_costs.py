@@ -13,7 +13,7 @@ from math import ceil, gcd
 
 from tilewright.algebra.expr import Expr
 from tilewright.ir.core import Program, Value
-from tilewright.machine import Machine
+from tilewright.machine import Machine, MultiplyAtom
 from tilewright.plan.microkernel import Microkernel
 from tilewright.plan.plan import Roles
 
@@ -23,6 +23,16 @@ ENOUGH = 4
 """Stages of a ring beyond which more help little."""
 WIDEST = 16
 """Bytes that a lane loads at a time, at most."""
+
+
+def columns_of(atom: MultiplyAtom, blocks: int, n: int, k: int) -> int | None:
+    """The columns of a block of sums by an atom, where N and K are so many blocks, of which those with the same number
+    are multiplied; None where it would multiply what belongs to two of them."""
+    if blocks == 1:
+        return atom.shape[1]
+    slab, each, deep = atom.slab or 1, n // blocks, k // blocks
+    alone = each == atom.shape[1] and deep % atom.shape[2] == 0 and (slab % deep == 0 or deep % slab == 0)
+    return n if alone else None
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class RingWork:
     """What A is brought as, as a part of what the atom takes: less where it is widened in registers."""
     making: float = 0.0
     """Cycles of a core's lanes for an element of A, where that is computed."""
+    blocks: int = 1
+    """Blocks of N and K, of which only those with the same number are multiplied."""
 
     def filled(self, machine: Machine, how: Microkernel, steps: int) -> float:
         """The bytes of so many steps of K; those of rows that overlap count as what they take."""

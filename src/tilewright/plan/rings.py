@@ -45,7 +45,7 @@ from tilewright.plan.model import element_bytes
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
-from tilewright.plan.ring_costs import ENOUGH, RingWork, cycles, is_boxed, moving, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, RingWork, columns_of, cycles, is_boxed, moving, row_bytes
 
 GROUPS, ATOMS = (1, 2, 3), (1, 2, 3, 4)
 """Groups of waves that multiply, and the atoms that each has one below the other."""
@@ -333,6 +333,9 @@ def _of_orientation(
     asked: bool,
 ) -> list[RingCandidate] | str:
     """The candidates with the atom's rows along M, or along N; or that no atom multiplies what lies so."""
+    blocks = op.attrs.get("blocks", 1)
+    if transposed and blocks > 1:
+        return "blocks on a diagonal lie along the columns of an atom"
     axes = axes.transposed if transposed else axes
     atoms = atoms_of(program, machine, op, axes)
     if isinstance(atoms, str):
@@ -358,6 +361,7 @@ def _of_orientation(
         gathered,
         thin,
         left.cycles(machine) if isinstance(left, ComputedFactor) else 0.0,
+        blocks,
     )
     return list(_rings(machine, tuple(atoms), work, gathered, transposed, asked))
 
@@ -380,9 +384,10 @@ def rings(
     for atom in atoms:
         for groups, each, turns in product(GROUPS, ATOMS, (False, True)):
             rows = groups * each * atom.shape[0]
-            if atom.slab is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
+            columns = columns_of(atom, work.blocks, *work.sizes[1:])
+            if atom.slab is None or columns is None or rows > LONGEST or (turns and (groups > 1 or gathered)):
                 continue
-            how = Microkernel(atom, rows, atom.shape[1], groups, transposed=transposed)
+            how = Microkernel(atom, rows, columns, groups, transposed=transposed, blocks=work.blocks)
             roles = _roles(machine, how, shared, gathered, turns, work.thin)
             if roles is not None and (how.tile[1] * work.bits // 8) % NARROWEST == 0:
                 m, n, k = work.sizes
@@ -427,7 +432,7 @@ def waves_of_roles(
     groups = 2 * how.groups if turns else how.groups
     assert machine.lanes is not None
     spare, own = registers_of(machine, how, gathered, groups)
-    sums = how.atom.c.values * how.rows // (how.atom.shape[0] * how.groups)
+    sums = how.sums
     if how.held_a:  # a step of it, beside what it is computed from
         sums += 2 * how.rows * row_bytes(how) // (4 * how.groups * how.atom.c.lanes)
     if sums + machine.limits.working_registers > own:

@@ -102,7 +102,12 @@ class _Diagonal:
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
         copy, of_copy = self._copy(pitch)
-        swapped = {self.of.b.op: of_copy}
+        product = self.of.product
+        attrs = {**product.attrs, "blocks": self.count}
+        swapped = {
+            self.of.b.op: of_copy,
+            product: Op(product.spec, product.operands, attrs, product.results, loc=product.loc),
+        }
         for op in self.program.walk():
             if op.name in ("read", "write") and op is not self.of.b.op:
                 swapped[op] = self._access(op, pitch)
