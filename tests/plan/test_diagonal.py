@@ -294,3 +294,22 @@ def test_machines_whose_copies_are_waves_have_plans_as_before(row: str, problem:
     found = kernel_for(*problem, machine=machine(row))
     assert found.plan is not None
     assert "diagonal" not in found.explain()
+
+
+@pytest.mark.parametrize("problem", [POINTWISE[1][0], POINTWISE[2][0]])
+def test_a_bias_is_added_in_registers(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of neighbours have the same bias, at `i%40`: sums do not go through memory for it."""
+    found = kernel_for(*problem, machine=HOPPER, plan=planned(*problem, 2, monkeypatch))
+    text = found.text("block")
+    assert "%bias_view = view %bias (" in text
+    assert "_held = alloc shared" not in text
+
+
+def test_the_host_program_of_diagonals_runs_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = POINTWISE[0][0]
+    found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, 2, monkeypatch))
+    x, w = np.arange(2 * 7 * 11 * 16).reshape(2, 7, 11, 16) % 5, np.arange(256).reshape(16, 1, 1, 16) % 7 - 3
+    x, w = (v.astype(found.module.host.args[0].type.dtype.numpy) for v in (x, w))
+    y = np.full((2, 7, 11, 16), np.nan, np.float32)
+    tilewright.compile_text(found.text("host"), "interpreter")(x, w, y)
+    assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
