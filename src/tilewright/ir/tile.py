@@ -178,6 +178,9 @@ def _mma(op: Op) -> tuple[Any, ...]:
             f'mma of {a.dtype} and {b.dtype} into {acc.dtype}: accumulate="{asked}" takes factors and an accumulator '
             f"of {asked}"
         )
+    blocks = op.attrs.get("blocks", 1)
+    if blocks < 1 or (blocks > 1 and (not acc.dims or (acc.dims[-1] in a.dims and acc.dims[-1] in b.dims))):
+        raise DimensionMismatch(f"mma: {blocks} blocks, of a dimension that one factor has and the accumulator last")
     return (acc,)
 
 

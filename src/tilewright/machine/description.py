@@ -51,8 +51,8 @@ class Limits:
     the one behind it; a line of memory has `l1_ways` places in the first. `l2_rate` and `far_rate` are the bytes that a
     core reads in a cycle from the second cache and from what lies behind it, all cores at a time; `crossing` how many
     times as long the second cache takes for rows that begin anywhere, not at a multiple of their width; rows that lie
-    no multiple of `sector_bytes` apart take `askew` times as long again, or `askew_partial` times where they end before
-    the slab of an atom does. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
+    no multiple of `sector_bytes` apart take `askew` times as long again, and those that end within a sector
+    `askew_partial` times. `leaving_row` are the cycles that it takes for a row of a result, `task_cycles` what lies
     between a task and the next of a core. `copy_rate` are the bytes that a core copies; `latency` is how many cycles a
     product of the vector unit takes, `load_cycles` how many lie between two loads of vectors.
     `instructions` is what a program may have before compiling it takes too long; `launch_cycles` what starting one

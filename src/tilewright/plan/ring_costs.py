@@ -173,21 +173,30 @@ def served(machine: Machine, tiles: int, read: float, left: float) -> Served:
 def row_cycles(machine: Machine, how: Microkernel, k: int, pitch: int) -> float:
     """Cycles that the second cache takes for a row of all of K, where rows lie so many bytes apart.
 
-    Rows that begin anywhere lie in two of its lines; where they begin within sectors, it takes longer again, more so
-    for a step of K that ends before its slab does.
+    Rows that begin anywhere lie in two of its lines; where they begin within sectors, it takes longer again, and more
+    so for the last step of K, if that ends within one.
     """
     limits, row = machine.limits, row_bytes(how)
     whole, rest = divmod(k, how.slab or 1)
-    lines = 1 + (limits.crossing - 1) * (1 - gcd(row, pitch) / row)
-    askew, partial = (limits.askew, limits.askew_partial) if pitch % limits.sector_bytes else (1.0, 1.0)
-    return row * lines / limits.l2_rate * (whole * askew + (partial if rest else 0))
+    lines = _lines(machine, row, pitch)
+    askew = limits.askew if pitch % limits.sector_bytes else 1.0
+    last = limits.askew_partial if pitch and rest * how.atom.a.dtype.bits // 8 % limits.sector_bytes else askew
+    return row * lines / limits.l2_rate * (whole * askew + (last if rest else 0))
 
 
 def leaving(machine: Machine, how: Microkernel, bits: int, pitch: int) -> float:
     """Cycles that the second cache takes for a block of the result, of so many bits, with rows so many bytes apart."""
     limits, (rows, columns), widths = machine.limits, how.tile, _widths(machine)
-    pieces = ceil(columns * bits // 8 / widths[0]) if widths else 0
-    return rows * pieces * limits.leaving_row * (limits.askew if pitch % limits.sector_bytes else 1)
+    if not widths:
+        return 0.0
+    width = columns * bits // 8
+    lines = ceil(width / widths[0]) * _lines(machine, min(width, widths[0]), pitch)
+    return rows * lines * limits.leaving_row * (limits.askew if pitch % limits.sector_bytes else 1)
+
+
+def _lines(machine: Machine, row: int, pitch: int) -> float:
+    """How many times as long the second cache takes for rows of so many bytes that lie so far apart."""
+    return 1 + (machine.limits.crossing - 1) * (1 - gcd(row, pitch) / row)
 
 
 def row_bytes(how: Microkernel) -> int:

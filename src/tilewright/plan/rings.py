@@ -109,6 +109,8 @@ def plan_with_roles(
     for d, place in ((axes.m, 0), (axes.n, 1)):
         if not _ends(program, d, sizes, size):  # all that a tile has must be there
             every = [x for x in every if size(d) % x.how.tile[place] == 0]
+    if not every:
+        return "no tile of its sum fits registers and shared memory"
     bound = bound_by_memory(program, size, machine)
     least = bound + machine.limits.launch_cycles
     extents = size(axes.m), size(axes.n)
@@ -125,7 +127,7 @@ def plan_with_roles(
                 f"plan: `{given.roles}` with `{'; '.join(map(str, given.products))}` fits none of {machine.name}'s"
             )
     if not fitting:
-        return "no tile of its sum fits registers and shared memory" if not candidates else "none fits the constraints"
+        return "none fits the constraints"
     made = _choices(fitting[: 1 if alone else None], op, axes, dims, program, sizes, size, machine, bound)
     best = made[0]
     others = [Refusal(str(x.how), f"{x.cycles / best.cycles:.2f} of the time") for x in fitting[1 : SHOWN + 1]]

@@ -319,7 +319,7 @@ class BlockedProduct:
         n, slab = how.atom.shape[1], how.slab or 1
         each = most(self.width(self.axes.k)) // how.blocks
         deep = min(each, slab)
-        with w.loop("j", slab // deep, unroll=True) as j:
+        with w.loop("j", min(slab, each * how.blocks) // deep, unroll=True) as j:
             block = (slab * e + deep * j) // each
             i, c, f = w.axes((how.rows, deep, n))
             left = w.view(a, (i, c), [(i, False), (deep * j + c, False)])
