@@ -195,23 +195,23 @@ def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatc
         kernel_for(epilogue(name), FEW, machine=HOPPER, plan=plan)
 
 
-def with_halo(kernel: Any, sizes: Sizes) -> str:
-    """The plan with a halo tile that should take least."""
+def with_halos(kernel: Any, sizes: Sizes) -> list[str]:
+    """The plans with a halo tile, the one that should take least first."""
     found = kernel_for(kernel, sizes, machine=HOPPER)
-    return next(str(plan) for plan in found.choice.candidates if plan.roles is not None and plan.roles.halo)
+    return [str(plan) for plan in found.choice.candidates if plan.roles is not None and plan.roles.halo]
 
 
 @pytest.mark.parametrize("options", [{"padding": 1, "bias": True}, {"padding": 2, "dilation": 2}])
 def test_halo_tiles_of_groups_are_exact(options: dict[str, Any]) -> None:
     """The channels of a group begin where those of the one before end."""
     problem = conv(3, 64, 24, **options)
-    require_exact(*problem, with_halo(*problem))
+    require_exact(*problem, with_halos(*problem)[0])
 
 
 def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
     few, many = conv(8, 16, 16, padding=1, bias=True), conv(2, 64, 64, padding=1, bias=True)
     plan = (
-        with_halo(*many)
+        with_halos(*many)[0]
         .replace("; x staged", "; w in 4 diagonal blocks, keep; x staged")
         .replace("w staged", "w_diagonal staged")
     )
@@ -313,3 +313,31 @@ def test_the_host_program_of_diagonals_runs_as_text(monkeypatch: pytest.MonkeyPa
     y = np.full((2, 7, 11, 16), np.nan, np.float32)
     tilewright.compile_text(found.text("host"), "interpreter")(x, w, y)
     assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
+
+
+def test_one_image_has_tiles_that_go_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = conv(8, 16, 16, padding=1, bias=True)
+    sizes["N"] = 1
+    plan = planned(kernel, sizes, 4, monkeypatch)
+    assert parse_plan(plan).roles is not None
+    require_exact(kernel, sizes, plan)
+
+
+def test_halo_tiles_have_columns_of_one_group() -> None:
+    """Behind the 48 columns of a group lie those of the next."""
+    problem = conv(2, 64, 48, padding=1)
+    for text in with_halos(*problem)[:40]:
+        width = parse_plan(text).axis("FG").cut("task")
+        assert width is not None
+        assert 48 % width.size == 0
+    require_exact(*problem, with_halos(*problem)[0])
+
+
+def test_a_chain_of_one_product_can_be_pinned() -> None:
+    """Results of eight columns do not leave through shared memory: such products are planned as chains are."""
+    kernel = kernels.conv((3, 3), "bf16", padding=1, groups=2)
+    sizes = {"N": 8, "H": 28, "W": 28, "CG": 64, "F": 16}
+    found = kernel_for(kernel, sizes, machine=HOPPER)
+    assert "apart" in str(found.plan)
+    again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
+    assert again.text("block") == found.text("block")

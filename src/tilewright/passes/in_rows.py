@@ -57,7 +57,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     made: list[tuple[GeneralChoice, InRows]] = []
     why = ""
     for form in forms:
-        found = _in_rows(job, None, form)
+        found = job.unfit.get(form) or _in_rows(job, None, form)
         if not isinstance(found, str) and form == PANELS and too_large(job, found):
             found = "panels take more memory than twice all arguments"
         if isinstance(found, str):
@@ -70,6 +70,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     refused = [
         Refusal(", ".join(map(str, other.placed)), f"{x.cycles / best.cycles:.2f} of the time") for x, other in others
     ]
+    refused += [Refusal(f"factors in {form}", why) for form, why in job.unfit.items()]
     return replace(best, refused=(*best.refused, *refused))
 
 
@@ -134,9 +135,15 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
 
 
 def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
-    """The choice of a program on copies, from that of its parts; the job then has them."""
+    """The choice of a program on copies, from that of its parts, which are planned; the job then has them."""
     for each in (*found.copies, found.main):
         choose(each)
+    job.aligned = found
+    return choice_in_rows(job, found)
+
+
+def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
+    """The choice of a program on copies, whose parts are planned."""
     main = found.main.choice
     assert isinstance(main, GeneralChoice)
     machine = job.machine
@@ -150,7 +157,6 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice:
             took -= launching(machine, can_be_early(machine))
         cycles += took if each in often else 0
         notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
-    job.aligned = found
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(
