@@ -12,8 +12,8 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
-from tilewright.errors import ArgumentError
-from tilewright.passes import choosing
+from tilewright.errors import ArgumentError, ProgramError
+from tilewright.passes import choosing, pipeline
 from tilewright.plan.plan import parse_plan
 from tilewright.targets.registry import machine
 
@@ -341,3 +341,36 @@ def test_a_chain_of_one_product_can_be_pinned() -> None:
     assert "apart" in str(found.plan)
     again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
     assert again.text("block") == found.text("block")
+
+
+def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That an atom does not read a halo tile is found out when the program is written: it is planned without then."""
+    kernel, sizes = kernels.conv((3, 3), "bf16", padding=1, groups=8), {"N": 32, "H": 56, "W": 56, "CG": 16, "F": 128}
+    assert "x staged at K_0 as halo" in planned(kernel, sizes, 4, monkeypatch)
+
+    def refuse(program, machine):
+        raise ProgramError("no halo tile in this test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "check", refuse)
+        plan = planned(kernel, sizes, 4, monkeypatch)
+    assert "w in 4 diagonal blocks, keep" in plan
+    assert "halo" not in plan
+    assert "halo" not in kernel_for(kernel, sizes, machine=HOPPER, plan=plan).text("block")
+
+
+def test_forms_that_cannot_be_done_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
+    first = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
+    assert "w in 4 diagonal blocks, keep" in str(first.plan)
+    own = pipeline._lower_in_rows
+
+    def refuse(job, found, choice):
+        if found.placed[0].form == "4 diagonal blocks":
+            raise ProgramError("no four in this test")
+        own(job, found, choice)
+
+    monkeypatch.setattr(pipeline, "_lower_in_rows", refuse)
+    other = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
+    assert "w in 2 diagonal blocks, keep" in str(other.plan)
+    assert "refused  factors in 4 diagonal blocks: no four in this test" in other.explain()
