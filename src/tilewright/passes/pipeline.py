@@ -22,7 +22,7 @@ from tilewright.passes.abreast import abreast
 from tilewright.passes.ahead import products_ahead
 from tilewright.passes.choosing import choose_plan, nearer, recognised
 from tilewright.passes.host import write_host
-from tilewright.passes.in_rows import ONCE, choice_in_rows
+from tilewright.passes.in_rows import ONCE, choice_in_rows, not_by_blocks
 from tilewright.passes.job import InRows, Job
 from tilewright.passes.lane_sums import sums_by_lanes
 from tilewright.passes.launching import launched, with_launch
@@ -192,12 +192,17 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
 def _lower_in_rows(job: Job, found: InRows, choice: GeneralChoice) -> None:
     """The block programs that copy factors, at every launch together, and the one that works on copies; that alone,
     where factors are only seen in other rows."""
-    planned = found.main.plan
+    before = found.main.choice
     for each in (*found.copies, found.main):
         general(each)
-    if found.main.plan != planned:  # it was planned again, because the first one could not be done
+    if why := not_by_blocks(found):
+        raise ProgramError(why)
+    if (
+        isinstance(before, GeneralChoice) and found.main.plan != before.plan
+    ):  # it could not be done: there is another now
         again = with_launch(choice_in_rows(job, found), choice.plan.early)
-        choice = replace(again, refused=choice.refused, predicted=choice.predicted)
+        others = (r for r in choice.refused if r not in before.refused)
+        choice = replace(again, refused=(*again.refused, *others), predicted=choice.predicted)
         job.plan = choice.plan
     last, main = found.main.lowered, found.main.choice
     assert last is not None

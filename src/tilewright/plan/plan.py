@@ -60,6 +60,8 @@ LAUNCH = "launch"
 """Where an operand is copied by a program of its own."""
 PANELS = "panels"
 """How it lies then, where every row of a product has all that it sums."""
+PADDED = "padded rows"
+"""How it lies then, where it could be read as it is, and rows that lie apart by whole sectors or lines are quicker."""
 DIAGONAL = "diagonal blocks"
 """How it lies then, where neighbouring products are one: their number stands before it."""
 THEN = "then"
@@ -310,7 +312,7 @@ _DIGIT = re.compile(rf"({_NAME}) (?:(\d+) of )?(\d+)(\?)?")
 _CUT = re.compile(rf"({'|'.join(ROLES)}) (?:({_NAME}) )?(\d+)")
 _PLACED = re.compile(
     rf"({_NAME}) (?:(in place)|packed at (bind)|staged at ({_NAME}) as ({_NAME})|"
-    rf"in (rows|{PANELS}|[1-9]\d* {DIAGONAL})), ({_NAME})"
+    rf"in (rows|{PANELS}|{PADDED}|[1-9]\d* {DIAGONAL})), ({_NAME})"
 )
 _PRODUCT = re.compile(rf"({_NAME}) by (?:(loops)|([^\s,]+), block (\d+)x(\d+)( transposed)?)")
 STATEMENTS = {

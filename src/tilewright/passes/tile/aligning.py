@@ -38,6 +38,10 @@ from tilewright.passes.tile.copies import (
     with_ops,
 )
 from tilewright.passes.tile.rewriting import own_name
+from tilewright.plan.plan import PADDED, PANELS
+
+SLACK = 8
+"""Rows are padded to whole lines if they become longer by no more than one part in so many."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,34 @@ class _Walk:
         return (self.positions - 1) * self.step + int(self.tap.hi) + 1
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a machine's copies read rows: these lie a multiple of `pitch` bytes apart, and windows at most `furthest`
+    lines. Rows that lie whole sectors apart are read quicker, whole lines quicker still."""
+
+    pitch: int
+    furthest: int
+    sector: int
+    line: int
+
+    def padded(self, extent: int, size: int) -> int:
+        """How long a row of so many elements should be: whole lines, where that is not much longer."""
+        sectors, lines = (up(extent, max(self.pitch, n), size) for n in (self.sector, self.line))
+        return lines if SLACK * (lines - extent) <= extent else sectors
+
+
 def aligned(
     program: Program,
     sizes: Mapping[Symbol, int],
     shapes: Mapping[Value, Shape],
     free: Collection[Op],
-    pitch: int,
-    furthest: int,
-    panels: bool = False,
+    form: str,
+    reading: Reading,
 ) -> Copied | str:
-    """The program on copies of its factors whose rows lie a multiple of `pitch` bytes apart; or why there is none.
+    """The program on copies of its factors as a machine's copies read them; or why there is none.
 
-    Windows that are more than `furthest` lines apart have an axis of their own. In `panels` every row of a factor has
-    all that is summed as one run.
+    In panels every row of a factor has all that is summed as one run; rows that are only padded stay as they are
+    otherwise.
     """
     products = [op for op in program.walk() if op.name == "mma"]
     if len(products) != 1:
@@ -81,10 +100,13 @@ def aligned(
         found = factor_reads(program, product, sizes, shapes)
         if isinstance(found, str):
             return found
-        if panels:
-            new = _in_panels(program, product, found, pitch)
+        new: list[_New] | str
+        if form == PANELS:
+            new = _in_panels(program, product, found, reading.pitch)
+        elif form == PADDED:
+            new = _padded(program, product, found, free, reading)
         else:
-            new = _joined(program, product, found, pitch, furthest) or _apart(found, pitch)
+            new = _joined(program, product, found, reading.pitch, reading.furthest) or _apart(found, reading)
         if isinstance(new, str):
             return new
         return _aligned(program, sizes, shapes, free, new)
@@ -117,14 +139,34 @@ class _New:
         return self.packed == self.read.shape and not any(self.first)
 
 
-def _apart(reads: Sequence[Numbered], pitch: int) -> list[_New] | str:
+def _padded(
+    program: Program, product: Op, reads: Sequence[Numbered], free: Collection[Op], reading: Reading
+) -> list[_New] | str:
+    """Copies in which K is longer, by zeros in both factors; or why there are none."""
+    one, two = (v.type.dims for v in product.operands[:2])
+    for k in (d for d in one if d in two and d not in product.result.type.dims):
+        if any(read.at[-1] is not read.over[k] or read.shape[-1] != read.extent(k) for read in reads):
+            continue
+        if not _only_there(program, product, reads, k, free=free):
+            return f"{k} is used elsewhere"
+        wide = reading.padded(reads[0].extent(k), reads[0].bytes)
+        found = []
+        for read in reads:
+            packed, over = (*read.shape[:-1], wide), {**read.over, k: symbol(read.over[k].name, 0, wide - 1)}
+            at, first = (*read.at[:-1], over[k]), (0,) * len(packed)
+            found.append(_New(read, packed, first, packed, steps_of(packed), over, at, k))
+        return found
+    return "no dimension that is summed is the last of both factors"
+
+
+def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
     """Copies of those tensors whose rows lie askew, with rows far enough apart; coordinates stay."""
-    found = []
+    found, pitch = [], max(reading.pitch, reading.sector)
     for read in reads:
         steps = steps_of(read.shape)
         if all(step * read.bytes % pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1):
             continue
-        wide = (*read.shape[:-1], up(read.shape[-1], pitch, read.bytes))
+        wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
         found.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))
     return found or "rows lie far enough apart"
 
@@ -198,11 +240,13 @@ def _walk(read: Numbered, place: int, tap: Symbol | None = None) -> _Walk | None
     return None if taps[0] in position.symbols else _Walk(position, step, taps[0], first)
 
 
-def _only_there(program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None) -> bool:
-    """Whether nothing but the product and its factors has a dimension."""
+def _only_there(
+    program: Program, product: Op, reads: Sequence[Numbered], *dims: Expr | None, free: Collection[Op] = ()
+) -> bool:
+    """Whether nothing but the product and its factors has a dimension, and loops that are free."""
     known = {product, *(r.op for r in reads)}
     found = [v.type for op in program.walk() if op not in known for v in (*op.operands, *op.results)]
-    loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate"]
+    loops = [op.attrs["axis"] for op in program.walk() if op.name == "iterate" and op not in free]
     return not any(d in loops or any(d in getattr(kind, "dims", ()) for kind in found) for d in dims if d is not None)
 
 
@@ -270,8 +314,9 @@ def _aligned(
     values = {op.result: now.result for op, now in swapped.items()}
     kept: dict[Op, Op] = {}
     body = with_ops(program.body, swapped, values, kept)
-    made = replace(program, body=body)
-    made = replace(made, args=tuple(given.get(a, a) for a in program.args))
+    longer = {s for each in new if each.run is not None for s in each.run.symbols}
+    bindings = {s: e for s, e in program.bindings.items() if s not in longer}
+    made = replace(program, body=body, bindings=bindings, args=tuple(given.get(a, a) for a in program.args))
     verify(made)
     return Copied(
         made, every, extents, tuple(kept.get(op, op) for op in free), tuple(copies), tuple(a.name or "" for a in given)

@@ -1,4 +1,4 @@
-"""Neighbouring products of few channels as one product: B in blocks on a diagonal, with zeros beside them.
+"""Neighbouring products of few channels as one product of blocks: B in blocks on a diagonal, with zeros beside them.
 
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 16*g + c] : bf16[G, M, K]         32 groups of 16 channels
     %2 = read %w over=[g, f, c] at=[16*g + f, 0, 0, c] : bf16[G, FG, K]
@@ -11,10 +11,11 @@ channels in columns 16*(f//16) and the next, and zeros in the others:
     %0 = read %w over=[i] at=[i//64, 0, 0, i%64 - 16*(i//1024%4)] otherwise=0                  before, to %w_diagonal
     %1 = read %x over=[g, i, c] at=[i//196, i//14%14, i%14, 64*g + c] : bf16[G, M, K]
     %2 = read %w_diagonal over=[g, f, c] at=[64*g + f, c] : bf16[G, FG, K]
+    %3 = mma %1, %2, %0 blocks=4 : f32[G, M, FG]
 
 M itself may be such a dimension, where a row of A begins behind the one before, and so does one of C: the tensors are
-then seen in a shape of longer rows. What C gets is the same for all finite elements of A: the others are no zeros when
-they are multiplied by zero.
+then seen in a shape of longer rows. Blocks are multiplied one by one, each by its own columns of A: zeros never are, so
+that an infinite element of A stays with its own product.
 """
 
 from __future__ import annotations
@@ -104,7 +105,12 @@ class _Diagonal:
         self._require(free)
         self.sizes |= {s: extent for d, extent in self.extents.items() for s in d.symbols}
         copy, of_copy = self._copy(pitch)
-        swapped = {self.of.b.op: of_copy}
+        product = self.of.product
+        attrs = {**product.attrs, "blocks": self.count}
+        swapped = {
+            self.of.b.op: of_copy,
+            product: Op(product.spec, product.operands, attrs, product.results, loc=product.loc),
+        }
         for op in self.program.walk():
             if op.name in ("read", "write") and op is not self.of.b.op:
                 swapped[op] = self._access(op)
@@ -220,7 +226,7 @@ class _Diagonal:
         name = own_name(self.program, f"{b.source.name}_diagonal")
         words = (
             f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
-            f"{shape}, so that {count} neighbours along {of.d} are one product (of finite {of.a.source.name})"
+            f"{shape}, so that {count} neighbours along {of.d} are one product"
         )
         copy = copying(self.program, b.source, name, b.shape, prod(shape), tuple(at), words)
         over = self._over(b)

@@ -60,9 +60,8 @@ def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Va
     if axes.n not in b.over or axes.n in a.over:
         return "B has no N"
     for d in (d for d in product.result.type.dims if d in a.over and a.extent(d) > 1):
-        for k in (axes.k, *axes.deep):
-            if has_run(a, d, k) or as_run(a, d, k) is not None:
-                return Neighbours(product, d, axes.n, k, a, b)
+        if has_run(a, d, axes.k) or as_run(a, d, axes.k) is not None:
+            return Neighbours(product, d, axes.n, axes.k, a, b)
     return f"neighbours of {a.source.name} along no dimension lie behind each other"
 
 
