@@ -203,8 +203,11 @@ def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
     size = numbers_of(job.sizes)
-    found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = job.looped = None
+    try:
+        found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+    except ArgumentError as fault:  # what is given may be a chain of one product
+        return _given_chain(job, given, fault)
     if isinstance(found, str):
         if job.opened:
             job.no_roles = found
@@ -218,6 +221,17 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     if job.opened:
         return found
     return found if given is not None else _perhaps_split(job, _in_patches(job, found))
+
+
+def _given_chain(job: Job, given: Plan | None, fault: ArgumentError) -> GeneralChoice:
+    """The plan of a chain that is given; it raises the fault where there is none."""
+    try:
+        found: GeneralChoice | str = _chained(job, given)
+    except ArgumentError:
+        raise fault from None
+    if isinstance(found, str):
+        raise fault
+    return found
 
 
 def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
