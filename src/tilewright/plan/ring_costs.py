@@ -174,13 +174,14 @@ def row_cycles(machine: Machine, how: Microkernel, k: int, pitch: int) -> float:
     """Cycles that the second cache takes for a row of all of K, where rows lie so many bytes apart.
 
     Rows that begin anywhere lie in two of its lines; where they begin within sectors, it takes longer again, and more
-    so for the last step of K, if that ends within one.
+    so for the last step of K, if that has several and ends within one.
     """
     limits, row = machine.limits, row_bytes(how)
     whole, rest = divmod(k, how.slab or 1)
     lines = _lines(machine, row, pitch)
     askew = limits.askew if pitch % limits.sector_bytes else 1.0
-    last = limits.askew_partial if pitch and rest * how.atom.a.dtype.bits // 8 % limits.sector_bytes else askew
+    left = rest * how.atom.a.dtype.bits // 8
+    last = limits.askew_partial if pitch and left > limits.sector_bytes and left % limits.sector_bytes else askew
     return row * lines / limits.l2_rate * (whole * askew + (last if rest else 0))
 
 

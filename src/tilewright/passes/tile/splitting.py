@@ -33,18 +33,14 @@ WRITTEN_OUT = 16
 @dataclass(frozen=True)
 class Sum:
     """A sum of products that may be taken apart: what has its result, what it starts from, what makes its factors, and
-    the dimensions that are summed."""
+    the dimensions that are summed; whether what is read past their ends may be zeros."""
 
     cut: Op
     start: Op
     made: list[Op]
     product: Op
     axes: tuple[Expr, ...]
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether a loop goes over what is summed; otherwise the product has all of it."""
-        return self.cut is not self.product
+    ends: bool
 
 
 def sum_of(program: Program, free: Collection[Op]) -> Sum | str:
@@ -62,12 +58,17 @@ def sum_of(program: Program, free: Collection[Op]) -> Sum | str:
         return "its sum does not start from zero"
     if loops:
         found = _looped(program, cut)
-        return found if isinstance(found, str) else Sum(cut, start, found, product, (cut.attrs["axis"],))
+        if isinstance(found, str):
+            return found
+        axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
+        return Sum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
     made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(made) != 2 or product not in program.body.ops:
         return "a factor is not read from memory"
     one, two = (v.type.dims for v in product.operands[:2])
-    return Sum(cut, start, made, product, tuple(d for d in one if d in two and d not in product.result.type.dims))
+    return Sum(
+        cut, start, made, product, tuple(d for d in one if d in two and d not in product.result.type.dims), False
+    )
 
 
 def _looped(program: Program, loop: Op) -> list[Op] | str:
@@ -81,18 +82,15 @@ def _looped(program: Program, loop: Op) -> list[Op] | str:
         return "its loop does more than multiply two tensors, or what is computed of such"
     if any(set(op.attrs) & {"lookups", "bounds", "otherwise"} for op in made):
         return "its reads are not plain"
-    axis = loop.attrs["axis"]
-    if not all(is_plain(op, axis) for op in made if op.name == "read" and op.result in product.operands):
-        return f"{axis} is no dimension of what is read"
     return made
 
 
 def ways(found: Sum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
-    """How a sum may be taken apart: a dimension, and in how many parts. What no loop goes over has equal parts."""
+    """How a sum may be taken apart: a dimension, and in how many parts: equal ones, unless they may end in zeros."""
     numbers = Substitution(dict(sizes))
     k = axes_in(found.product, lambda d: int(numbers(d)))
     for axis in found.axes:
-        if found.is_loop:
+        if found.ends:
             yield from ((axis, n) for n in counts)
             continue
         whole, rest = divmod(int(numbers(axis)), step if not isinstance(k, str) and axis is k.k else 1)
@@ -106,10 +104,10 @@ def halves(
     found = sum_of(program, free)
     if isinstance(found, str):
         return found
-    if axis not in found.axes or (not found.is_loop and (axis, count) not in ways(found, sizes, (), step)):
+    if axis not in found.axes or (not found.ends and (axis, count) not in ways(found, sizes, (), step)):
         return f"{axis} is not summed, or has no {count} equal parts"
     extent = int(Substitution(dict(sizes))(axis))
-    width = -(-extent // count // step) * step if found.is_loop else extent // count
+    width = -(-extent // count // step) * step if found.ends else extent // count
     parts = -(-extent // width)
     if parts < 2:
         return f"{axis} is too short"
@@ -119,7 +117,7 @@ def halves(
     outer, inner = symbol(f"{axis}_split", 1), symbol(f"{axis}_part", 1)
     cut, start, product = found.cut, found.start, found.product
     with building():
-        parted = Parted(axis, outer, inner, width, parts, zeros=found.is_loop)
+        parted = Parted(axis, outer, inner, width, parts, zeros=found.ends)
         parted.block(found.made, ops := list[Op]())
         kind: TileType = product.result.type
         total = TileType(kind.dtype, (outer, *kind.dims))
