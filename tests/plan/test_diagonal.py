@@ -221,6 +221,13 @@ def test_halo_tiles_bring_no_channels_of_other_groups() -> None:
     )
 
 
+def test_blocks_that_end_within_a_slab_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = conv(12, 16, 16, padding=1)
+    plan = planned(kernel, sizes, 4, monkeypatch).replace("w in 4 diagonal", "w in 6 diagonal")
+    with pytest.raises(ArgumentError, match="`w in 6 diagonal blocks, keep`: no atom multiplies blocks of 16x16"):
+        kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
+
+
 def test_what_does_not_divide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, sizes = conv(8, 16, 16, padding=1)
     plan = planned(kernel, sizes, 4, monkeypatch)

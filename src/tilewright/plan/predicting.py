@@ -95,7 +95,7 @@ def _steps(op: Op, how: Microkernel | None, width: Size) -> int:
 def _together(op: Op, size: Size) -> int:
     """How many neighbours a read has in one word: all numbers that divide their places have as many, and rows do."""
     memory: MemoryType = op.operands[0].type
-    word = max(1, WIDEST * 8 // memory.dtype.bits)
+    word = max(1, WIDEST // element_bytes(memory.dtype))
     parts = [node.parts[1] for e in op.attrs["at"] for node in e.divisions(set())]
     if not all(isinstance(n, Const) for n in parts):
         return 1

@@ -32,7 +32,7 @@ def columns_of(atom: MultiplyAtom, blocks: int, n: int, k: int) -> int | None:
         return atom.shape[1]
     slab, each, deep = atom.slab or 1, n // blocks, k // blocks
     alone = each == atom.shape[1] and deep % atom.shape[2] == 0 and (slab % deep == 0 or deep % slab == 0)
-    return n if alone else None
+    return n if alone and (k <= slab or k % slab == 0) else None
 
 
 @dataclass(frozen=True)

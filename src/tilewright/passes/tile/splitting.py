@@ -31,7 +31,7 @@ WRITTEN_OUT = 16
 
 
 @dataclass(frozen=True)
-class Sum:
+class WholeSum:
     """A sum of products that may be taken apart: what has its result, what it starts from, what makes its factors, and
     the dimensions that are summed; whether what is read past their ends may be zeros."""
 
@@ -43,7 +43,7 @@ class Sum:
     ends: bool
 
 
-def sum_of(program: Program, free: Collection[Op]) -> Sum | str:
+def sum_of(program: Program, free: Collection[Op]) -> WholeSum | str:
     """The sum of a program with one product; or why it stays whole."""
     loops = [op for op in program.body.ops if op.name == "iterate"]
     if program.records:
@@ -61,12 +61,12 @@ def sum_of(program: Program, free: Collection[Op]) -> Sum | str:
         if isinstance(found, str):
             return found
         axis, reads = cut.attrs["axis"], [op for op in found if op.name == "read" and op.result in product.operands]
-        return Sum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
+        return WholeSum(cut, start, found, product, (axis,), all(is_plain(op, axis) for op in reads))
     made = [op for op in program.body.ops if op.name == "read" and op.result in product.operands[:2]]
     if len(made) != 2 or product not in program.body.ops:
         return "a factor is not read from memory"
     one, two = (v.type.dims for v in product.operands[:2])
-    return Sum(
+    return WholeSum(
         cut, start, made, product, tuple(d for d in one if d in two and d not in product.result.type.dims), False
     )
 
@@ -85,7 +85,7 @@ def _looped(program: Program, loop: Op) -> list[Op] | str:
     return made
 
 
-def ways(found: Sum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
+def ways(found: WholeSum, sizes: Mapping[Symbol, int], counts: Sequence[int], step: int) -> Iterator[tuple[Expr, int]]:
     """How a sum may be taken apart: a dimension, and in how many parts: equal ones, unless they may end in zeros."""
     numbers = Substitution(dict(sizes))
     k = axes_in(found.product, lambda d: int(numbers(d)))
