@@ -20,6 +20,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
+from tilewright.plan.lane_boxes import Terms, cycles_by_terms, tasks_of_boxes
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
@@ -27,7 +28,7 @@ from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
 from tilewright.plan.ranked import ranked
-from tilewright.plan.rows import in_a_line, rows_and_waves
+from tilewright.plan.rows import in_a_line, rows_and_waves, smallest
 from tilewright.plan.tiled import Depth, Tiled, Walk
 
 WHOLE, CHOSEN = 512, 256
@@ -89,6 +90,8 @@ class Cuts:
     """How the one product of a program is done in tile registers; None: as the lowering sees fit."""
     terms: int | None = None
     """Where lanes do products term by term: up to how many terms of a sum are written out; None: atoms do them."""
+    lane_box: tuple[Expr, ...] = ()
+    """Dimensions of which every lane has all, where it does: what results next to each other read is brought once."""
 
     @property
     def summed(self) -> dict[Expr, Depth]:
@@ -196,25 +199,28 @@ def plan_general(
     ordered: bool = False,
     opened: Collection[Expr] = (),
     narrowed: int = 0,
-    terms: Expr | None = None,
+    terms: Terms | None = None,
 ) -> GeneralChoice:
     """The plan of a logical program for these sizes; `given` says all of it, constraints say parts.
 
     `ordered`: elements are worked on one after another, in one task. Of sizes that are `opened` these are typical.
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
-    term along that dimension, as they do any other function of elements.
+    term, as they do any other function of elements, or each for a box of results.
     """
     dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: 1 if by_terms else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {op: terms.tile if terms is not None else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms}  # many rows share the other factor
-    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
+    if terms is not None:  # many rows share the other factor
+        widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms.along}
+    if terms is not None and terms.box:
+        widths, waves = tasks_of_boxes(terms, dims, size, smallest(program), machine)
+    elif machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
         widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
@@ -261,10 +267,21 @@ def plan_general(
         plan = made()
         require_same(given, plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
+    written = _written_out(widths, waves, machine)
+    if terms is not None:
+        terms, moved = replace(terms, tile=_only(tiles)), bound * cores(machine)
+        cycles = cycles_by_terms(terms, widths, waves, size, machine, moved, written)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
-    cuts = replace(cuts, terms=_written_out(widths, waves, machine) if by_terms else None)
+    if terms is not None:
+        cuts = replace(cuts, terms=written, lane_box=terms.box)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
+
+
+def _only(tiles: Mapping[Op, int]) -> int:
+    """The tile of the one loop that there is."""
+    (found,) = tiles.values()
+    return found
 
 
 def _written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:

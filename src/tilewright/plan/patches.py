@@ -154,7 +154,7 @@ def patches(
         return slides
     bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
     extents, offsets = [sizes[d] for d in digits], [size(d) for d in axes.deep]
-    around, ends = prod(size(d) for d in axes.around if d not in digits), [_ends(d, program, size) for d in digits]
+    around, past = prod(size(d) for d in axes.around if d not in digits), [ends(d, program, size) for d in digits]
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
     asked, counts = given is not None, (size(axes.n), size(axes.k), around)
@@ -164,7 +164,7 @@ def patches(
         for how in _blocks(atoms, bits)
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
-        if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
+        if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
         for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked, end, within)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
@@ -182,7 +182,7 @@ def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
-def _ends(digit: Symbol, program: Program, size: Size) -> bool:
+def ends(digit: Symbol, program: Program, size: Size) -> bool:
     """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
     for op in (op for op in program.walk() if op.name in WRITES):
         own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
-from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes
+from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes, target_place
+from tilewright.check.slides import Seen, Slide
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -106,7 +107,8 @@ def map_(low: Waves, op: Op) -> None:
     dims = tuple(d for d in axes if d is not None)
     found = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
-    target = op.operands[1 if op.name == "copy" else 0]
+    target = op.operands[target_place(op)]
+    registers |= {d for v, s in found.items() if isinstance(s, Spread) for d in _slid(low, v, axes)}
     loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
 
     def part(window: Window) -> None:
@@ -177,7 +179,12 @@ def fetched(
     """What a lane has of an operand, as values over the dimensions of a window; or one, where all are the same."""
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, Spread):
-        return expanded(low, handle, part.dims, _seen(low, handle, value, axes))
+        through = low.frames.through(value)
+        assert through is not None
+        if any(isinstance(x, Slide) for x in through):
+            return _from_window(low, handle, part.dims, axes, through)
+        seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
+        return expanded(low, handle, part.dims, seen)
     lane, v = low.axes(part.values)
     places = part.places(low, lane, v)
     memory = low.handles[value]
@@ -190,11 +197,31 @@ def fetched(
     return found
 
 
-def _seen(low: Waves, handle: Spread, value: Value, axes: tuple[Dim | None, ...]) -> Dims:
-    """The dimensions of a tensor in registers that an operation has as axes."""
-    through = low.frames.through(value)
-    assert through is not None
-    return tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
+def _slid(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
+    """The dimensions of an operation along which coordinates of a tensor in registers slide."""
+    slides = [x for x in low.frames.through(value) or () if isinstance(x, Slide)]
+    moved = [axes[axis] for x in slides for axis, _ in x.steps]
+    return [d for d in moved if d is not None]
+
+
+def _from_window(
+    low: Waves, handle: Spread, dims: Dims, axes: tuple[Dim | None, ...], through: Sequence[Seen]
+) -> Value:
+    """A lane's values of a tensor that is seen from another place on: which they are is known here."""
+    counted = digits(dims)
+    grid = np.indices([n for _, _, n in counted]).reshape(len(counted), -1)
+    places = {(d, fast): row for (d, fast, _), row in zip(counted, grid, strict=True)}
+    rounds: dict[Dim, Any] = {}
+    for d, seen in zip(handle.dims, through, strict=True):
+        if d is not None and isinstance(seen, Slide):
+            moved = [(axes[axis], step) for axis, step in seen.steps]
+            rounds[d] = seen.first + sum(step * places[axis, False] for axis, step in moved if axis is not None)
+    number = np.zeros(grid.shape[1], np.int64)
+    for d, fast, n in digits(handle.own):
+        number = number * n + (rounds[d] if d in rounds and not fast else places[d, fast])
+    found = low.fragment(handle.dtype, held(dims))
+    moving.pick(low, found, handle.fragment, number)
+    return found
 
 
 def expanded(low: Waves, handle: Spread, dims: Dims, own: Dims) -> Value:

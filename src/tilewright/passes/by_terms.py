@@ -1,0 +1,153 @@
+"""The plan in which lanes do a product term by term, each for results of its own or for a box of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr_use import Substitution
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Op, Program
+from tilewright.passes.job import Job
+from tilewright.passes.tile.digits import digits_of
+from tilewright.passes.tile.memory import is_ordered
+from tilewright.passes.tile.patches import Patched, in_patches
+from tilewright.plan.boxes import numbers_of, radices
+from tilewright.plan.fixed import tiles_of
+from tilewright.plan.general import GeneralChoice, plan_general
+from tilewright.plan.lane_boxes import Terms, lane_boxes, window
+from tilewright.plan.patches import ends
+from tilewright.plan.plan import Digit, Plan
+from tilewright.plan.planner import Refusal
+from tilewright.plan.terms import BoxedRows, TermProduct, box_said, product_by_terms
+
+
+@dataclass(frozen=True)
+class PlannedTerms:
+    """A choice, and the program over boxes that it is for; None: the program as it is, undivided."""
+
+    choice: GeneralChoice
+    patched: Patched | None = None
+
+
+def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
+    """The best such plan, or the given one; None where there is none."""
+    program, free = job.undivided or (job.program, job.free)
+    if job.machine.lanes is None or job.opened or job.logs or is_ordered(program):
+        return None
+    if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
+        return None
+    size = numbers_of(job.sizes)
+    found = product_by_terms(program, free, size, Substitution(job.sizes), job.machine)
+    if isinstance(found, str):
+        return None
+    said = None if given is None or len(found.rows) != 1 else box_said(given, str(found.rows[0]))
+    rows = _Rows.of(job, found) if given is None or said is not None else None
+    if given is not None and said is not None:
+        if isinstance(rows, str) or rows is None:
+            raise ArgumentError(f"plan: {given.axis(str(found.rows[0]))}: {rows}")
+        return rows.given(given, said)
+    plain = PlannedTerms(plan_general(program, job.sizes, size, job.machine, free, given, terms=found.terms))
+    boxes = [rows.planned(terms) for terms in rows.boxes()] if isinstance(rows, _Rows) else []
+    best = min([plain, *boxes], key=lambda x: x.choice.cycles)
+    if isinstance(rows, str):
+        refusal = Refusal("boxes of results for lanes", rows)
+    elif best is plain and boxes:
+        least = min(x.choice.cycles for x in boxes)
+        refusal = Refusal("boxes of results for lanes", f"{least / plain.choice.cycles:.2f} of the time")
+    else:
+        refusal = Refusal("results of a lane one by one", f"{plain.choice.cycles / best.choice.cycles:.2f} of the time")
+    refused = (refusal,) if given is None else ()
+    return replace(best, choice=replace(best.choice, refused=(*best.choice.refused, *refused)))
+
+
+def less_by_terms(job: Job, found: GeneralChoice, terms: PlannedTerms) -> GeneralChoice:
+    """Whichever of both should take less time; the job then has the program that it is for."""
+    choice = terms.choice
+    if choice.cycles >= found.cycles:
+        other = Refusal(str(choice.plan.products[0]), f"{choice.cycles / found.cycles:.2f} of the time")
+        return replace(found, refused=(*found.refused, other))
+    other = Refusal(str(found.plan.products[0]), f"{found.cycles / choice.cycles:.2f} of the time")
+    return taken_by_terms(job, replace(terms, choice=replace(choice, refused=(*choice.refused, other))))
+
+
+def taken_by_terms(job: Job, terms: PlannedTerms) -> GeneralChoice:
+    """The choice, for which the job has its program undivided, or over boxes."""
+    if job.undivided is not None:
+        job.program, job.free = job.undivided
+    job.split = job.aligned = None
+    job.patched = terms.patched
+    return terms.choice
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a product, counted in digits, of which lanes may have boxes."""
+
+    job: Job
+    terms: Terms
+    name: str
+    program: Program
+    sizes: dict[Symbol, int]
+    digits: tuple[Symbol, ...]
+    read: Op
+    free: set[Op]
+
+    @classmethod
+    def of(cls, job: Job, found: TermProduct) -> _Rows | str:
+        """The rows of a product; or why lanes have no boxes of them."""
+        program, free = job.undivided or (job.program, job.free)
+        if len(found.rows) != 1:
+            return "its sums have no rows, or several dimensions of them"
+        if tiles_of(program, job.sizes)[0]:
+            return "its tiles are stated"
+        (row,) = found.rows
+        counted = digits_of(program, job.sizes, free, row, alone=True)
+        if counted is None:
+            return f"{row} does not count in digits"
+        over, sizes, digits, loops = counted
+        reads = [op for op in over.walk() if op.name == "read" and digits[-1] in op.result.type.dims]
+        if len(reads) != 1:
+            return "what is added to its sums has rows"
+        return cls(job, found.terms, str(row), over, sizes, digits, reads[0], loops)
+
+    def boxes(self) -> list[Terms]:
+        """Boxes that lanes may have."""
+        size = numbers_of(self.sizes)
+        count = size(self.terms.summed)
+        lines = radices(self.program, self.terms.summed, size)
+        tiles = sorted({count, *(n for n in lines if count % n == 0)})
+        ragged = [ends(d, self.program, size) for d in self.digits]
+        return list(lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine))
+
+    def _over_boxes(self, terms: Terms) -> tuple[Patched, Terms, BoxedRows]:
+        made = in_patches(
+            self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free
+        )
+        patched = replace(made, sizes={**self.sizes, **made.sizes})
+        digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
+        boxed = BoxedRows(self.name, digits, terms.sizes, str(made.outer), tuple(map(str, made.inner)))
+        return patched, replace(terms, box=made.inner), boxed
+
+    def planned(self, terms: Terms, given: Plan | None = None) -> PlannedTerms:
+        """The plan for boxes."""
+        patched, terms, boxed = self._over_boxes(terms)
+        meant = None if given is None else boxed.meant(given)
+        size = numbers_of(patched.sizes)
+        found = plan_general(
+            patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=terms
+        )
+        return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
+
+    def given(self, plan: Plan, box: dict[str, int]) -> PlannedTerms:
+        """The plan that is given, with its box."""
+        unknown = [d for d in box if d not in map(str, self.digits)]
+        sizes = tuple(box.get(str(d), 1) for d in self.digits)
+        size = numbers_of(self.sizes)
+        past = [d for d, n in zip(self.digits, sizes, strict=True) if size(d) % n and not ends(d, self.program, size)]
+        if unknown or past:
+            why = f"there is no digit {unknown[0]}" if unknown else f"{past[0]} ends within a box"
+            raise ArgumentError(f"plan: {plan.axis(self.name)}: {why}")
+        loop = plan.axis(str(self.terms.summed)).cut("loop")
+        terms = replace(self.terms, sizes=sizes, tile=size(self.terms.summed) if loop is None else loop.size)
+        return self.planned(replace(terms, window=window(terms, self.read, self.digits, size)), plan)
