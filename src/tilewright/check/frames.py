@@ -315,7 +315,9 @@ def _at_once(block: Block, sizes: Mapping[Value, int]) -> int:
     """How many registers the tensors of a block take: of those that stand under conditions, the most of one."""
     found = sum(sizes.get(op.results[0], 0) for op in block.ops if op.name == "alloc")
     inner = [(op.name, _at_once(each, sizes)) for op in block.ops for each in op.blocks]
-    return found + sum(n for name, n in inner if name != "if") + max((n for name, n in inner if name == "if"), default=0)
+    return (
+        found + sum(n for name, n in inner if name != "if") + max((n for name, n in inner if name == "if"), default=0)
+    )
 
 
 def frames_of(program: Program, chain: Places, machine: Machine) -> Frames:

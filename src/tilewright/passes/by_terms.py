@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.algebra.expr import Symbol
+from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
@@ -12,7 +12,7 @@ from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.patches import Patched, in_patches
-from tilewright.plan.boxes import numbers_of, radices
+from tilewright.plan.boxes import cut_dims, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import GeneralChoice, plan_general
 from tilewright.plan.lane_boxes import Terms, lane_boxes, window
@@ -90,6 +90,8 @@ class _Rows:
     program: Program
     sizes: dict[Symbol, int]
     digits: tuple[Symbol, ...]
+    cut: tuple[Expr, ...]
+    """The dimensions that tasks may cut."""
     read: Op
     free: set[Op]
 
@@ -109,7 +111,11 @@ class _Rows:
         reads = [op for op in over.walk() if op.name == "read" and digits[-1] in op.result.type.dims]
         if len(reads) != 1:
             return "what is added to its sums has rows"
-        return cls(job, found.terms, str(row), over, sizes, digits, reads[0], loops)
+        size = numbers_of(sizes)
+        cut = cut_dims(over, size)
+        if any(d not in cut for d in digits if size(d) > 1):
+            return f"tasks do not cut {row}"
+        return cls(job, found.terms, str(row), over, sizes, digits, cut, reads[0], loops)
 
     def boxes(self) -> list[Terms]:
         """Boxes that lanes may have."""
@@ -121,22 +127,21 @@ class _Rows:
         return list(lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine))
 
     def _over_boxes(self, terms: Terms) -> tuple[Patched, Terms, BoxedRows]:
-        made = in_patches(
-            self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free
-        )
+        made = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
         patched = replace(made, sizes={**self.sizes, **made.sizes})
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
         boxed = BoxedRows(self.name, digits, terms.sizes, str(made.outer), tuple(map(str, made.inner)))
-        return patched, replace(terms, box=made.inner), boxed
+        cut = [d for d in self.cut if d not in self.digits]
+        first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
+        dims = (*cut[:first], made.outer, *made.inner, *cut[first:])
+        return patched, replace(terms, box=made.inner, dims=dims), boxed
 
     def planned(self, terms: Terms, given: Plan | None = None) -> PlannedTerms:
         """The plan for boxes."""
         patched, terms, boxed = self._over_boxes(terms)
         meant = None if given is None else boxed.meant(given)
         size = numbers_of(patched.sizes)
-        found = plan_general(
-            patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=terms
-        )
+        found = plan_general(patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=terms)
         return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
 
     def given(self, plan: Plan, box: dict[str, int]) -> PlannedTerms:

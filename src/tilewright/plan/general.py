@@ -207,19 +207,24 @@ def plan_general(
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
     term, as they do any other function of elements, or each for a box of results.
     """
-    dims, by_terms = () if ordered else cut_dims(program, size, logs, bool(opened)), terms is not None
+    by_terms, boxed = terms is not None, terms is not None and bool(terms.box)
+    dims = terms.dims if terms is not None and boxed else () if ordered else cut_dims(program, size, logs, bool(opened))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {op: terms.tile if terms is not None else _tile(op, extent, tilings, opened) for op, extent in loops.items() if op in free}
+    tiles = {
+        op: terms.tile if terms is not None else _tile(op, extent, tilings, opened)
+        for op, extent in loops.items()
+        if op in free
+    }
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
     if terms is not None:  # many rows share the other factor
         widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms.along}
-    if terms is not None and terms.box:
-        widths, waves = tasks_of_boxes(terms, dims, size, smallest(program), machine)
+    if terms is not None and boxed:
+        widths, waves = tasks_of_boxes(terms, size, smallest(program), machine)
     elif machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
         widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)

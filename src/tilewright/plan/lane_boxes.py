@@ -48,6 +48,8 @@ class Terms:
     """How far a lane's box of results goes along each digit of the rows; none: its results lie anywhere."""
     box: tuple[Expr, ...] = ()
     """The dimensions of such boxes."""
+    dims: tuple[Expr, ...] = ()
+    """Where there are boxes: all dimensions that tasks may cut, those of a box among them."""
     window: int = 1
     """Places of which a lane reads a vector for a box, for so many terms."""
 
@@ -122,15 +124,13 @@ def _resident(machine: Machine, held: int, waves: int) -> int:
     return room // mine * waves
 
 
-def tasks_of_boxes(
-    terms: Terms, dims: Sequence[Expr], size: Size, smallest: int, machine: Machine
-) -> tuple[dict[Expr, int], int]:
+def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) -> tuple[dict[Expr, int], int]:
     """(the width of a task along each dimension, how many waves do it): every lane has one box of one vector.
 
     The smallest element of an argument has so many bytes: a line of these goes to neighbouring lanes.
     """
     vector = WIDEST // smallest
-    found = {d: size(d) if d in terms.box else 1 for d in dims}
+    found = {d: size(d) if d in terms.box else 1 for d in terms.dims}
     if terms.along in found:
         found[terms.along] = cut_of(size(terms.along), LINE // smallest, vector)
     while found.get(terms.along, 1) % vector:
@@ -139,7 +139,7 @@ def tasks_of_boxes(
     waves = max(WAVES, WAVES // 2, key=lambda w: _resident(machine, terms.held, w))
     while True:
         left = max(1, waves * (machine.lanes or 1) // across)
-        for d in [d for d in reversed(dims) if d not in (*terms.box, terms.along)]:
+        for d in [d for d in reversed(terms.dims) if d not in (*terms.box, terms.along)]:
             found[d] = cut_of(size(d), left)
             left //= found[d]
         if waves <= LEAST or tasks_of(found, size) >= cores(machine):

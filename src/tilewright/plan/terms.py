@@ -104,7 +104,9 @@ class BoxedRows:
             )
         boxes = prod(d.walked for d in own.digits) // count
         lengths = [n for n in self.sizes if n > 1]
-        inner = [Axis(word, (Digit(word, n, n),), (Cut("task", n),)) for word, n in zip(self.inner, lengths, strict=True)]
+        inner = [
+            Axis(word, (Digit(word, n, n),), (Cut("task", n),)) for word, n in zip(self.inner, lengths, strict=True)
+        ]
         outer = Axis(self.outer, (Digit(self.outer, boxes, boxes),), (replace(task, size=task.size // count),))
         axes = [x for a in plan.axes for x in ([outer, *inner] if a is own else [a])]
         tasks = [x for t in plan.tasks for x in ([self.outer, *self.inner] if t == self.name else [t])]

@@ -474,7 +474,9 @@ def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a:
         images = Substitution({low.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
         now = tuple(rewritten(f, images) for f in factors)
         fused = wide.is_float  # there is an instruction
-        low.put(total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now)))
+        low.put(
+            total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now))
+        )
 
 
 def _products(

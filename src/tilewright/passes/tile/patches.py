@@ -3,9 +3,9 @@
     %3 = read %x over=[n, p, q, r, s, c] at=[n, p + r - 1, q + s - 1, c] : bf16[M_2, M_1, M_0, K_2, K_1, K_0]
     %3 = read %x over=[t, i, r, s, c] at=[2*(t//49) + i//64, ..., 8*(t%7) + i%8 + s - 1, c] : bf16[M_box, M_in, ...]
 
-The digits become two dimensions: which patch, and which element of it; or as many within as a patch has. Where a box does not divide a digit, patches at
-the end go past it: what is read there is zero, and nothing is stored. Elements of a patch lie close together along all
-digits, so what a product reads around them overlaps most.
+The digits become two dimensions: which patch, and which element of it; or as many within a patch as it has. Where a box
+does not divide a digit, patches at the end go past it: what is read there is zero, and nothing is stored. Elements of a
+patch lie close together along all digits, so what a product reads around them overlaps most.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def in_patches(
 ) -> Patched:
     """The program whose dimension `name` is counted by these digits, which stand side by side, cut into such boxes.
 
-    With `apart`, what lies within a patch is as many dimensions as the box is longer than 1 along. `lines` are how many elements the last two digits take together, and how far lines lie apart there: elements run on
-    from line to line, and those between lines, and behind the last, are no digits'.
+    With `apart`, what lies within a patch is as many dimensions as the box is longer than 1 along. `lines` are how many
+    elements the last two digits take together, and how far lines lie apart there: elements run on from line to line,
+    and those between lines, and behind the last, are no digits'. `free` are loops that give the same for every tile.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> tile = parse_tile('''tile moved(%x: global f32[P, Q], %y: global f32[P, Q])

@@ -1,8 +1,8 @@
 """How many registers a lane's fragments take at a time: the assembler is not asked for less.
 
-    load %1 ...                             72 registers
-    compute %x = %1                         the same ones: %1 is not looked at again
-    compute %sum = fma(f32(%x), ...)        and those of the sum
+load %1 ...                             72 registers
+compute %x = %1                         the same ones: %1 is not looked at again
+compute %sum = fma(f32(%x), ...)        and those of the sum
 """
 
 from __future__ import annotations

@@ -124,19 +124,16 @@ def load(e: Emitter, op: Op) -> None:
 
     def in_words(run: MemoryRun, condition: str | None) -> None:
         """What depends on the condition are words: a half by itself would take a register."""
-
-        def loaded() -> list[str]:
-            return _words(e, pointer(e, memory, run.place, size), space, run.count)
-
+        address = pointer(e, memory, run.place, size)
         if condition is None:
-            words = loaded()
+            words = _words(e, address, space, run.count)
         else:
             slots = [e.w.slot("i32") for _ in range(run.count // 2)]
             both = int(np.full(2, number, target.type.dtype.numpy).view(np.int32)[0])
             for slot in slots:
                 e.w.line(f"store i32 {both}, ptr {slot}")
             with e.w.when(condition):
-                for slot, word in zip(slots, loaded(), strict=True):
+                for slot, word in zip(slots, _words(e, address, space, run.count), strict=True):
                     e.w.line(f"store i32 {word}, ptr {slot}")
             words = [e.dialect.whole(e, e.w.value(f"load i32, ptr {slot}")) for slot in slots]
         for n, part in enumerate(_halves(e, words)):

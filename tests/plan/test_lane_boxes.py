@@ -1,0 +1,164 @@
+"""Boxes of results for lanes that do products term by term: windows in registers, exact, said by plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import kernels
+from tilewright.compiler.native import kernel_for
+from tilewright.compiler.text import compile_text
+from tilewright.errors import ArgumentError
+from tilewright.plan.plan import parse_plan
+
+PLAN = """axis G = (G {c}): task {g}
+axis M = ({digits}): {cuts}
+axis FG = (FG 1): whole
+axis K = (K {taps}): {loop}
+tasks G, M
+mma by loops
+waves {waves}
+launch early"""
+LARGE = {"N": 256, "H": 28, "W": 28, "C": 128, "F": 128, "CG": 1}
+
+
+def plan(c, g, digits, cuts, taps, loop, waves):
+    return PLAN.format(c=c, g=g, digits=digits, cuts=cuts, taps=taps, loop=loop, waves=waves)
+
+
+CASES = {
+    "a line's neighbours, past its end": (
+        ((1, 7, 9), 24, {"padding": 1}, (3, 3)),
+        plan(24, 24, "M_1 7, M_0 12 of 9", "task 24, unit M_0 4", 9, "whole", 2),
+    ),
+    "a line of the filter at a time": (
+        ((1, 7, 9), 24, {"padding": 1}, (3, 3)),
+        plan(24, 24, "M_1 7, M_0 12 of 9", "task 12, unit M_0 4", 9, "loop 3", 2),
+    ),
+    "lines and columns": (
+        ((2, 7, 9), 24, {"padding": 1}, (3, 3)),
+        plan(24, 16, "M_2 2, M_1 8 of 7, M_0 9", "task 24, unit M_1 2, unit M_0 3", 9, "whole", 2),
+    ),
+    "strides": (
+        ((3, 9, 11), 40, {"padding": 1, "stride": 2}, (3, 3)),
+        plan(40, 32, "M_2 3, M_1 5, M_0 6", "task 12, unit M_0 3", 9, "loop 3", 4),
+    ),
+    "a stride along lines alone": (
+        ((3, 9, 6), 40, {"padding": 1, "stride": (2, 1)}, (3, 3)),
+        plan(40, 40, "M_2 3, M_1 6 of 5, M_0 6", "task 12, unit M_1 2, unit M_0 2", 9, "whole", 4),
+    ),
+    "holes between taps": (
+        ((2, 11, 8), 16, {"padding": 2, "dilation": 2}, (3, 3)),
+        plan(16, 16, "M_2 2, M_1 11, M_0 8", "task 16, unit M_0 8", 9, "loop 3", 2),
+    ),
+    "without padding, ragged channels": (
+        ((2, 6, 5), 13, {}, (3, 2)),
+        plan(13, 13, "M_2 2, M_1 4, M_0 4", "task 8, unit M_1 2, unit M_0 2", 6, "whole", 2),
+    ),
+    "many taps": (
+        ((1, 9, 10), 8, {"padding": 3}, (7, 7)),
+        plan(8, 8, "M_1 9, M_0 10", "task 30, unit M_0 5", 49, "loop 7", 2),
+    ),
+    "one dimension": (
+        ((3, 11), 20, {"padding": 2}, (5,)),
+        plan(20, 16, "M_1 3, M_0 12 of 11", "task 12, unit M_0 4", 5, "whole", 2),
+    ),
+    "three dimensions": (
+        ((1, 3, 4, 6), 8, {"padding": 1}, (3, 3, 3)),
+        plan(8, 8, "M_2 3, M_1 4, M_0 6", "task 12, unit M_1 2, unit M_0 3", 27, "loop 9", 2),
+    ),
+}
+IMAGE = {1: "W", 2: "HW", 3: "DHW"}
+
+
+def problem(case, dtype, said=None):
+    (n, *image), c, how, taps = case
+    kernel = kernels.conv(taps, dtype, groups=c, **how)
+    sizes = {"N": n, **dict(zip(IMAGE[len(taps)], image, strict=True)), "C": c, "F": c, "CG": 1}
+    made = kernel_for(kernel, sizes, target="gpu:hopper", **({} if said is None else {"plan": said}))
+    kind, rng = made.module.host.args[0].type.dtype.numpy, np.random.default_rng(sum(image))
+    x, f = (rng.integers(-4, 5, shape).astype(kind) for shape in ((n, *image, c), (c, *taps, 1)))
+    return kernel, made, x, f
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreter_gives_what_the_executor_does(name, dtype):
+    case, said = CASES[name]
+    kernel, made, x, f = problem(case, dtype, said)
+    assert made.text("plan").strip() == said
+    assert str(parse_plan(said)) == "; ".join(said.splitlines())
+    wanted = tilewright.compile(kernel, target="executor")(x, f)
+    for level in ("block", "loop"):
+        found = np.full(wanted.shape, np.nan, wanted.dtype)
+        compile_text(made.text(level), "interpreter")(x, f, found)
+        assert (found == wanted).all(), level
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_windows_lie_in_registers(name):
+    case, said = CASES[name]
+    _, made, _, _ = problem(case, "bf16", said)
+    shared = [line for line in made.text("loop").splitlines() if "alloc shared" in line]
+    assert not any("x_part" in line or "carried" in line for line in shared)
+
+
+def test_integers_are_added_up_in_boxes():
+    (image, c, how, taps), said = CASES["lines and columns"]
+    kernel, made, x, f = problem((image, c, how, taps), "i8", said)
+    wanted = tilewright.compile(kernel, target="executor")(x, f)
+    found = np.full(wanted.shape, 99, wanted.dtype)
+    compile_text(made.text("loop"), "interpreter")(x, f, found)
+    assert (found == wanted).all()
+
+
+def test_several_filters_for_a_channel_stay_as_they_were():
+    kernel = kernels.conv((3, 3), "f32", groups=12, padding=1)
+    made = kernel_for(kernel, {"N": 2, "H": 7, "W": 5, "C": 12, "F": 24, "CG": 1}, target="gpu:hopper")
+    rng = np.random.default_rng(2)
+    x, f = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((2, 7, 5, 12), (24, 3, 3, 1)))
+    wanted = tilewright.compile(kernel, target="executor")(x, f)
+    found = np.full(wanted.shape, np.nan, np.float32)
+    compile_text(made.text("host"), "interpreter")(x, f, found)
+    assert (found == wanted).all()
+
+
+def test_large_batches_have_boxes_and_small_ones_have_none():
+    kernel = kernels.conv((3, 3), "bf16", groups=128, padding=1)
+    large = kernel_for(kernel, LARGE, target="gpu:hopper")
+    assert "unit M_0" in large.text("plan")
+    assert "refused  results of a lane one by one" in large.explain()
+    small = kernel_for(kernel, {**LARGE, "N": 1, "H": 14, "W": 14}, target="gpu:hopper")
+    assert "unit" not in small.text("plan")
+    assert "refused  boxes of results for lanes" in small.explain()
+
+
+def test_the_chosen_plan_can_be_given():
+    kernel = kernels.conv((3, 3), "bf16", groups=128, padding=1)
+    large = kernel_for(kernel, LARGE, target="gpu:hopper")
+    again = kernel_for(kernel, LARGE, target="gpu:hopper", plan=large.text("plan"))
+    assert again.text("block") == large.text("block")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("unit M_0 4", "unit M_3 4", "there is no digit M_3"),
+        ("task 24", "task 26", "a task has a multiple of 4"),
+        ("M_0 12 of 9", "M_0 9", "it would be `axis M = .M_1 7, M_0 12 of 9.: task ..., unit M_0 4`"),
+        ("task 24, unit M_0 4", "loop 24, unit M_0 4", "is not done here"),
+    ],
+)
+def test_what_a_plan_cannot_say_is_refused(before, after, why):
+    case, said = CASES["a line's neighbours, past its end"]
+    assert before in said
+    with pytest.raises(ArgumentError, match=why):
+        problem(case, "bf16", said.replace(before, after))
+
+
+def test_other_machines_with_lanes_plan_boxes_too():
+    kernel = kernels.conv((3, 3), "bf16", groups=128, padding=1)
+    made = kernel_for(kernel, LARGE, target="gpu:ampere")
+    assert "unit M_0" in made.text("plan")
+    assert "x_part" not in "".join(x for x in made.text("loop").splitlines() if "alloc shared" in x)
