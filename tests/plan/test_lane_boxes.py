@@ -16,7 +16,7 @@ PLAN = """axis G = (G {c}): task {g}
 axis M = ({digits}): {cuts}
 axis FG = (FG 1): whole
 axis K = (K {taps}): {loop}
-tasks G, M
+tasks G, M contiguous
 mma by loops
 waves {waves}
 launch early"""

@@ -12,7 +12,7 @@ is known to all lanes that share a row.
 
 A dimension that lies side by side in global memory is dealt out in vectors of 16 bytes, neighbours to neighbouring
 lanes. Extents need not divide: lanes past the end have nothing to load, and do not count. A tensor that is seen from
-another place on (`slides`) is not dealt out along there: every lane has all of it.
+another place on (`shifted`) is not dealt out along there: every lane has all of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.check.meetings import needless
 from tilewright.check.places import Places
-from tilewright.check.slides import Seen, Slide, composed, slide_of
+from tilewright.check.shifted import Seen, Shifted, composed, shifted_of
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.tensors import RegisterType, TensorType, numbers
 from tilewright.machine import Machine
@@ -196,12 +196,12 @@ class Frames:
         through = self.through(op.operands[place])
         if not is_framed(op) or through is None:
             return False
-        slides = [x for x in through if isinstance(x, Slide)]
-        if not slides:
+        shifts = [x for x in through if isinstance(x, Shifted)]
+        if not shifts:
             return True
         if op.name not in ("map", "copy") or place == target_place(op):
             return False
-        axes = [x for x in through if isinstance(x, int)] + [axis for x in slides for axis, _ in x.steps]
+        axes = [x for x in through if isinstance(x, int)] + [axis for x in shifts for axis, _ in x.steps]
         single = [i for i, e in enumerate(box(op)) if e is as_expr(1)]
         return {*axes, *single} == set(range(len(box(op))))  # nobody else reads the same
 
@@ -273,7 +273,7 @@ class Frames:
 
     def through(self, value: Value) -> tuple[Seen, ...] | None:
         """What each dimension of the tensor below is to those who look at a value; None where some is neither along an
-        axis nor a slide.
+        axis nor shifted.
         """
         op = self._chain.made.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -288,8 +288,8 @@ class Frames:
                 mine.append(over.index(e))
             elif isinstance(e, Const) and e.value == 0 and size is as_expr(1):
                 mine.append(None)
-            elif not loose and (slide := slide_of(e, over)) is not None:
-                mine.append(slide)
+            elif not loose and (shift := shifted_of(e, over)) is not None:
+                mine.append(shift)
             else:
                 return None
         return tuple(composed(x, mine) for x in below)

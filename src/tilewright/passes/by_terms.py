@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -11,15 +12,20 @@ from tilewright.ir.core import Op, Program
 from tilewright.passes.job import Job
 from tilewright.passes.tile.digits import digits_of
 from tilewright.passes.tile.memory import is_ordered
-from tilewright.passes.tile.patches import Patched, in_patches
+from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_of
 from tilewright.plan.boxes import cut_dims, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import GeneralChoice, plan_general
-from tilewright.plan.lane_boxes import Terms, lane_boxes, window
+from tilewright.plan.general import GeneralChoice, plan_general, written_out
+from tilewright.plan.lane_boxes import TermCost, Terms, cost_by_terms, lane_boxes, tasks_of_boxes, window
+from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
 from tilewright.plan.plan import Digit, Plan
 from tilewright.plan.planner import Refusal
+from tilewright.plan.rows import smallest
 from tilewright.plan.terms import BoxedRows, TermProduct, box_said, product_by_terms
+
+SHOWN = 8
+"""Boxes that are candidates, where there are more."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +54,30 @@ def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
             raise ArgumentError(f"plan: {given.axis(str(found.rows[0]))}: {rows}")
         return rows.given(given, said)
     plain = PlannedTerms(plan_general(program, job.sizes, size, job.machine, free, given, terms=found.terms))
-    boxes = [rows.planned(terms) for terms in rows.boxes()] if isinstance(rows, _Rows) else []
-    best = min([plain, *boxes], key=lambda x: x.choice.cycles)
-    if isinstance(rows, str):
-        refusal = Refusal("boxes of results for lanes", rows)
-    elif best is plain and boxes:
-        least = min(x.choice.cycles for x in boxes)
-        refusal = Refusal("boxes of results for lanes", f"{least / plain.choice.cycles:.2f} of the time")
-    else:
-        refusal = Refusal("results of a lane one by one", f"{plain.choice.cycles / best.choice.cycles:.2f} of the time")
-    refused = (refusal,) if given is None else ()
-    return replace(best, choice=replace(best.choice, refused=(*best.choice.refused, *refused)))
+    if given is not None:
+        return plain
+    if not isinstance(rows, _Rows):
+        return _refusing(plain, "boxes of results for lanes", rows or "")
+    ranked = rows.ranked(plain.choice.bound)
+    if not ranked or ranked[0][0].cycles >= plain.choice.cycles:
+        why = (
+            f"{ranked[0][0].cycles / plain.choice.cycles:.2f} of the time"
+            if ranked
+            else "none shares what it reads, or fits"
+        )
+        return _refusing(plain, "boxes of results for lanes", why)
+    best = rows.planned(ranked[0][1])
+    others = [rows.planned(terms).choice.plan for _, terms in ranked[1:SHOWN]]
+    costs = tuple(cost.cycles for cost, _ in ranked[:SHOWN])
+    best = replace(best, choice=replace(best.choice, candidates=(best.choice.plan, *others), costs=costs))
+    why = f"{plain.choice.cycles / best.choice.cycles:.2f} of the time"
+    return _refusing(best, "results of a lane one by one", why)
+
+
+def _refusing(planned: PlannedTerms, what: str, why: str) -> PlannedTerms:
+    """The plan, with what it is not, and why."""
+    choice = planned.choice
+    return replace(planned, choice=replace(choice, refused=(*choice.refused, Refusal(what, why))))
 
 
 def less_by_terms(job: Job, found: GeneralChoice, terms: PlannedTerms) -> GeneralChoice:
@@ -117,31 +136,45 @@ class _Rows:
             return f"tasks do not cut {row}"
         return cls(job, found.terms, str(row), over, sizes, digits, cut, reads[0], loops)
 
-    def boxes(self) -> list[Terms]:
-        """Boxes that lanes may have."""
+    def ranked(self, bound: float) -> list[tuple[TermCost, Terms]]:
+        """Boxes that lanes may have, and what they should take, the best first; memory alone takes `bound`."""
         size = numbers_of(self.sizes)
         count = size(self.terms.summed)
         lines = radices(self.program, self.terms.summed, size)
         tiles = sorted({count, *(n for n in lines if count % n == 0)})
         ragged = [ends(d, self.program, size) for d in self.digits]
-        return list(lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine))
+        found = lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine)
+        return sorted(((self._cost(terms, bound), terms) for terms in found), key=lambda x: x[0])
 
-    def _over_boxes(self, terms: Terms) -> tuple[Patched, Terms, BoxedRows]:
+    def _cost(self, terms: Terms, bound: float) -> TermCost:
+        machine, terms = self.job.machine, self._in_dims(terms)
+        counts = [-(-self.sizes[d] // n) for d, n in zip(self.digits, terms.sizes, strict=True)]
+        new = {outer_of(self.name): prod(counts), **inner_of(self.digits, terms.sizes)}
+        size = numbers_of({**self.sizes, **new})
+        widths, waves = tasks_of_boxes(terms, size, smallest(self.program), machine)
+        written = written_out(widths, waves, machine)
+        return cost_by_terms(terms, widths, waves, size, machine, bound * cores(machine), written)
+
+    def _in_dims(self, terms: Terms) -> Terms:
+        """The same, with the dimensions of the program over boxes."""
+        cut, inner = [d for d in self.cut if d not in self.digits], tuple(inner_of(self.digits, terms.sizes))
+        first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
+        return replace(terms, box=inner, dims=(*cut[:first], outer_of(self.name), *inner, *cut[first:]))
+
+    def _over_boxes(self, terms: Terms) -> tuple[Patched, BoxedRows]:
         made = in_patches(self.program, self.sizes, self.name, self.digits, terms.sizes, apart=True, free=self.free)
-        patched = replace(made, sizes={**self.sizes, **made.sizes})
         digits = tuple(Digit(str(d), self.sizes[d], self.sizes[d]) for d in self.digits)
         boxed = BoxedRows(self.name, digits, terms.sizes, str(made.outer), tuple(map(str, made.inner)))
-        cut = [d for d in self.cut if d not in self.digits]
-        first = next((n for n, d in enumerate(self.cut) if d in self.digits), len(cut))
-        dims = (*cut[:first], made.outer, *made.inner, *cut[first:])
-        return patched, replace(terms, box=made.inner, dims=dims), boxed
+        return replace(made, sizes={**self.sizes, **made.sizes}), boxed
 
     def planned(self, terms: Terms, given: Plan | None = None) -> PlannedTerms:
         """The plan for boxes."""
-        patched, terms, boxed = self._over_boxes(terms)
+        patched, boxed = self._over_boxes(terms)
         meant = None if given is None else boxed.meant(given)
         size = numbers_of(patched.sizes)
-        found = plan_general(patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=terms)
+        found = plan_general(
+            patched.program, patched.sizes, size, self.job.machine, patched.free, meant, terms=self._in_dims(terms)
+        )
         return PlannedTerms(replace(found, plan=boxed.said(found.plan)), patched)
 
     def given(self, plan: Plan, box: dict[str, int]) -> PlannedTerms:

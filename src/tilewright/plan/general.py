@@ -20,7 +20,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.lane_boxes import Terms, cycles_by_terms, tasks_of_boxes
+from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
@@ -176,10 +176,12 @@ def only_adds(op: Op) -> bool:
     return all(inner.name in ("read", "mma", "yield") for inner in body.ops)
 
 
-def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr]) -> int:
+def _tile(op: Op, extent: int, tilings: Mapping[str, int], opened: Collection[Expr], terms: Terms | None) -> int:
     """The tile of a loop that gives the same for all: what a constraint says; else all of the axis where it only adds
-    products of what is read.
+    products of what is read, or as many terms as lanes do at a time.
     """
+    if terms is not None:
+        return terms.tile
     stated = tilings.get(str(op.attrs["axis"]))
     if stated is not None:
         return stated
@@ -207,26 +209,18 @@ def plan_general(
     `narrowed` says how often tasks are halved along where they are widest. With `terms`, lanes do products term by
     term, as they do any other function of elements, or each for a box of results.
     """
-    by_terms, boxed = terms is not None, terms is not None and bool(terms.box)
-    dims = terms.dims if terms is not None and boxed else () if ordered else cut_dims(program, size, logs, bool(opened))
+    by_terms, boxed = terms is not None, () if terms is None else terms.dims
+    dims = boxed or (() if ordered else cut_dims(program, size, logs, bool(opened)))
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
     loops = {op: size(op.attrs["axis"]) for op in program.walk() if op.name == "iterate" and op.attrs["axis"] in whole}
     workgroups, tilings = tiles_of(program, sizes)
-    tiles = {
-        op: terms.tile if terms is not None else _tile(op, extent, tilings, opened)
-        for op, extent in loops.items()
-        if op in free
-    }
+    tiles = {op: _tile(op, extent, tilings, opened, terms) for op, extent in loops.items() if op in free}
     stated = {op: tilings.get(str(op.attrs["axis"])) for op in loops if op not in free}
     looped = {op.attrs["axis"]: tiles.get(op) or stated.get(op) or extent for op, extent in loops.items()}
     found = {} if by_terms or not dims else boxes(program, size, room_of(machine), logs, looped, bool(opened))
     widths, waves = {d: found.get(d, size(d)) for d in dims}, 1
-    if terms is not None:  # many rows share the other factor
-        widths |= {d: in_a_line(program, size(d)) for d in widths if d is terms.along}
-    if terms is not None and boxed:
-        widths, waves = tasks_of_boxes(terms, size, smallest(program), machine)
-    elif machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
-        widths, waves = rows_and_waves(program, widths, lambda d: looped.get(d) or size(d), machine)
+    if machine.lanes is not None and not (opened or ordered) and (by_terms or not names_of(program)):
+        widths, waves = _by_lanes(program, widths, terms, lambda d: looped.get(d) or size(d), machine)
     _narrowed(widths, narrowed)
     widths |= {d: min(workgroups[str(d)], size(d)) for d in dims if str(d) in workgroups}
 
@@ -237,11 +231,10 @@ def plan_general(
         by_loops = dict.fromkeys(names_of(program).values())
         return by_loops if by_terms else products_of(program, machine, width, size, opened)
 
-    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided"
+    products, blocks, schedule = multiplied(), dict[Expr, int](), "strided" if terms is None else terms.schedule
     if len(products) == 1 and not by_terms:  # its sums may stay in registers, whatever a task takes
         alone = products_of(program, machine, lambda d: size(d) if d in dims else width(d), size, opened)
-        blocks = blocks_of(alone, dims, width)
-        products = alone if blocks else products
+        products = alone if (blocks := blocks_of(alone, dims, width)) else products
         best = ranked(program, blocks, size, machine) if blocks and not (workgroups or opened or logs) else None
         if best is not None:
             widths |= {d: n for d, n in best[0].items() if d in dims}
@@ -272,24 +265,33 @@ def plan_general(
         plan = made()
         require_same(given, plan)
     cycles, bound = predicted(program, sizes, size, machine, widths, {} if by_terms else products, waves, looped)
-    written = _written_out(widths, waves, machine)
-    if terms is not None:
-        terms, moved = replace(terms, tile=_only(tiles)), bound * cores(machine)
-        cycles = cycles_by_terms(terms, widths, waves, size, machine, moved, written)
     last = {d: blocks[d] for d in (list(blocks)[:1] if opened else ())}  # as large as others, so that all are one code
     cuts = Cuts(widths, blocks, tiles, products, extended=last, schedule=schedule, packed=bool(opened), waves=waves)
     if terms is not None:
-        cuts = replace(cuts, terms=written, lane_box=terms.box)
+        cycles, cuts = _done_by_terms(terms, cuts, size, machine, bound)
     return GeneralChoice(machine, program.name, plan, cuts, cycles, bound, _whole(program, whole, size, ordered))
 
 
-def _only(tiles: Mapping[Op, int]) -> int:
-    """The tile of the one loop that there is."""
-    (found,) = tiles.values()
-    return found
+def _by_lanes(
+    program: Program, widths: Mapping[Expr, int], terms: Terms | None, size: Size, machine: Machine
+) -> tuple[dict[Expr, int], int]:
+    """The widths of tasks that waves do together, without products or these term by term, and how many do one."""
+    if terms is not None and terms.box:
+        return tasks_of_boxes(terms, size, smallest(program), machine)
+    if terms is not None:  # many rows share the other factor
+        widths = {d: in_a_line(program, n) if d is terms.along else n for d, n in widths.items()}
+    return rows_and_waves(program, widths, size, machine)
 
 
-def _written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+def _done_by_terms(terms: Terms, cuts: Cuts, size: Size, machine: Machine, bound: float) -> tuple[float, Cuts]:
+    """What lanes that do a product term by term should take, and how it is written; memory alone takes `bound`."""
+    (tile,) = cuts.tiles.values()
+    written, moved = written_out(cuts.widths, cuts.waves, machine), bound * cores(machine)
+    cost = cost_by_terms(replace(terms, tile=tile), cuts.widths, cuts.waves, size, machine, moved, written)
+    return cost.cycles, replace(cuts, terms=written, lane_box=terms.box)
+
+
+def written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
     """How many terms of a sum are written out: as many as a lane has registers for."""
     return WRITTEN_OUT // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
 

@@ -29,6 +29,9 @@ LONGEST, SLIDING = 16, 2
 LOAD, RESULT, TASK = 6, 2, 150
 """Instructions of a wave: of a load, beside what widens its values (where it lies, whether there is anything); of a
 result, beside what narrows it; and of a task (which it is, the factor that all lanes share)."""
+NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
+"""What goes to neighbouring lanes is at least three eighths of a line, and the most for which so much of the lanes are
+busy that could be."""
 WAITING = 2
 """Instructions' time of one that waits for another of its wave, where no other wave is there."""
 
@@ -52,6 +55,11 @@ class Terms:
     """Where there are boxes: all dimensions that tasks may cut, those of a box among them."""
     window: int = 1
     """Places of which a lane reads a vector for a box, for so many terms."""
+
+    @property
+    def schedule(self) -> str:
+        """Which tasks a worker takes: windows of those next to each other overlap, and it finds them in its cache."""
+        return "contiguous" if self.box else "strided"
 
     @property
     def results(self) -> int:
@@ -131,11 +139,12 @@ def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) ->
     """
     vector = WIDEST // smallest
     found = {d: size(d) if d in terms.box else 1 for d in terms.dims}
-    if terms.along in found:
-        found[terms.along] = cut_of(size(terms.along), LINE // smallest, vector)
-    while found.get(terms.along, 1) % vector:
+    side = size(terms.along) if terms.along in found else 1
+    while side % vector:
         vector //= 2
-    across = 1 << (ceil(found.get(terms.along, 1) / vector) - 1).bit_length()  # lanes that go along it
+    words = _side_by_side(side // vector, LINE // (smallest * vector))
+    found |= {d: words * vector for d in found if d is terms.along}
+    across = _lanes(words)
     waves = max(WAVES, WAVES // 2, key=lambda w: _resident(machine, terms.held, w))
     while True:
         left = max(1, waves * (machine.lanes or 1) // across)
@@ -147,9 +156,34 @@ def tasks_of_boxes(terms: Terms, size: Size, smallest: int, machine: Machine) ->
         waves //= 2
 
 
-def cycles_by_terms(
+def _side_by_side(count: int, most: int) -> int:
+    """Of so many vectors, how many go to neighbouring lanes: the most of a line for which nearly as many lanes have
+    something to do as for any.
+
+    >>> [_side_by_side(n, 8) for n in (16, 12, 18, 65, 3)]
+    [8, 4, 4, 8, 3]
+    """
+    choices = range(max(1, min(count, most * NARROWEST // MOST_OF_LINE)), min(count, most) + 1)
+    used = {n: count / (ceil(count / n) * _lanes(n)) for n in choices}
+    return max(n for n in choices if used[n] >= NEARLY * max(used.values()))
+
+
+def _lanes(vectors: int) -> int:
+    """Lanes that go along so many vectors: a power of two."""
+    return 1 << (vectors - 1).bit_length()
+
+
+@dataclass(frozen=True, order=True)
+class TermCost:
+    """Cycles that a core should take, with memory and the launch; of as many, those without."""
+
+    cycles: float
+    computed: float
+
+
+def cost_by_terms(
     terms: Terms, widths: Mapping[Expr, int], waves: int, size: Size, machine: Machine, moved: float, written: int
-) -> float:
+) -> TermCost:
     """What a core should take: the instructions of its waves, or waves one after the other with what each waits for, or
     memory, which takes `moved` cycles of one core; and the launch.
 
@@ -167,5 +201,5 @@ def cycles_by_terms(
     together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
     one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
     share = ceil(tasks / cores(machine)) / tasks
-    busy = max(own * done * lanes / limits.lane_rate, ceil(own / together) * one, moved * share)
-    return busy + limits.launch_cycles
+    computed = max(own * done * lanes / limits.lane_rate, ceil(own / together) * one)
+    return TermCost(max(computed, moved * share) + limits.launch_cycles, computed)

@@ -64,7 +64,7 @@ def in_patches(
     counts = [-(-sizes[d] // n) for d, n in zip(digits, box, strict=True)]
     t = symbol("at_box", 0, prod(counts) - 1)
     inside = _Inside.apart(digits, box) if apart else _Inside.flat(name, box, lines)
-    dims = symbol(f"{name}_box", 1), *inside.dims
+    dims = outer_of(name), *inside.dims
     places = {d: n * a + b for d, n, a, b in zip(digits, box, _digits(t, counts), inside.within, strict=True)}
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
@@ -73,6 +73,16 @@ def in_patches(
         verify(found)
     extents = dict(zip(dims, (prod(counts), *(int(s.hi) + 1 for s in inside.axes)), strict=True))
     return Patched(found, dims[0], dims[1:], extents, frozenset(made.kept[op] for op in free))
+
+
+def outer_of(name: str) -> Symbol:
+    """The dimension that counts the patches of one."""
+    return symbol(f"{name}_box", 1)
+
+
+def inner_of(digits: Sequence[Symbol], box: Sequence[int]) -> dict[Symbol, int]:
+    """The dimensions within a patch, where there is one for each digit along which it is longer than 1: how long."""
+    return {symbol(f"{d}_in", 1): n for d, n in zip(digits, box, strict=True) if n > 1}
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class _Inside:
         """One for each digit along which the box is longer than 1."""
         long = {d: symbol(f"at_in_{d}", 0, n - 1) for d, n in zip(digits, box, strict=True) if n > 1}
         within = [long[d] if d in long else as_expr(0) for d in digits]
-        return cls(tuple(symbol(f"{d}_in", 1) for d in long), tuple(long.values()), within)
+        return cls(tuple(inner_of(digits, box)), tuple(long.values()), within)
 
 
 class _Patches(Rewriter):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.check.frames import Dim, Dims, columns, digits, held, operand_axes, target_place
-from tilewright.check.slides import Seen, Slide
+from tilewright.check.shifted import Seen, Shifted
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtypes import DType
 from tilewright.ir.formula import Formula
@@ -108,7 +108,7 @@ def map_(low: Waves, op: Op) -> None:
     found = {v: low.handles[low.frames.root(v)] for v in op.operands}
     registers = {d for s in found.values() if isinstance(s, Spread) for d in s.own}
     target = op.operands[target_place(op)]
-    registers |= {d for v, s in found.items() if isinstance(s, Spread) for d in _slid(low, v, axes)}
+    registers |= {d for v, s in found.items() if isinstance(s, Spread) for d in _shifting(low, v, axes)}
     loaded = sum(v.type.dtype.numpy.itemsize for v, s in found.items() if v is not target and not isinstance(s, Spread))
 
     def part(window: Window) -> None:
@@ -181,7 +181,7 @@ def fetched(
     if isinstance(handle, Spread):
         through = low.frames.through(value)
         assert through is not None
-        if any(isinstance(x, Slide) for x in through):
+        if any(isinstance(x, Shifted) for x in through):
             return _from_window(low, handle, part.dims, axes, through)
         seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
         return expanded(low, handle, part.dims, seen)
@@ -197,10 +197,10 @@ def fetched(
     return found
 
 
-def _slid(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
-    """The dimensions of an operation along which coordinates of a tensor in registers slide."""
-    slides = [x for x in low.frames.through(value) or () if isinstance(x, Slide)]
-    moved = [axes[axis] for x in slides for axis, _ in x.steps]
+def _shifting(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
+    """The dimensions of an operation that shift coordinates of a tensor in registers."""
+    shifts = [x for x in low.frames.through(value) or () if isinstance(x, Shifted)]
+    moved = [axes[axis] for x in shifts for axis, _ in x.steps]
     return [d for d in moved if d is not None]
 
 
@@ -213,7 +213,7 @@ def _from_window(
     places = {(d, fast): row for (d, fast, _), row in zip(counted, grid, strict=True)}
     rounds: dict[Dim, Any] = {}
     for d, seen in zip(handle.dims, through, strict=True):
-        if d is not None and isinstance(seen, Slide):
+        if d is not None and isinstance(seen, Shifted):
             moved = [(axes[axis], step) for axis, step in seen.steps]
             rounds[d] = seen.first + sum(step * places[axis, False] for axis, step in moved if axis is not None)
     number = np.zeros(grid.shape[1], np.int64)

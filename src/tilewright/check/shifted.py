@@ -1,4 +1,4 @@
-"""Coordinates that slide: windows of a lane's own values, seen from another place on.
+"""Shifted coordinates: windows of a lane's own values, seen from another place on.
 
     copy %x_view -> %window                 (64, 32, 6): six neighbours for each of four results of a lane
     %from_1 = view %window (g 64, b 32, i 4) -> [g, b, i + 1]
@@ -17,25 +17,25 @@ from tilewright.algebra.expr_use import linear_form
 
 
 @dataclass(frozen=True)
-class Slide:
+class Shifted:
     """A coordinate: a first one, and how far it moves with each axis of an operation."""
 
     first: int
     steps: tuple[tuple[int, int], ...] = ()
 
 
-Seen = int | Slide | None
-"""What a dimension of a tensor is to an operation: an axis that runs along all of it, a coordinate that slides, or, of
-one coordinate, nothing."""
+Seen = int | Shifted | None
+"""What a dimension of a tensor is to an operation: an axis that runs along all of it, a shifted coordinate, or, of one
+coordinate, nothing."""
 
 
-def slide_of(e: Expr, over: Sequence[Symbol]) -> Slide | None:
-    """The slide that an expression of axes is; None where it is no sum of multiples of them.
+def shifted_of(e: Expr, over: Sequence[Symbol]) -> Shifted | None:
+    """The shifted coordinate that an expression of axes is; None where it is no sum of multiples of them.
 
     >>> from tilewright.algebra.expr import index
     >>> i, j = index("i", 4), index("j", 2)
-    >>> slide_of(2 * j + i + 1, (i, j)), slide_of(i * j, (i, j))
-    (Slide(first=1, steps=((0, 1), (1, 2))), None)
+    >>> shifted_of(2 * j + i + 1, (i, j)), shifted_of(i * j, (i, j))
+    (Shifted(first=1, steps=((0, 1), (1, 2))), None)
     """
     form = linear_form(e, list(over))
     if form is None or not isinstance(form[1], Const):
@@ -49,14 +49,14 @@ def slide_of(e: Expr, over: Sequence[Symbol]) -> Slide | None:
             return None
         if step.value:
             steps.append((place, step.value))
-    return Slide(form[1].value, tuple(steps))
+    return Shifted(form[1].value, tuple(steps))
 
 
 def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
     """What a dimension is through a view, of whose axes each is `mine` to those who look at the view.
 
-    >>> composed(Slide(1, ((0, 2),)), [Slide(3, ((1, 1),))])
-    Slide(first=7, steps=((1, 2),))
+    >>> composed(Shifted(1, ((0, 2),)), [Shifted(3, ((1, 1),))])
+    Shifted(first=7, steps=((1, 2),))
     """
     if below is None:
         return None
@@ -67,8 +67,8 @@ def composed(below: Seen, mine: Sequence[Seen]) -> Seen:
         through = mine[axis]
         if through is None:
             continue
-        inner = Slide(0, ((through, 1),)) if isinstance(through, int) else through
+        inner = Shifted(0, ((through, 1),)) if isinstance(through, int) else through
         first += step * inner.first
         for place, each in inner.steps:
             steps[place] = steps.get(place, 0) + step * each
-    return Slide(first, tuple(sorted(steps.items())))
+    return Shifted(first, tuple(sorted(steps.items())))
