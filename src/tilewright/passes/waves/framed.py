@@ -6,7 +6,7 @@ that is the same in all lanes: so all of them have the same result, and it need 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -185,16 +185,45 @@ def fetched(
             return _from_window(low, handle, part.dims, axes, through)
         seen = tuple(d for d, axis in zip(handle.dims, through, strict=True) if d is not None and axis is not None)
         return expanded(low, handle, part.dims, seen)
-    lane, v = low.axes(part.values)
-    places = part.places(low, lane, v)
     memory = low.handles[value]
-    where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
+    some = _told_apart(low, memory, axes, part)
+    lane, v = low.axes(some.values)
+    places = some.places(low, lane, v)
+    where = memory.at(_coordinates(axes, places))
     there = [inside for _, inside in places.values() if inside is not None]
     condition = both((*there, *where.conditions))
-    found = low.fragment(memory.dtype, part.values)
+    found = low.fragment(memory.dtype, some.values)
     attrs: dict[str, Any] = {} if condition is None else {"when": condition, "otherwise": otherwise or 0}
     low.emit("load", (found, where.buffer), over=(lane, v), at=(where.offset,), **attrs)
-    return found
+    if some is part:
+        return found
+    every = low.fragment(memory.dtype, part.values)
+    moving.pick(low, every, found, columns(part.dims, some.dims))
+    return every
+
+
+def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, Expr | None]]) -> tuple[Expr, ...]:
+    """Where an operation is along each axis; 0 along those that have no place."""
+    return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
+
+
+def _told_apart(low: Waves, memory: Any, axes: tuple[Dim | None, ...], part: Window) -> Window:
+    """The part of a window without dimensions of which a lane has all and along which memory has but one element: that
+    is loaded once for all of them."""
+    lane, v = low.axes(part.values)
+    places = part.places(low, lane, v)
+    here = memory.at(_coordinates(axes, places))
+    kept = []
+    for d, whole, turn in zip(part.dims, part.whole, part.turns, strict=True):
+        alone = whole.threads == 1 and whole.rounds > 1 and places[whole][1] is None
+        moved = {**places, whole: (as_expr(0), None)}
+        there = memory.at(_coordinates(axes, moved)) if alone else None
+        if there is None or there.offset is not here.offset or there.conditions != here.conditions:
+            kept.append((d, whole, turn))
+    if len(kept) == len(part.dims):
+        return part
+    dims, every, turns = ((), (), ()) if not kept else zip(*kept, strict=True)
+    return Window(tuple(dims), tuple(every), tuple(turns), part.past)
 
 
 def _shifting(low: Waves, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
