@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.compiler.text import compile_text
@@ -122,6 +124,50 @@ def test_several_filters_for_a_channel_stay_as_they_were():
     found = np.full(wanted.shape, np.nan, np.float32)
     compile_text(made.text("host"), "interpreter")(x, f, found)
     assert (found == wanted).all()
+
+
+M, N, Q, C, K = (getattr(tkl.sym, name) for name in "MNQCK")
+
+
+@tkw.wave()
+def residual(
+    x: tkl.Memory[N, Q, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+    w: tkl.Memory[K, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+    r: tkl.Memory[M, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.bf16],
+    y: tkl.Memory[M, C, tkl.GLOBAL_ADDRESS_SPACE, tkl.f32],
+):
+    """y = the sum over k of x[n, q + k - 1, c] * w[k, c], and twice r: one operand more that has rows."""
+    c, i, k = (tkw.IndexMapping.iterator(n) for n in range(3))
+    slid = tkw.IndexMapping(num_iterators=3, inputs={N: i // Q, Q: i % Q + k - 1, C: c}, outputs={C: c, M: i, K: k})
+
+    @tkw.iterate(K, init_args=[tkl.Register[C, M, tkl.f32](0)])
+    def total(acc):
+        return tkw.mma(tkw.read(x, mapping=slid, otherwise=0), tkw.permute(tkw.read(w), [C, K]), acc)
+
+    more = tkw.cast(tkw.read(r), tkl.f32)
+    tkw.write(tkw.permute(total, [M, C]) + more + more, y)
+
+
+@pytest.mark.parametrize("cuts", ["task 12, unit M_0 4", "task 10, unit M_0 5"])
+def test_what_else_has_rows_is_read_result_by_result(cuts):
+    sizes = {"N": 3, "Q": 10, "C": 24, "K": 3, "M": 30}
+    walked = "M_0 12 of 10" if "4" in cuts else "M_0 10"
+    own = kernel_for(residual, sizes, target="gpu:hopper")
+    assert "mma by loops" in own.text("plan")
+    lines = [f"axis M = (M_1 3, {walked}): {cuts}" if x.startswith("axis M ") else x for x in own.plan.lines()]
+    lines = ["axis K = (K 3): whole" if x.startswith("axis K ") else x for x in lines]
+    made = kernel_for(residual, sizes, target="gpu:hopper", plan="\n".join(lines))
+    rng = np.random.default_rng(4)
+    kinds = {a.name: a.type.dtype.numpy for a in made.module.host.args}
+    x, w, r = (
+        rng.integers(-4, 5, shape).astype(kinds[name])
+        for name, shape in (("x", (3, 10, 24)), ("w", (3, 24)), ("r", (30, 24)))
+    )
+    wanted = tilewright.compile(residual, sizes, target="executor")(x, w, r)
+    for level in ("block", "loop"):
+        found = np.full(wanted.shape, np.nan, np.float32)
+        compile_text(made.text(level), "interpreter")(x, w, r, found)
+        assert (found == wanted).all(), level
 
 
 def test_large_batches_have_boxes_and_small_ones_have_none():

@@ -8,6 +8,7 @@ it is written again in the next task, before which waves meet anyway.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import zip_longest
 
 from tilewright.check.places import Places, written
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
@@ -37,7 +38,7 @@ class _Meetings:
         of tasks at an end of a dimension, which stand under conditions, too."""
         touched: set[Value] = set()
         found: set[Value] = set()
-        for op, after in zip(block.ops, [*block.ops[1:], None], strict=True):
+        for op, after in zip_longest(block.ops, block.ops[1:]):
             if op.name == "if":
                 found |= {v for each in op.blocks for v in self._brought_first(each)} - touched
             for value in {self._chain.root(v) for v in written(op)} - touched:

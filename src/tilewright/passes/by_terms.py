@@ -15,8 +15,9 @@ from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.patches import Patched, in_patches, inner_of, outer_of
 from tilewright.plan.boxes import cut_dims, numbers_of, radices
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import GeneralChoice, plan_general, written_out
+from tilewright.plan.general import GeneralChoice, plan_general
 from tilewright.plan.lane_boxes import TermCost, Terms, cost_by_terms, lane_boxes, tasks_of_boxes, window
+from tilewright.plan.microkernel import names_of
 from tilewright.plan.model import cores
 from tilewright.plan.patches import ends
 from tilewright.plan.plan import Digit, Plan
@@ -127,14 +128,14 @@ class _Rows:
         if counted is None:
             return f"{row} does not count in digits"
         over, sizes, digits, loops = counted
-        reads = [op for op in over.walk() if op.name == "read" and digits[-1] in op.result.type.dims]
-        if len(reads) != 1:
-            return "what is added to its sums has rows"
+        (product,) = names_of(over).values()
+        factors = [v for v in product.operands[:2] if digits[-1] in v.type.dims]
+        (read,) = (op for op in over.walk() if op.name == "read" and op.result in factors)
         size = numbers_of(sizes)
         cut = cut_dims(over, size)
         if any(d not in cut for d in digits if size(d) > 1):
             return f"tasks do not cut {row}"
-        return cls(job, found.terms, str(row), over, sizes, digits, cut, reads[0], loops)
+        return cls(job, found.terms, str(row), over, sizes, digits, cut, read, loops)
 
     def ranked(self, bound: float) -> list[tuple[TermCost, Terms]]:
         """Boxes that lanes may have, and what they should take, the best first; memory alone takes `bound`."""
@@ -152,8 +153,7 @@ class _Rows:
         new = {outer_of(self.name): prod(counts), **inner_of(self.digits, terms.sizes)}
         size = numbers_of({**self.sizes, **new})
         widths, waves = tasks_of_boxes(terms, size, smallest(self.program), machine)
-        written = written_out(widths, waves, machine)
-        return cost_by_terms(terms, widths, waves, size, machine, bound * cores(machine), written)
+        return cost_by_terms(terms, widths, waves, size, machine, bound * cores(machine))
 
     def _in_dims(self, terms: Terms) -> Terms:
         """The same, with the dimensions of the program over boxes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
@@ -20,7 +20,7 @@ from tilewright.ir.tile import ELEMENTWISE
 from tilewright.machine import Machine
 from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes
+from tilewright.plan.lane_boxes import Terms, cost_by_terms, tasks_of_boxes, written_out
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
 from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
@@ -35,10 +35,6 @@ WHOLE, CHOSEN = 512, 256
 """The longest axis that a loop which may choose takes at once, and the tile that it takes of a longer one."""
 DEEPEST = 4096
 """The same of a loop that only adds products: what they read is not held."""
-
-
-WRITTEN_OUT = 96
-"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once."""
 ALIKE = {
     *(*ELEMENTWISE, "select", "cast", "fill", "scalar", "broadcast", "permute"),
     *("mma", "read", "write", "yield", "iterate"),
@@ -286,14 +282,9 @@ def _by_lanes(
 def _done_by_terms(terms: Terms, cuts: Cuts, size: Size, machine: Machine, bound: float) -> tuple[float, Cuts]:
     """What lanes that do a product term by term should take, and how it is written; memory alone takes `bound`."""
     (tile,) = cuts.tiles.values()
-    written, moved = written_out(cuts.widths, cuts.waves, machine), bound * cores(machine)
-    cost = cost_by_terms(replace(terms, tile=tile), cuts.widths, cuts.waves, size, machine, moved, written)
-    return cost.cycles, replace(cuts, terms=written, lane_box=terms.box)
-
-
-def written_out(widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
-    """How many terms of a sum are written out: as many as a lane has registers for."""
-    return WRITTEN_OUT // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
+    terms = replace(terms, tile=tile)
+    cost = cost_by_terms(terms, cuts.widths, cuts.waves, size, machine, bound * cores(machine))
+    return cost.cycles, replace(cuts, terms=written_out(terms, cuts.widths, cuts.waves, machine), lane_box=terms.box)
 
 
 def require_same(wanted: Plan, plan: Plan) -> None:

@@ -32,6 +32,9 @@ result, beside what narrows it; and of a task (which it is, the factor that all 
 NARROWEST, MOST_OF_LINE, NEARLY = 3, 8, 0.9
 """What goes to neighbouring lanes is at least three eighths of a line, and the most for which so much of the lanes are
 busy that could be."""
+UNDER_WAY, PRODUCTS = 96, 640
+"""Values that a lane may have under way of a sum whose terms are written out, so that all are loaded at once; products
+of a lane that are written out for a box."""
 WAITING = 2
 """Instructions' time of one that waits for another of its wave, where no other wave is there."""
 
@@ -77,9 +80,14 @@ class Terms:
         return ceil(self.results * self.values * self.wide / WORD)
 
     @property
+    def windows(self) -> int:
+        """Registers of a lane for a window."""
+        return ceil(self.window * self.values * self.each / WORD)
+
+    @property
     def held(self) -> int:
-        """Those, and registers for a window."""
-        return self.sums + ceil(self.window * self.values * self.each / WORD)
+        """Those, and as many as sums for a factor that is widened."""
+        return 2 * self.sums + self.windows
 
 
 def lane_boxes(
@@ -105,7 +113,7 @@ def lane_boxes(
             if found.sums > MOST:
                 continue
             found = replace(found, window=window(found, read, digits, size))
-            fits = found.held <= ALTOGETHER and _resident(machine, found.held, WAVES) >= WAVES
+            fits = found.sums + found.windows <= ALTOGETHER and _resident(machine, found.held, WAVES) >= WAVES
             if fits and found.window < found.results * tile:
                 yield found
 
@@ -124,11 +132,15 @@ def window(terms: Terms, read: Op, digits: Sequence[Symbol], size: Size) -> int:
 
 
 def _resident(machine: Machine, held: int, waves: int) -> int:
-    """How many waves a core has at a time, in workgroups of so many, whose lanes hold so much."""
+    """How many waves a core has at a time, in workgroups of so many, whose lanes hold so much.
+
+    What a program computes beside its sums is the widened factor, which is counted as held: half of the registers that
+    lanes otherwise have for such things are for addresses.
+    """
     room = machine.spaces["register"].bytes
     if room is None:
         return waves
-    mine = (held + machine.limits.working_registers) * WORD * (machine.lanes or 1) * waves
+    mine = (held + machine.limits.working_registers // 2) * WORD * (machine.lanes or 1) * waves
     return room // mine * waves
 
 
@@ -173,6 +185,14 @@ def _lanes(vectors: int) -> int:
     return 1 << (vectors - 1).bit_length()
 
 
+def written_out(terms: Terms, widths: Mapping[Expr, int], waves: int, machine: Machine) -> int:
+    """Up to how many rounds over terms are written out: as many as a lane has registers for, or, of boxes, which have
+    theirs, as make a program of some length."""
+    if terms.box:
+        return PRODUCTS // (terms.tile * terms.results * terms.values)
+    return UNDER_WAY // ceil(prod(widths.values()) / (waves * (machine.lanes or 1)))
+
+
 @dataclass(frozen=True, order=True)
 class TermCost:
     """Cycles that a core should take, with memory and the launch; of as many, those without."""
@@ -182,13 +202,12 @@ class TermCost:
 
 
 def cost_by_terms(
-    terms: Terms, widths: Mapping[Expr, int], waves: int, size: Size, machine: Machine, moved: float, written: int
+    terms: Terms, widths: Mapping[Expr, int], waves: int, size: Size, machine: Machine, moved: float
 ) -> TermCost:
     """What a core should take: the instructions of its waves, or waves one after the other with what each waits for, or
-    memory, which takes `moved` cycles of one core; and the launch.
-
-    Up to so many rounds are written out, and wait together.
+    memory, which takes `moved` cycles of one core; and the launch. Rounds that are written out wait together.
     """
+    written = written_out(terms, widths, waves, machine)
     limits, lanes, values = machine.limits, machine.lanes or 1, terms.values
     boxes = max(1, ceil(prod(widths.values()) / (values * terms.results * lanes * waves)))
     count, widened = size(terms.summed), values if terms.each < terms.wide else 0
@@ -200,6 +219,5 @@ def cost_by_terms(
     own = ceil(tasks / cores(machine)) * waves
     together = min(own, max(waves, _resident(machine, boxes * terms.held, waves)))
     one = done * WAITING + (1 if rounds <= written else rounds) * limits.copy_latency
-    share = ceil(tasks / cores(machine)) / tasks
     computed = max(own * done * lanes / limits.lane_rate, ceil(own / together) * one)
-    return TermCost(max(computed, moved * share) + limits.launch_cycles, computed)
+    return TermCost(max(computed, moved / min(tasks, cores(machine))) + limits.launch_cycles, computed)
