@@ -138,36 +138,41 @@ def residual(
 ):
     """y = the sum over k of x[n, q + k - 1, c] * w[k, c], and twice r: one operand more that has rows."""
     c, i, k = (tkw.IndexMapping.iterator(n) for n in range(3))
+    turned = tkw.IndexMapping(num_iterators=2, inputs={K: i, C: c}, outputs={C: c, K: i})
     slid = tkw.IndexMapping(num_iterators=3, inputs={N: i // Q, Q: i % Q + k - 1, C: c}, outputs={C: c, M: i, K: k})
 
     @tkw.iterate(K, init_args=[tkl.Register[C, M, tkl.f32](0)])
     def total(acc):
-        return tkw.mma(tkw.read(x, mapping=slid, otherwise=0), tkw.permute(tkw.read(w), [C, K]), acc)
+        return tkw.mma(tkw.read(x, mapping=slid, otherwise=0), tkw.read(w, mapping=turned), acc)
 
     more = tkw.cast(tkw.read(r), tkl.f32)
     tkw.write(tkw.permute(total, [M, C]) + more + more, y)
 
 
-@pytest.mark.parametrize("cuts", ["task 12, unit M_0 4", "task 10, unit M_0 5"])
-def test_what_else_has_rows_is_read_result_by_result(cuts):
+def boxed_residual(row):
     sizes = {"N": 3, "Q": 10, "C": 24, "K": 3, "M": 30}
-    walked = "M_0 12 of 10" if "4" in cuts else "M_0 10"
-    own = kernel_for(residual, sizes, target="gpu:hopper")
-    assert "mma by loops" in own.text("plan")
-    lines = [f"axis M = (M_1 3, {walked}): {cuts}" if x.startswith("axis M ") else x for x in own.plan.lines()]
+    own = kernel_for(residual, sizes, target="gpu:hopper").plan.lines()
+    assert "mma by loops" in own
+    lines = [row if x.startswith("axis M ") else x for x in own]
     lines = ["axis K = (K 3): whole" if x.startswith("axis K ") else x for x in lines]
-    made = kernel_for(residual, sizes, target="gpu:hopper", plan="\n".join(lines))
-    rng = np.random.default_rng(4)
-    kinds = {a.name: a.type.dtype.numpy for a in made.module.host.args}
-    x, w, r = (
-        rng.integers(-4, 5, shape).astype(kinds[name])
-        for name, shape in (("x", (3, 10, 24)), ("w", (3, 24)), ("r", (30, 24)))
-    )
+    return sizes, kernel_for(residual, sizes, target="gpu:hopper", plan="\n".join(lines))
+
+
+def test_what_else_has_rows_is_read_result_by_result():
+    sizes, made = boxed_residual("axis M = (M_1 3, M_0 10): task 10, unit M_0 5")
+    rng, kinds = np.random.default_rng(4), {a.name: a.type.dtype.numpy for a in made.module.host.args}
+    shapes = {"x": (3, 10, 24), "w": (3, 24), "r": (30, 24)}
+    x, w, r = (rng.integers(-4, 5, shape).astype(kinds[name]) for name, shape in shapes.items())
     wanted = tilewright.compile(residual, sizes, target="executor")(x, w, r)
     for level in ("block", "loop"):
         found = np.full(wanted.shape, np.nan, np.float32)
         compile_text(made.text(level), "interpreter")(x, w, r, found)
         assert (found == wanted).all(), level
+
+
+def test_boxes_do_not_go_past_a_digit_where_memory_goes_on():
+    with pytest.raises(ArgumentError, match="M_0 ends within a box"):
+        boxed_residual("axis M = (M_1 3, M_0 12 of 10): task 12, unit M_0 4")
 
 
 def test_large_batches_have_boxes_and_small_ones_have_none():

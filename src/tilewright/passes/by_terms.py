@@ -59,19 +59,17 @@ def planned_by_terms(job: Job, given: Plan | None) -> PlannedTerms | None:
         return plain
     if not isinstance(rows, _Rows):
         return _refusing(plain, "boxes of results for lanes", rows or "")
-    ranked = rows.ranked(plain.choice.bound)
-    if not ranked or ranked[0][0].cycles >= plain.choice.cycles:
-        why = (
-            f"{ranked[0][0].cycles / plain.choice.cycles:.2f} of the time"
-            if ranked
-            else "none shares what it reads, or fits"
-        )
+    cuts, moved = plain.choice.cuts, plain.choice.bound * cores(job.machine)
+    own = cost_by_terms(found.terms, cuts.widths, cuts.waves, size, job.machine, moved)
+    ranked = rows.ranked(moved)
+    if not ranked or ranked[0][0] >= own:
+        why = f"{ranked[0][0].cycles / own.cycles:.2f} of the time" if ranked else "none shares what it reads, or fits"
         return _refusing(plain, "boxes of results for lanes", why)
     best = rows.planned(ranked[0][1])
     others = [rows.planned(terms).choice.plan for _, terms in ranked[1:SHOWN]]
     costs = tuple(cost.cycles for cost, _ in ranked[:SHOWN])
     best = replace(best, choice=replace(best.choice, candidates=(best.choice.plan, *others), costs=costs))
-    why = f"{plain.choice.cycles / best.choice.cycles:.2f} of the time"
+    why = f"{own.cycles / ranked[0][0].cycles:.2f} of the time"
     return _refusing(best, "results of a lane one by one", why)
 
 
@@ -137,23 +135,23 @@ class _Rows:
             return f"tasks do not cut {row}"
         return cls(job, found.terms, str(row), over, sizes, digits, cut, read, loops)
 
-    def ranked(self, bound: float) -> list[tuple[TermCost, Terms]]:
-        """Boxes that lanes may have, and what they should take, the best first; memory alone takes `bound`."""
+    def ranked(self, moved: float) -> list[tuple[TermCost, Terms]]:
+        """Boxes that lanes may have, and what they should take, the best first; memory takes `moved` of one core."""
         size = numbers_of(self.sizes)
         count = size(self.terms.summed)
         lines = radices(self.program, self.terms.summed, size)
         tiles = sorted({count, *(n for n in lines if count % n == 0)})
         ragged = [ends(d, self.program, size) for d in self.digits]
         found = lane_boxes(self.terms, self.read, self.digits, tiles, ragged, size, self.job.machine)
-        return sorted(((self._cost(terms, bound), terms) for terms in found), key=lambda x: x[0])
+        return sorted(((self._cost(terms, moved), terms) for terms in found), key=lambda x: x[0])
 
-    def _cost(self, terms: Terms, bound: float) -> TermCost:
+    def _cost(self, terms: Terms, moved: float) -> TermCost:
         machine, terms = self.job.machine, self._in_dims(terms)
         counts = [-(-self.sizes[d] // n) for d, n in zip(self.digits, terms.sizes, strict=True)]
         new = {outer_of(self.name): prod(counts), **inner_of(self.digits, terms.sizes)}
         size = numbers_of({**self.sizes, **new})
         widths, waves = tasks_of_boxes(terms, size, smallest(self.program), machine)
-        return cost_by_terms(terms, widths, waves, size, machine, bound * cores(machine))
+        return cost_by_terms(terms, widths, waves, size, machine, moved)
 
     def _in_dims(self, terms: Terms) -> Terms:
         """The same, with the dimensions of the program over boxes."""
