@@ -12,7 +12,7 @@ from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
 from tilewright.passes.by_terms import less_by_terms, planned_by_terms, taken_by_terms
-from tilewright.passes.in_rows import given_in_rows, perhaps_in_rows
+from tilewright.passes.in_rows import forms_of, given_in_rows, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
 from tilewright.passes.parts import given_apart, perhaps_apart
@@ -49,6 +49,8 @@ BETWEEN = (64, 128, 256)
 """How much of what lies between products a loop may go over at a time: whole rows of shared memory."""
 SHALLOWEST = 32
 """The smallest tile of a loop that is cut because shared memory does not hold more."""
+COPIED = "factors copied first"
+"""A program on copies, as refusals call it."""
 PART = 32 << 10
 """Elements that a part of a reduction has at least."""
 
@@ -139,28 +141,30 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
         return _split(job, given.split[1], given)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
-    if given is None and job.gathered:
-        return _gathered(job)
-    return _of_product(job, given)
+    forms = forms_of(job) if given is None else ()
+    return _perhaps_copied(job, forms) if forms else _of_product(job, given)
 
 
-def _gathered(job: Job) -> GeneralChoice | None:
-    """The plan of a program whose factors the machine's copies cannot read as they lie: waves copy them, or they are
-    copied to other rows first, whichever should take less."""
-    copied = perhaps_in_rows(job, choose_plan)
+def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
+    """The plan of a program on its factors as they lie, which waves copy where the machine's copies cannot read them,
+    or on copies in one of some forms that are made first, whichever should take less."""
+    copied = perhaps_in_rows(job, forms, choose_plan)
     rows = job.aligned
     found, job.aligned = _of_product(job, None), None
     if isinstance(copied, str):
         if found is None:
             return None
-        return replace(found, refused=(*found.refused, Refusal("factors copied to other rows", copied)))
+        return replace(found, refused=(*found.refused, Refusal(COPIED, copied)))
     if found is not None and found.cycles <= copied.cycles:
-        other = Refusal("factors copied to other rows", f"{copied.cycles / found.cycles:.2f} of the time")
+        said = ", ".join(str(p) for p in copied.plan.placed if p.at == LAUNCH)
+        other = Refusal(f"{COPIED}, {said}", f"{copied.cycles / found.cycles:.2f} of the time")
         return replace(found, refused=(*found.refused, other))
     took = job.no_roles if found is None else f"{found.cycles / copied.cycles:.2f} of the time"
     job.aligned, job.split, job.patched, job.no_roles = rows, None, None, ""
-    refused = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
-    return replace(copied, refused=(*copied.refused, refused))
+    plain = Refusal("factors as they lie", took)
+    if job.gathered:
+        plain = Refusal("waves that copy factors as they lie", f"{took}; {job.gathered}")
+    return replace(copied, refused=(*copied.refused, plain))
 
 
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:

@@ -39,7 +39,7 @@ from tilewright.plan.general import axis_of, dims_of, words_for
 from tilewright.plan.microkernel import Axes, Microkernel, as_plan, axes_of
 from tilewright.plan.model import Size
 from tilewright.plan.plan import Axis, Cut, Digit, Placed, Plan, Roles
-from tilewright.plan.ring_costs import ENOUGH, cycles, overlapping, row_bytes
+from tilewright.plan.ring_costs import ENOUGH, columns_of, cycles, leaving, overlapping, row_bytes, row_cycles, served
 from tilewright.plan.rings import (
     ATOMS,
     GROUPS,
@@ -50,7 +50,9 @@ from tilewright.plan.rings import (
     atoms_of,
     bound_by_memory,
     overlaps,
+    pitch_of,
     product_of,
+    result_pitch,
     waves_of_roles,
 )
 from tilewright.plan.tiled import Walk
@@ -99,14 +101,36 @@ class SlidingWindow:
         return Walk(of, of, length, length + self.reach[-1])
 
 
-def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
-    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read."""
+@dataclass(frozen=True)
+class _PatchWork:
+    """What is to be done over boxes of digits of these extents, at offsets, for N columns, K and as often as the rest.
+
+    Results have so many bits, and `end` is what lanes take for an element of them; rows of A may begin `within` the
+    ones before them; `pitches` are the bytes between rows of A, B and the result.
+    """
+
+    slides: SlidingWindow
+    extents: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, int, int]
+    bits: int
+    end: float
+    within: bool
+    pitches: tuple[int, ...]
+
+
+def window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size, slab: int) -> SlidingWindow | str:
+    """How a read of A slides over digits of M; or why it has no halo tile that an atom could read, in steps of so many
+    of K: those of one group."""
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"
     own = dict(zip(a.results[0].type.dims, a.attrs["over"], strict=True))
     *at, last = a.attrs["at"]
-    if last is not own.get(axes.k) or any(own[axes.k] in e.symbols for e in at):
+    groups = {own[d] for d in axes.around if d in own and d not in digits}  # their channels lie behind each other
+    if not (last - own[axes.k]).symbols <= groups or any((groups | {own[axes.k]}) & e.symbols for e in at):
         return "neighbours along K do not lie side by side"
+    if last is not own[axes.k] and size(axes.k) % slab:
+        return f"a step of {slab} along K would bring other groups' as well"
     found: list[tuple[int, ...]] = []
     reach: list[int] = []
     for e in at:
@@ -149,23 +173,29 @@ def patches(
     reads = factors(op, axes, program)
     if reads is None:
         return "a factor is computed"
-    slides = window(reads[0], axes, digits, size)
+    slides = window(reads[0], axes, digits, size, atoms[0].slab or 1)
     if isinstance(slides, str):
         return slides
-    bits = max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES)
-    extents, offsets = [sizes[d] for d in digits], [size(d) for d in axes.deep]
-    around, past = prod(size(d) for d in axes.around if d not in digits), [ends(d, program, size) for d in digits]
+    extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]
+    work = _PatchWork(
+        slides,
+        tuple(extents),
+        tuple(size(d) for d in axes.deep),
+        (size(axes.n), size(axes.k), prod(size(d) for d in axes.around if d not in digits)),
+        max(w.operands[1].type.dtype.bits for w in program.walk() if w.name in WRITES),
+        after_product(program, op, machine),
+        overlaps(reads[0].result, program, size),
+        (*(pitch_of(x.result, program, size) for x in reads), result_pitch(program, size)),
+    )
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
-    asked, counts = given is not None, (size(axes.n), size(axes.k), around)
-    end, within = after_product(program, op, machine), overlaps(reads[0].result, program, size)
     made = [
         replace(each, cycles=max(each.cycles, least))
-        for how in _blocks(atoms, bits)
+        for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
         if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
-        for each in _rings(machine, how, (box, walk), extents, slides, offsets, counts, turns, asked, end, within)
+        for each in _rings(machine, how, work, box, walk, turns, given is not None)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
 
@@ -192,11 +222,14 @@ def ends(digit: Symbol, program: Program, size: Size) -> bool:
     return True
 
 
-def _blocks(atoms: Sequence[MultiplyAtom], bits: int) -> Iterator[Microkernel]:
+def _blocks(atoms: Sequence[MultiplyAtom], work: _PatchWork, blocks: int) -> Iterator[Microkernel]:
     """Blocks of sums by groups of waves, with as many rows as one copy brings at most."""
     for atom, groups, each in product(atoms, GROUPS, ATOMS):
-        made = Microkernel(atom, groups * each * atom.shape[0], atom.shape[1], groups)
-        if made.slab is not None and made.rows <= LONGEST and (made.columns * bits // 8) % NARROWEST == 0:
+        columns = columns_of(atom, blocks, *work.sizes[:2])
+        if columns is None or atom.slab is None or (columns * work.bits // 8) % NARROWEST:
+            continue
+        made = Microkernel(atom, groups * each * atom.shape[0], columns, groups, blocks=blocks)
+        if made.rows <= LONGEST:
             yield made
 
 
@@ -248,34 +281,30 @@ def _halo(slides: SlidingWindow, box: tuple[int, ...], walk: Walk | None, how: M
 def _rings(
     machine: Machine,
     how: Microkernel,
-    task: tuple[tuple[int, ...], Walk | None],
-    extents: Sequence[int],
-    slides: SlidingWindow,
-    offsets: Sequence[int],
-    sizes: tuple[int, int, int],
+    work: _PatchWork,
+    box: tuple[int, ...],
+    walk: Walk | None,
     turns: bool,
     asked: bool,
-    end: float,
-    within: bool,
 ) -> Iterator[Patch]:
-    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory.
-
-    `end` is what lanes take for an element; rows of A may begin `within` the ones before them.
-    """
-    (box, walk), (columns, k, around) = task, sizes
+    """The candidates for a box, whose rows may run on: B streamed, or all of it in shared memory."""
+    slides, offsets, (columns, k, around) = work.slides, work.offsets, work.sizes
     image, row, shared = slides.image(box), row_bytes(how), machine.spaces["shared"]
     regs, halves = waves_of_roles(machine, how, gathered=False, turns=turns), 1 + turns
-    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(extents, box, strict=True))
+    tiles = around * ceil(columns / how.columns) * prod(ceil(n / b) for n, b in zip(work.extents, box, strict=True))
     idle = turns and not asked and tiles <= (machine.limits.cores or 1)
     if max(image) > WIDEST or regs is None or shared.bytes is None or idle:
         return
     lines = _halo(slides, box, walk, how)
     halo = ceil(lines * row / shared.alignment) * shared.alignment
-    taken = lines * overlapping(machine, how, boxed=True) if within else halo
+    taken = lines * overlapping(machine, how, boxed=True) if work.within else halo
     room = shared.bytes - (RINGS + turns) * shared.alignment
     tap, chunks = how.columns * row, ceil(k / (how.slab or 1))
     steps = chunks * prod(offsets)
     every, across = steps * tap, ceil(columns / how.columns)
+    of_a, of_b = (row_cycles(machine, how, k, pitch) for pitch in work.pitches[:2])
+    read, streamed = 0.0 if work.within else lines * of_a, prod(offsets) * how.columns * of_b
+    away = leaving(machine, how, work.bits, work.pitches[2])
     few = offsets[-1] if tap * offsets[-1] <= LARGE else 1
     for once in sorted({1, offsets[-1]}) if asked else (few,):
         for stored in STORED:
@@ -286,14 +315,18 @@ def _rings(
                 halos = next(n for n in HALOS if n * halo + stages * once * tap <= left)
                 roles = Roles(*regs, stages, stored, halos, turns)
                 filled = chunks * (taken + prod(offsets) * tap)
-                yield Patch(how, box, once, roles, cycles(machine, how, roles, tiles, steps, filled, 0.0, end), walk)
+                all_served = served(machine, tiles, read + streamed, away)
+                took = cycles(machine, how, roles, tiles, steps, filled, 0.0, work.end, served=all_served)
+                yield Patch(how, box, once, roles, took, walk)
                 break
     for stored in STORED:
         left = room - halves * stored * how.rows * row - every
         if across == 1 and around == 1 and left >= HALOS[-1] * halo:
             roles = Roles(*regs, 1, stored, min(HALOS[0], left // halo), turns)
-            filled = chunks * taken
-            yield Patch(how, box, 0, roles, cycles(machine, how, roles, tiles, steps, filled, every, end), walk)
+            filled, first = chunks * taken, max(every, streamed * machine.limits.l2_rate)
+            all_served = served(machine, tiles, read, away)
+            took = cycles(machine, how, roles, tiles, steps, filled, first, work.end, served=all_served)
+            yield Patch(how, box, 0, roles, took, walk)
             break
 
 

@@ -294,7 +294,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     summed = tuple(d for d in a.dims if d in b.dims and d not in acc.dims)
     if any(parts[d][1] == 0 for d in (*acc.dims, *summed)):
         return (rounded(kind.dtype, acc.dims, inner, wide, start),)
-    how = low.cuts.products.get(op)
+    how, blocks = low.cuts.products.get(op), op.attrs.get("blocks", 1)
+    if blocks != (1 if how is None else how.blocks):
+        raise ProgramError(f"mma in {blocks} blocks: nothing here multiplies them by themselves", op.loc)
     rounds = how is not None and how.atom.rounds == "tf32"  # the machine's products do it
     tf32 = op.attrs.get("precision") == "tf32" and wide is dtypes.f32 and not rounds
     a, b = (moving.neutral(low, t.over(t.dims, parts), summed, 0) for t in (a, b))
