@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.algebra.expr import Const, Expr
+from tilewright.algebra.expr_rules import linear
 from tilewright.codegen.text import element, literal
 from tilewright.ir.core import Op, Value
 from tilewright.ir.tensors import TensorType
@@ -69,8 +70,13 @@ def pointer(e: Emitter, memory: Value, place: Expr, size: int) -> str:
     if memory.type.space == "shared":
         address = e.address(memory, place, size)
         return e.w.once((memory, place, "pointer"), f"inttoptr i32 {address} to ptr addrspace(3)")
-    offset = e.w.integer(place * size)
-    return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
+    constant, _ = linear(place)
+    moved = place - constant  # neighbouring places have that in common
+    offset = e.w.integer(moved * size)
+    base = e.w.once((memory, moved), f"getelementptr i8, ptr addrspace(1) {e.pointers[memory]}, i64 {offset}")
+    if constant == 0:
+        return base
+    return e.w.once((memory, place), f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * size}")
 
 
 def _forms(kind: str, size: int, count: int) -> tuple[str, str]:
