@@ -13,7 +13,7 @@ import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError, ProgramError
-from tilewright.passes import choosing
+from tilewright.passes import choosing, pipeline
 from tilewright.plan.plan import parse_plan
 from tilewright.targets.registry import machine
 
@@ -191,23 +191,23 @@ def test_programs_that_have_no_such_form_say_why(name: str, why: str, monkeypatc
         kernel_for(epilogue(name), FEW, machine=HOPPER, plan=plan)
 
 
-def with_halo(kernel: Any, sizes: Sizes, block: str = "") -> str:
-    """The plan with a halo tile that should take least, of those with a block."""
+def with_halos(kernel: Any, sizes: Sizes, block: str = "") -> list[str]:
+    """The plans with a halo tile, of those with a block; the one that should take least first."""
     found = kernel_for(kernel, sizes, machine=HOPPER).choice.candidates
-    return next(str(x) for x in found if x.roles is not None and x.roles.halo and block in str(x.products[0]))
+    return [str(x) for x in found if x.roles is not None and x.roles.halo and block in str(x.products[0])]
 
 
 @pytest.mark.parametrize("options", [{"padding": 1, "bias": True}, {"padding": 2, "dilation": 2}])
 def test_halo_tiles_of_groups_are_exact(options: dict[str, Any]) -> None:
     """The channels of a group begin where those of the one before end."""
     problem = conv(3, 64, 24, **options)
-    require_exact(*problem, with_halo(*problem))
+    require_exact(*problem, with_halos(*problem)[0])
 
 
 def test_halo_tiles_of_groups_side_by_side_are_exact() -> None:
     few, many = conv(8, 16, 16, padding=1, bias=True), conv(2, 64, 64, padding=1, bias=True)
     plan = (
-        with_halo(*many, block="block 128x64")
+        with_halos(*many, block="block 128x64")[0]
         .replace("; x staged", "; w in 4 diagonal blocks, keep; x staged")
         .replace("w staged", "w_diagonal staged")
         .replace("m64n64k16", "m64n16k16")
@@ -354,3 +354,65 @@ def test_the_host_program_of_diagonals_runs_as_text(monkeypatch: pytest.MonkeyPa
     y = np.full((2, 7, 11, 16), np.nan, np.float32)
     tilewright.compile_text(found.text("host"), "interpreter")(x, w, y)
     assert np.array_equal(y, tilewright.compile(kernel, target="executor")(x, w))
+
+
+def test_one_image_has_tiles_that_go_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = conv(8, 16, 16, padding=1, bias=True)
+    sizes["N"] = 1
+    plan = planned(kernel, sizes, 4, monkeypatch)
+    assert parse_plan(plan).roles is not None
+    require_exact(kernel, sizes, plan)
+
+
+def test_halo_tiles_have_columns_of_one_group() -> None:
+    """Behind the 48 columns of a group lie those of the next."""
+    problem = conv(2, 64, 48, padding=1)
+    for text in with_halos(*problem)[:40]:
+        width = parse_plan(text).axis("FG").cut("task")
+        assert width is not None
+        assert 48 % width.size == 0
+    require_exact(*problem, with_halos(*problem)[0])
+
+
+def test_a_chain_of_one_product_can_be_pinned() -> None:
+    """Results of eight columns do not leave through shared memory: such products are planned as chains are."""
+    kernel = kernels.conv((3, 3), "bf16", padding=1, groups=2)
+    sizes = {"N": 8, "H": 28, "W": 28, "CG": 64, "F": 16}
+    found = kernel_for(kernel, sizes, machine=HOPPER)
+    assert "apart" in str(found.plan)
+    again = kernel_for(kernel, sizes, machine=HOPPER, plan=str(found.plan))
+    assert again.text("block") == found.text("block")
+
+
+def test_a_plan_that_is_made_again_is_the_one_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That an atom does not read a halo tile is found out when the program is written: it is planned without then."""
+    kernel, sizes = kernels.conv((3, 3), "bf16", padding=1, groups=8), {"N": 32, "H": 56, "W": 56, "CG": 16, "F": 128}
+    assert "x staged at K_0 as halo" in planned(kernel, sizes, 4, monkeypatch)
+
+    def refuse(program, machine):
+        raise ProgramError("no halo tile in this test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "check", refuse)
+        plan = planned(kernel, sizes, 4, monkeypatch)
+    assert "w in 4 diagonal blocks, keep" in plan
+    assert "halo" not in plan
+    assert "halo" not in kernel_for(kernel, sizes, machine=HOPPER, plan=plan).text("block")
+
+
+def test_forms_that_cannot_be_done_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, sizes = kernels.conv((1, 1), "bf16"), {"N": 1, "H": 1080, "W": 1920, "C": 16, "F": 16}
+    first = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
+    assert "w in 4 diagonal blocks, keep" in str(first.plan)
+    own = pipeline._lower_in_rows
+
+    def refuse(job, found, choice):
+        if found.placed[0].form == "4 diagonal blocks":
+            raise ProgramError("no four in this test")
+        own(job, found, choice)
+
+    monkeypatch.setattr(pipeline, "_lower_in_rows", refuse)
+    other = kernel_for(kernel, sizes, machine=HOPPER, constant=("w",))
+    assert "diagonal blocks, keep" in str(other.plan)
+    assert "w in 4 diagonal blocks, keep" not in str(other.plan)
+    assert "refused  factors in 4 diagonal blocks: no four in this test" in other.explain()

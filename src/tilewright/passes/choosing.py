@@ -20,7 +20,7 @@ from tilewright.passes.patching import planned_in_patches
 from tilewright.passes.tile.looping import in_a_loop, summed_between
 from tilewright.passes.tile.memory import is_ordered
 from tilewright.passes.tile.parting import parted
-from tilewright.passes.tile.splitting import WRITTEN_OUT, halves
+from tilewright.passes.tile.splitting import WRITTEN_OUT, halves, sum_of, ways
 from tilewright.plan.blocking import LANES
 from tilewright.plan.boxes import numbers_of
 from tilewright.plan.chains import plan_chained
@@ -138,7 +138,7 @@ def _with_roles(job: Job, given: Plan | None) -> GeneralChoice | None:
     if given is not None and any(p.at == LAUNCH for p in given.placed):
         return given_in_rows(job, given, choose_plan)
     if given is not None and given.split is not None:
-        return _split(job, given.split[1], given)
+        return _given_split(job, given, *given.split)
     if given is not None and given.roles is not None and given.roles.halo:
         return _in_patches(job, None, given)
     forms = forms_of(job) if given is None else ()
@@ -170,8 +170,11 @@ def _perhaps_copied(job: Job, forms: Collection[str]) -> GeneralChoice | None:
 def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
     """The plan in roles of a program with one product, or several that are chained."""
     size = numbers_of(job.sizes)
-    found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
     job.split = job.patched = job.looped = None
+    try:
+        found = plan_with_roles(job.program, job.sizes, size, job.machine, job.free, given, job.gathered)
+    except ArgumentError as fault:  # what is given may be a chain of one product
+        return _given_chain(job, given, fault)
     if isinstance(found, str):
         if job.opened:
             job.no_roles = found
@@ -184,11 +187,18 @@ def _of_product(job: Job, given: Plan | None) -> GeneralChoice | None:
         return chained
     if job.opened:
         return found
-    if given is None:
-        found = _in_patches(job, found)
-        if found.plan.roles is not None and found.plan.roles.halo:
-            return found
-    return found if given is not None else _perhaps_split(job, found)
+    return found if given is not None else _perhaps_split(job, _in_patches(job, found))
+
+
+def _given_chain(job: Job, given: Plan | None, fault: ArgumentError) -> GeneralChoice:
+    """The plan of a chain that is given; it raises the fault where there is none."""
+    try:
+        found: GeneralChoice | str = _chained(job, given)
+    except ArgumentError:
+        raise fault from None
+    if isinstance(found, str):
+        raise fault
+    return found
 
 
 def _chained(job: Job, given: Plan | None) -> GeneralChoice | str:
@@ -228,29 +238,26 @@ def _goes_over(given: Plan, program: Program, dim: Expr, tile: int) -> bool:
 
 def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     """The plan, or one that takes the sum apart, where tasks are few; candidates are those of both kinds."""
-    size, cores = numbers_of(job.sizes), job.machine.limits.cores or 1
-    tasks = tasks_of(found.cuts.widths, size)
+    cores, tasks = job.machine.limits.cores or 1, _tasks(found.plan)
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
-    for count in [n for n in SPLITS if n * least <= CROWDED * cores] if tasks < cores else ():
+    whole = sum_of(job.program, job.free)
+    for axis, count in ways(whole, job.sizes, SPLITS, STEP) if tasks < cores and not isinstance(whole, str) else ():
         before = job.split
-        other = _split(job, count)
-        if other is None:
-            job.split = before
-            break
-        every.append((other.cycles, other.plan))
-        if other.cycles >= found.cycles:
+        other = _split(job, axis, count) if count * least <= CROWDED * cores else None
+        if other is not None:
+            every.append((other.cycles, other.plan))
+        if other is None or other.cycles >= found.cycles:
             job.split = before
         else:
-            found = other
+            found, job.patched = other, None
     every.sort(key=lambda x: x[0])
     return replace(found, candidates=tuple(plan for _, plan in every), costs=tuple(cost for cost, _ in every))
 
 
 def _tasks(plan: Plan) -> int:
     """How many tasks a plan has."""
-    cuts = [(axis.walked, axis.cut("task")) for axis in plan.axes]
-    return prod(-(-walked // cut.size) for walked, cut in cuts if cut is not None)
+    return prod(plan.axis(name).tasks for name in plan.tasks)
 
 
 def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None) -> GeneralChoice:
@@ -278,9 +285,9 @@ def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None
     return replace(found, candidates=plans, costs=costs, refused=(*found.refused, other))
 
 
-def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | None:
+def _split(job: Job, axis: Expr, count: int, given: Plan | None = None) -> GeneralChoice | None:
     """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
-    parts = halves(job.program, job.sizes, job.free, count, STEP)
+    parts = halves(job.program, job.sizes, job.free, axis, count, STEP)
     if isinstance(parts, str):
         if given is not None:
             raise ArgumentError(f"plan: split: {parts}")
@@ -294,9 +301,19 @@ def _split(job: Job, count: int, given: Plan | None = None) -> GeneralChoice | N
     moved = (prod(parts.shape) + prod(parts.shape[1:])) * element_bytes(parts.partial.type.dtype)
     launches = 1 if parts.parts <= WRITTEN_OUT else 2  # many parts are added up in parts themselves
     more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
-    (axis,) = (op.attrs["axis"] for op in job.program.body.ops if op.name == "iterate")
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
+
+
+def _given_split(job: Job, given: Plan, name: str, count: int) -> GeneralChoice | None:
+    """The plan of a program whose sum is taken apart as a plan says."""
+    found = sum_of(job.program, job.free)
+    if isinstance(found, str):
+        raise ArgumentError(f"plan: split: {found}")
+    axis = next((d for d in found.axes if str(d) == name), None)
+    if axis is None:
+        raise ArgumentError(f"plan: split {name}: here are summed {', '.join(map(str, found.axes))}")
+    return _split(job, axis, count, given)
 
 
 def _without_roles(job: Job, given: Plan | None, opened: Collection[Expr]) -> GeneralChoice:

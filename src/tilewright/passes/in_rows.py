@@ -74,7 +74,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     made: list[tuple[GeneralChoice, InRows]] = []
     why = ""
     for form in forms:
-        found = _in_rows(job, None, form)
+        found = job.unfit.get(form) or _in_rows(job, None, form)
         if not isinstance(found, str) and form == PANELS and too_large(job, found):
             found = "panels take more memory than twice all arguments"
         choice = found if isinstance(found, str) else _chosen(job, found, choose)
@@ -88,6 +88,7 @@ def perhaps_in_rows(job: Job, forms: Collection[str], choose: Choose) -> General
     refused = [
         Refusal(", ".join(map(str, other.placed)), f"{x.cycles / best.cycles:.2f} of the time") for x, other in others
     ]
+    refused += [Refusal(f"factors in {form}", why) for form, why in job.unfit.items()]
     return replace(best, refused=(*best.refused, *refused))
 
 
@@ -171,13 +172,28 @@ def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
 
 
 def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
-    """The choice of a program on copies, from that of its parts; the job then has them. Or why there is none."""
+    """The choice of a program on copies, from that of its parts, which are planned; the job then has them. Or why there
+    is none."""
     for each in (*found.copies, found.main):
         choose(each)
+    if why := not_by_blocks(found):
+        return why
+    job.aligned = found
+    return choice_in_rows(job, found)
+
+
+def not_by_blocks(found: InRows) -> str:
+    """Why blocks on a diagonal are not multiplied by themselves, where that is so."""
+    plan = found.main.plan
+    if plan is None or plan.roles is not None or not any(p.form.endswith(DIAGONAL) for p in found.placed):
+        return ""
+    return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
+
+
+def choice_in_rows(job: Job, found: InRows) -> GeneralChoice:
+    """The choice of a program on copies, whose parts are planned."""
     main = found.main.choice
     assert isinstance(main, GeneralChoice)
-    if main.plan.roles is None and any(p.form.endswith(DIAGONAL) for p in found.placed):
-        return f"no plan multiplies blocks by themselves: {found.main.no_roles}"
     machine = job.machine
     plain = launching(machine, early=False) - launching(machine, can_be_early(machine))
     cycles, notes = main.cycles + plain, []  # as if launched plainly: how it is, is chosen with the whole
@@ -189,7 +205,6 @@ def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:
             took -= launching(machine, can_be_early(machine))
         cycles += took if each in often else 0
         notes.append(f"{words}: {f'{microseconds(took, machine):.1f} us' if each in often else 'when it is bound'}")
-    job.aligned = found
     plans = [replace(plan, placed=(*found.placed, *plan.placed), early=None) for plan in (main.plan, *main.candidates)]
     costs = tuple(cost - main.cycles + cycles for cost in main.costs)
     return replace(

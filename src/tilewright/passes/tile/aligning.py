@@ -160,11 +160,13 @@ def _padded(
 
 
 def _apart(reads: Sequence[Numbered], reading: Reading) -> list[_New] | str:
-    """Copies of those tensors whose rows lie askew, with rows far enough apart; coordinates stay."""
-    found, pitch = [], max(reading.pitch, reading.sector)
+    """Copies of those tensors whose rows copies refuse, with rows as they should lie; coordinates stay."""
+    found = []
     for read in reads:
         steps = steps_of(read.shape)
-        if all(step * read.bytes % pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1):
+        if all(
+            step * read.bytes % reading.pitch == 0 for n, step in zip(read.shape, steps[:-1], strict=False) if n > 1
+        ):
             continue
         wide = (*read.shape[:-1], reading.padded(read.shape[-1], read.bytes))
         found.append(_New(read, wide, (0,) * len(wide), read.shape, steps_of(wide), read.over, read.at))

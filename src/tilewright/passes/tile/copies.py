@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -70,14 +70,22 @@ class Numbered:
         return int(self.over[dim].hi) + 1
 
 
-def numbered(op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape]) -> Numbered | str:
-    """A read or a write in numbers; or why it has none."""
+def numbered(
+    op: Op, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], bounded: Collection[Expr] | None = None
+) -> Numbered | str:
+    """A read or a write in numbers; or why it has none.
+
+    Symbols of all dimensions have bounds, or of those named: what lies past the end of the others is still said then.
+    """
     source = accessed(op)[0]
     if source not in shapes or set(op.attrs) & {"lookups", "bounds"}:
         return f"{source.name} is no argument, or it is read or written where data say"
     kind, before, at = places(op)
     numbers = Substitution(dict(sizes))
-    over = {d: symbol(s.name, 0, int(numbers(d)) - 1) for d, s in zip(kind.dims, before, strict=True)}
+    over = {
+        d: symbol(s.name, 0, int(numbers(d)) - 1) if bounded is None or d in bounded else s
+        for d, s in zip(kind.dims, before, strict=True)
+    }
     every = Substitution({**sizes, **{s: over[d] for d, s in zip(kind.dims, before, strict=True)}})
     return Numbered(op, over, tuple(map(every, at)), shapes[source])
 

@@ -41,7 +41,7 @@ from tilewright.passes.tile.copies import (
     up,
     with_ops,
 )
-from tilewright.passes.tile.neighbours import Neighbours, is_inside, joined_row, neighbours
+from tilewright.passes.tile.neighbours import Neighbours, as_run, has_run, is_inside, neighbours
 from tilewright.passes.tile.rewriting import own_name
 from tilewright.plan.fixed import tiles_of
 
@@ -66,7 +66,7 @@ def diagonal(
 ) -> Copied | str:
     """The program in which so many neighbouring products are one; or why there is none.
 
-    Rows that are seen otherwise, and those of the copy, lie a multiple of `pitch` bytes apart.
+    Rows of A, and those of the copy, begin a multiple of `pitch` bytes behind each other.
     """
     with building():
         found = neighbours(program, sizes, shapes)
@@ -74,6 +74,8 @@ def diagonal(
             return found
         if count < 2 or found.count % count:
             return f"{count} does not divide {found.d}, which is {found.count}"
+        if (long := count * found.size[1]) * found.a.bytes % pitch:
+            return f"rows of {long} elements of {found.a.source.name} are no multiple of {pitch} bytes"
         try:
             return _Diagonal(program, sizes, shapes, found, count).made(free, pitch)
         except _Refused as why:
@@ -111,7 +113,7 @@ class _Diagonal:
         }
         for op in self.program.walk():
             if op.name in ("read", "write") and op is not self.of.b.op:
-                swapped[op] = self._access(op, pitch)
+                swapped[op] = self._access(op)
         for arg in (a for a in self.program.args if a in self.given and a not in self.args):
             self._argument(arg, self.given[arg], arg.name or "")
         kept: dict[Op, Op] = {}
@@ -162,8 +164,8 @@ class _Diagonal:
         return found
 
     def _over(self, access: Numbered) -> dict[Expr, Symbol]:
-        """The symbols of an access over dimensions as they are now."""
-        return {d: symbol(s.name, 0, self.extents.get(d, access.extent(d)) - 1) for d, s in access.over.items()}
+        """The symbols of an access, those of other sizes with bounds."""
+        return {d: symbol(s.name, 0, self.extents[d] - 1) if d in self.extents else s for d, s in access.over.items()}
 
     def _swapped(self, access: Numbered, shape: Shape, at: tuple[Expr, ...], name: str) -> Op:
         """The operation, with other coordinates in what stands for its argument."""
@@ -172,25 +174,26 @@ class _Diagonal:
         operands = tuple(stands if v is access.source else v for v in op.operands)
         return Op(op.spec, operands, attrs, op.results, loc=op.loc)
 
-    def _access(self, op: Op, pitch: int) -> Op:
+    def _numbered(self, op: Op, bounded: Collection[Expr] | None = None) -> Numbered:
+        found = numbered(op, self.before, self.given, bounded)
+        if isinstance(found, str):
+            raise _Refused(found)
+        return found
+
+    def _access(self, op: Op) -> Op:
         """A read or a write of the elements that it had; those of A and C must lie side by side."""
-        of = self.of
-        access = numbered(op, self.before, self.given)
-        if isinstance(access, str):
-            raise _Refused(access)
+        of, access = self.of, self._numbered(op, self.extents)
         over, name = self._over(access), access.source.name or ""
         inner = of.k if op is of.a.op else of.n
-        if of.d in over:
-            row = joined_row(access, of.d, inner)
-            if row is not None and row.shape is None:
-                images = Substitution({access.over[of.d]: self.count * over[of.d], access.over[inner]: over[inner]})
-                return self._swapped(access, access.shape, tuple(map(images, row.at)), name)
-            if row is not None and row.shape is not None:
-                at = tuple(over[next(d for d, s in access.over.items() if s is e)] for e in row.at)
-                shape = tuple(int(s.hi or 0) + 1 for s in at)
-                if op is of.a.op and shape[-1] * access.bytes % pitch:
-                    raise _Refused(f"rows of {shape[-1]} elements of {name} are no multiple of {pitch} bytes")
-                return self._swapped(access, shape, at, name)
+        if of.d in over and has_run(access, of.d, inner):
+            images = Substitution({access.over[of.d]: self.count * over[of.d], access.over[inner]: over[inner]})
+            return self._swapped(access, access.shape, tuple(map(images, access.at)), name)
+        every = self._numbered(op)
+        row = as_run(every, of.d, inner) if of.d in over else None
+        if row is not None:
+            now, dims = self._over(every), {s: d for d, s in every.over.items()}
+            at = tuple(now[dims[s]] for s in row)
+            return self._swapped(every, tuple(int(s.hi) + 1 for s in at), at, name)
         if op.name == "write" and (of.d in over or of.n in over):
             raise _Refused(f"neighbours of {name} along {of.d} do not lie behind each other")
         each, parts = of.size[0], {}

@@ -60,27 +60,23 @@ def neighbours(program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Va
     if axes.n not in b.over or axes.n in a.over:
         return "B has no N"
     for d in (d for d in product.result.type.dims if d in a.over and a.extent(d) > 1):
-        if joined_row(a, d, axes.k) is not None:
+        if has_run(a, d, axes.k) or as_run(a, d, axes.k) is not None:
             return Neighbours(product, d, axes.n, axes.k, a, b)
     return f"neighbours of {a.source.name} along no dimension lie behind each other"
 
 
-@dataclass(frozen=True)
-class JoinedRow:
-    """Where an access goes, as coordinates or, in a tensor of another shape, by its symbols: the last coordinate is a
-    run of `outer` and `inner`."""
-
-    at: tuple[Expr, ...]
-    shape: Shape | None = None
-
-
-def joined_row(access: Numbered, outer: Expr, inner: Expr) -> JoinedRow | None:
-    """An access in which neighbours along `inner` lie side by side, and those along `outer` behind each other; None:
-    they do not."""
+def has_run(access: Numbered, outer: Expr, inner: Expr) -> bool:
+    """Whether neighbours along `inner` are those of the last coordinate, and those along `outer` lie behind each other
+    there."""
     d, k = access.over[outer], access.over[inner]
     *others, last = access.at
-    if _is_run(last, d, k) and not any({d, k} & e.symbols for e in others):
-        return JoinedRow(access.at)
+    return _is_run(last, d, k) and not any({d, k} & e.symbols for e in others)
+
+
+def as_run(access: Numbered, outer: Expr, inner: Expr) -> tuple[Symbol, ...] | None:
+    """The symbols of an access as coordinates of its tensor in another shape, the last ones `outer` and `inner`; None
+    where that has no such shape."""
+    d, k = access.over[outer], access.over[inner]
     kind: MemoryType = access.source.type
     inside = all(is_inside(e, n) for e, n in zip(access.at, access.shape, strict=True))
     if not inside or kind.strides is not None or kind.extents is not None:
@@ -94,7 +90,7 @@ def joined_row(access: Numbered, outer: Expr, inner: Expr) -> JoinedRow | None:
     shape = tuple(int(s.hi or 0) + 1 for s in symbols)
     if tuple(step for _, step in ordered) != steps_of(shape) or prod(shape) != prod(access.shape):
         return None
-    return JoinedRow(tuple(symbols), shape)
+    return tuple(s for s in symbols if isinstance(s, Symbol))
 
 
 def _is_run(e: Expr, d: Symbol, k: Symbol) -> bool:
