@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol
-from tilewright.algebra.expr_use import Substitution
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine, MultiplyAtom
+from tilewright.passes.by_terms import less_by_terms, planned_by_terms, taken_by_terms
 from tilewright.passes.in_rows import forms_of, given_in_rows, perhaps_in_rows
 from tilewright.passes.job import Job
 from tilewright.passes.launching import with_known_launch, with_launch
@@ -37,7 +37,6 @@ from tilewright.plan.ring_costs import moving
 from tilewright.plan.rings import plan_with_roles
 from tilewright.plan.rows import beside_rows, tasks_of
 from tilewright.plan.sums import wider_sums
-from tilewright.plan.terms import kept_by_terms
 from tilewright.plan.validate import validate
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -105,46 +104,14 @@ def _one_program(job: Job, given: Plan | None, opened: Collection[Expr]) -> Gene
     if job.workgroups is not None:
         found = plan_of_grid(job.program, job.sizes, job.machine, job.free, said, opened)
     else:
-        terms = _by_terms(job, said)
+        terms = planned_by_terms(job, said)
         if terms is None or said is None:
             found = _in_roles(job, said) or _without_roles(job, said, opened)
         if terms is not None:
-            found = terms if said is not None else _less(job, found, terms)
+            found = taken_by_terms(job, terms) if said is not None else less_by_terms(job, found, terms)
     if said is not None and found.plan.roles is not None and found.plan.split is None:
         found = as_given(found, said)
     return with_launch(found, launch)
-
-
-def _by_terms(job: Job, given: Plan | None) -> GeneralChoice | None:
-    """A plan in which lanes do a product term by term, of the program before its sums were written as digits."""
-    program, free = job.undivided or (job.program, job.free)
-    if job.machine.lanes is None or job.opened or job.logs or is_ordered(program):
-        return None
-    if given is not None and (given.roles or not given.products or any(p.atom is not None for p in given.products)):
-        return None
-    size = numbers_of(job.sizes)
-    kept = kept_by_terms(program, free, size, Substitution(job.sizes))
-    if isinstance(kept, str):
-        return None
-    found = plan_general(program, job.sizes, size, job.machine, free, given, terms=kept)
-    return found if given is None else _taken_by_terms(job, found)
-
-
-def _less(job: Job, found: GeneralChoice, terms: GeneralChoice) -> GeneralChoice:
-    """Whichever of both should take less time; the job then has the program that it is for."""
-    if terms.cycles >= found.cycles:
-        other = Refusal(str(terms.plan.products[0]), f"{terms.cycles / found.cycles:.2f} of the time")
-        return replace(found, refused=(*found.refused, other))
-    other = Refusal(str(found.plan.products[0]), f"{found.cycles / terms.cycles:.2f} of the time")
-    return _taken_by_terms(job, replace(terms, refused=(*terms.refused, other)))
-
-
-def _taken_by_terms(job: Job, found: GeneralChoice) -> GeneralChoice:
-    """The choice, for which the job has its program undivided."""
-    if job.undivided is not None:
-        job.program, job.free = job.undivided
-    job.split = job.patched = job.aligned = None
-    return found
 
 
 def _in_roles(job: Job, given: Plan | None) -> GeneralChoice | None:

@@ -29,7 +29,7 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     counted = None if axes.m is None else digits_of(job.program, job.sizes, job.free, axes.m)
     if counted is None:
         return f"{axes.m} does not count in digits"
-    over, sizes, digits = counted
+    over, sizes, digits, _ = counted
     size = numbers_of(sizes)
     fitting = patches(over, digits, sizes, size, job.machine, given)
     if isinstance(fitting, str):
@@ -46,7 +46,10 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
     rows = None if best.walk is None else (rows_of(best.walk, best.how), best.walk.pitch)
     patched = in_patches(over, sizes, str(axes.m), digits, best.box, rows)
     (product,) = names_of(patched.program).values()
-    widths = dict.fromkeys(product.operands[2].type.dims, 1) | {patched.inner: best.how.rows, axes.n: best.how.columns}
+    widths = dict.fromkeys(product.operands[2].type.dims, 1) | {
+        patched.inner[0]: best.how.rows,
+        axes.n: best.how.columns,
+    }
     cuts = Cuts(widths, {}, {}, {product: best.how}, best.roles, halo=best.offsets, walk=best.walk)
     bound = bound_by_memory(over, size, job.machine)
     costs = tuple(x.cycles for x in fitting)

@@ -169,7 +169,7 @@ def _lower(job: Job, choice: GeneralChoice) -> None:
         return
     if job.patched is not None:
         sizes = {**job.sizes, **job.patched.sizes}
-        patched = replace(job, sizes=sizes, free=(), extents={})
+        patched = replace(job, sizes=sizes, free=job.patched.free, extents={})
         numbers = Substitution(job.sizes)
         written = [a for a in job.program.args if role_of(job.program, a, {}, numbers) == "out"]  # by some patch, too
         lowered, notes = _lowered(patched, job.patched.program, choice.cuts, sizes, written)

@@ -176,7 +176,7 @@ def patches(
     slides = window(reads[0], axes, digits, size, atoms[0].slab or 1)
     if isinstance(slides, str):
         return slides
-    extents, ends = [sizes[d] for d in digits], [_ends(d, program, size) for d in digits]
+    extents, past = [sizes[d] for d in digits], [ends(d, program, size) for d in digits]
     work = _PatchWork(
         slides,
         tuple(extents),
@@ -189,14 +189,14 @@ def patches(
     )
     least = bound_by_memory(program, size, machine) + machine.limits.launch_cycles
     walked = given is not None and any(d.walked != d.extent for axis in given.axes for d in axis.digits)
-    alone = work.sizes[-1] == 1 or _ends(axes.n, program, size)  # else the next group lies behind the last column
+    alone = work.sizes[-1] == 1 or ends(axes.n, program, size)  # else the next group lies behind the last column
     made = [
         replace(each, cycles=max(each.cycles, least))
         for how in _blocks(atoms, work, op.attrs.get("blocks", 1))
         if alone or size(axes.n) % how.columns == 0
         for box, walk in (_runs(how, extents, slides) if walked else ((b, None) for b in _boxes(how, extents)))
         for turns in ((False, True) if how.groups == 1 else (False,))
-        if all(free or n % b == 0 for free, n, b in zip(ends, extents, box, strict=True))
+        if all(free or n % b == 0 for free, n, b in zip(past, extents, box, strict=True))
         for each in _rings(machine, how, work, box, walk, turns, given is not None)
     ]
     return sorted(made, key=_good) or "no halo tile fits"
@@ -214,7 +214,7 @@ def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
-def _ends(digit: Expr, program: Program, size: Size) -> bool:
+def ends(digit: Expr, program: Program, size: Size) -> bool:
     """Whether what lies past the end of a digit lies outside whatever is written: boxes may go past it."""
     for op in (op for op in program.walk() if op.name in WRITES):
         own = dict(zip(op.operands[0].type.dims, op.attrs.get("over", ()), strict=False)).get(digit)

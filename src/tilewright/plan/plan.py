@@ -18,8 +18,9 @@ The last cut leaves what one atom takes. Digits without a cut are taken whole. T
 and planned as if it were 56.
 
 A program of several products says of each by what it is done, `mma by tiles.bf16, block 32x32` and `mma2 by loops`:
-the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom. A
-`block 16x64 transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
+the blocks of sums that stay in registers while the product's depth is gone over, or plain loops without an atom; where
+`task 128, unit M_0 4` cuts its rows, every lane has four neighbours, and what they read in registers. A `block 16x64
+transposed` has 16 rows and 64 columns of C, and the atom's rows go along those columns.
 `roles load 1 wave 40 registers, multiply 8 waves 232 registers, ring 4, stored 2` says who brings factors to shared
 memory and who multiplies them, how many steps lie between the two, and in how many pieces results wait to leave (with
 `apart`, those of each group of waves by themselves); with

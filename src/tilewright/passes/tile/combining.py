@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product as every
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -327,6 +328,8 @@ def _summed(low: Lowering, op: Op, a: Tile, b: Tile, acc: Tile, parts: Parts, st
     if found is not None:
         how, axes, left, right = found
         BlockedProduct(low, how, axes, parts, total.tensor, acc.dims, empty).write(left, right)
+    elif low.cuts.lane_box:
+        _terms(low, total.tensor, acc.dims, inner, a, b)
     else:
         last, summed = acc.dims[-1] if acc.dims else None, [d for d in a.dims if d in b.dims and d not in acc.dims]
         factors = (_factor(low, t, wide, last) for t in (a, b))
@@ -459,6 +462,23 @@ def _as_tf32(low: Lowering, tile: Tile) -> Tile:
     finite = Formula("lt", (Formula("abs", (tile.formula,)), Formula.number(float("inf"))))
     low.put(bits, tile.dims, tile.parts, Formula("select", (finite, cut, word)))
     return tile
+
+
+def _terms(low: Lowering, total: Value, dims: tuple[Expr, ...], parts: Parts, a: Tile, b: Tile) -> None:
+    """total += a * b, term after term, each written out: what a lane takes from its window is known then.
+
+    Factors are widened where they are multiplied: they lie narrow in registers.
+    """
+    wide, summed = total.type.dtype, [d for d in a.dims if d in b.dims and d not in dims]
+    before = low.held(total, dims, parts).formula
+    factors = [converted(t.formula, t.dtype, wide) for t in (a, b)]
+    for term in every(*(range(most(a.parts[d][1])) for d in summed)):
+        images = Substitution({low.coordinate(d): a.parts[d][0] + n for d, n in zip(summed, term, strict=True)})
+        now = tuple(rewritten(f, images) for f in factors)
+        fused = wide.is_float  # there is an instruction
+        low.put(
+            total, dims, parts, Formula("fma", (*now, before)) if fused else call("add", before, Formula("mul", now))
+        )
 
 
 def _products(
