@@ -77,6 +77,24 @@ GROUPED = [
 ]
 
 
+SHORT = [
+    (conv(8, 8, 8, padding=1, bias=True), 4),
+    (conv(4, 8, 24, padding=1, stride=2), 2),
+    (conv(4, 4, 8, padding=2, dilation=2), 4),
+    (conv(4, 24, 16, padding=1), 2),
+    (conv(4, 3, 8, (3,), padding=1), 4),
+]
+
+
+@pytest.mark.parametrize(("problem", "count"), SHORT)
+def test_groups_shorter_than_an_atom_are_padded_first(
+    problem: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(*problem, count, monkeypatch)
+    assert f"w in {count} diagonal blocks, keep; x in padded rows, keep" in plan
+    require_exact(*problem, plan, constant=("w",))
+
+
 @pytest.mark.parametrize(("problem", "count"), GROUPED)
 def test_groups_side_by_side_are_exact(problem: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(*problem, count, monkeypatch)
@@ -247,7 +265,7 @@ def test_columns_that_do_not_lie_in_rows_are_refused(monkeypatch: pytest.MonkeyP
         kernel_for(kernels.gemm("tt", "bf16"), {"M": 72, "N": 24, "K": 16}, machine=HOPPER, plan=plan)
 
 
-@pytest.mark.parametrize("problem", [conv(8, 8, 8, padding=1), conv(1, 24, 16, (1, 1)), conv(4, 16, 20, padding=1)])
+@pytest.mark.parametrize("problem", [conv(8, 8, 4, padding=1), conv(4, 16, 20, padding=1)])
 def test_blocks_that_no_atom_multiplies_by_themselves_are_refused(
     problem: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,16 +276,17 @@ def test_blocks_that_no_atom_multiplies_by_themselves_are_refused(
         kernel_for(kernel, sizes, machine=HOPPER, plan=plan)
 
 
-@pytest.mark.parametrize(("problem", "count"), [(GROUPED[0][0], 4), (POINTWISE[0][0], 2)])
+@pytest.mark.parametrize(("problem", "count"), [(GROUPED[0][0], 4), (POINTWISE[0][0], 2), (SHORT[0][0], 4)])
 def test_an_infinite_element_stays_with_its_own_product(
     problem: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, sizes = problem
     found = kernel_for(kernel, sizes, machine=HOPPER, plan=planned(kernel, sizes, count, monkeypatch))
-    x, w, y = (np.ones([int(n) for n in a.type.shape], a.type.dtype.numpy) for a in found.module.host.args)
-    x[1, 3, 5, 7], x[0, 2, 2, 1] = np.inf, np.nan
-    found.bind({"x": x, "w": w, "y": y})()
-    wanted = tilewright.compile(kernel, target="executor")(x, w)
+    arrays = {a.name: np.ones([int(n) for n in a.type.shape], a.type.dtype.numpy) for a in found.module.host.args}
+    arrays["x"][1, 3, 5, 7], arrays["x"][0, 2, 2, 1] = np.inf, np.nan
+    found.bind(arrays)()
+    *given, y = arrays.values()
+    wanted = tilewright.compile(kernel, target="executor")(*given)
     assert np.array_equal(y, wanted, equal_nan=True)
     assert 0 < np.isfinite(y).sum() < y.size
 

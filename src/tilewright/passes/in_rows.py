@@ -39,7 +39,7 @@ ONCE = "its factors lie in rows already"
 
 def given_in_rows(job: Job, given: Plan, choose: Choose) -> GeneralChoice:
     """The program on copies of factors that a plan names; the job then has it."""
-    said = [p for p in given.placed if p.at == LAUNCH]
+    said = sorted((p for p in given.placed if p.at == LAUNCH), key=lambda p: not p.form.endswith(DIAGONAL))
     rest = replace(given, placed=tuple(p for p in given.placed if p.at != LAUNCH))
     found = _in_rows(job, rest, said[0].form)
     if isinstance(found, str):
@@ -107,11 +107,20 @@ def _diagonals(job: Job) -> list[str]:
     found = neighbours(job.program, job.sizes, _shapes(job))
     if isinstance(found, str):
         return []
-    columns, summed = found.size
-    counts = [2**n for n in range(1, row.bit_length() + 1)] if summed < row else []
-    few = [n for n in counts if n * summed <= 2 * row and n * columns <= widest and found.count % n == 0]
-    fitting = [n for n in few if any(columns_of(atom, n, n * columns, n * summed) for atom in atoms)]
-    return [f"{n} {DIAGONAL}" for n in sorted(fitting, key=lambda n: (n * summed > row, abs(row - n * summed)))]
+    columns, deep = found.size[0], _deep(atoms, found.size[1])
+    counts = [2**n for n in range(1, row.bit_length() + 1)] if deep < row else []
+    few = [n for n in counts if n * deep <= 2 * row and n * columns <= widest and found.count % n == 0]
+    fitting = [n for n in few if any(columns_of(atom, n, n * columns, n * deep) for atom in atoms)]
+    return [f"{n} {DIAGONAL}" for n in sorted(fitting, key=lambda n: (n * deep > row, abs(row - n * deep)))]
+
+
+def _deep(atoms: Collection[MultiplyAtom], k: int) -> int:
+    """How much of K a block has: whole steps of an atom, a power of two of them, behind which there are zeros."""
+    step = max((x.shape[2] for x in atoms), default=1)
+    deep = step
+    while deep < k:
+        deep *= 2
+    return k if k % step == 0 else deep
 
 
 def _atoms(job: Job, product: Op) -> list[MultiplyAtom]:
@@ -156,7 +165,8 @@ def _in_rows(job: Job, given: Plan | None, form: str) -> InRows | str:
         return made
     copies = tuple(Job(job.machine, each.program, each.sizes, each.shapes, no_rows=ONCE) for each in made.copies)
     main = Job(job.machine, made.program, made.sizes, made.shapes, made.free, given=given, single=True, no_rows=ONCE)
-    placed = tuple(Placed(name, LAUNCH, form) for name in made.sources)
+    forms = (form, *(PADDED if form.endswith(DIAGONAL) else form for _ in made.sources[1:]))
+    placed = tuple(Placed(name, LAUNCH, own) for name, own in zip(made.sources, forms, strict=True))
     return InRows(copies, main, placed, tuple(map(str, made.copies)))
 
 
@@ -165,10 +175,11 @@ def _in_blocks(job: Job, count: int, pitch: int) -> Copied | str:
     found = neighbours(job.program, job.sizes, _shapes(job))
     if isinstance(found, str):
         return found
-    n, k = found.size
-    if not any(columns_of(atom, count, count * n, count * k) for atom in _atoms(job, found.product)):
+    atoms, (n, k) = _atoms(job, found.product), found.size
+    deep = _deep(atoms, k)
+    if not any(columns_of(atom, count, count * n, count * deep) for atom in atoms):
         return f"no atom multiplies blocks of {n}x{k} by themselves, and an infinite element would reach its neighbours"
-    return diagonal(job.program, job.sizes, _shapes(job), job.free, count, pitch)
+    return diagonal(job.program, job.sizes, _shapes(job), job.free, count, deep, pitch)
 
 
 def _chosen(job: Job, found: InRows, choose: Choose) -> GeneralChoice | str:

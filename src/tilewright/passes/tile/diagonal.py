@@ -62,10 +62,12 @@ def diagonal(
     shapes: Mapping[Value, Shape],
     free: Collection[Op],
     count: int,
+    deep: int,
     pitch: int,
 ) -> Copied | str:
-    """The program in which so many neighbouring products are one; or why there is none.
+    """The program in which so many neighbouring products are one, each so deep; or why there is none.
 
+    Where K is shorter than that, A is copied as well, with zeros behind each product's own elements.
     Rows of A, and those of the copy, begin a multiple of `pitch` bytes behind each other.
     """
     with building():
@@ -74,10 +76,10 @@ def diagonal(
             return found
         if count < 2 or found.count % count:
             return f"{count} does not divide {found.d}, which is {found.count}"
-        if (long := count * found.size[1]) * found.a.bytes % pitch:
+        if (long := count * deep) * found.a.bytes % pitch:
             return f"rows of {long} elements of {found.a.source.name} are no multiple of {pitch} bytes"
         try:
-            return _Diagonal(program, sizes, shapes, found, count).made(free, pitch)
+            return _Diagonal(program, sizes, shapes, found, count, deep).made(free, pitch)
         except _Refused as why:
             return str(why)
 
@@ -90,15 +92,21 @@ class _Diagonal:
     """The program written again: every read and write over dimensions of other sizes, which keep their names."""
 
     def __init__(
-        self, program: Program, sizes: Mapping[Symbol, int], shapes: Mapping[Value, Shape], of: Neighbours, count: int
+        self,
+        program: Program,
+        sizes: Mapping[Symbol, int],
+        shapes: Mapping[Value, Shape],
+        of: Neighbours,
+        count: int,
+        deep: int,
     ):
-        self.program, self.of, self.count = program, of, count
+        self.program, self.of, self.count, self.deep = program, of, count, deep
         self.before, self.sizes = dict(sizes), dict(sizes)
         self.given, self.shapes = dict(shapes), dict(shapes)
         self.args: dict[Value, Value] = {}
         """What stands for each argument."""
-        n, k = of.size
-        self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * k}
+        n, _ = of.size
+        self.extents = {of.d: of.count // count, of.n: count * n, of.k: count * deep}
 
     def made(self, free: Collection[Op], pitch: int) -> Copied:
         """The program and what copies B."""
@@ -111,8 +119,13 @@ class _Diagonal:
             self.of.b.op: of_copy,
             product: Op(product.spec, product.operands, attrs, product.results, loc=product.loc),
         }
+        copies, sources = [copy], [self.of.b.source.name or ""]
+        if self.deep > self.of.size[1]:
+            padded, swapped[self.of.a.op] = self._padded()
+            copies.append(padded)
+            sources.append(self.of.a.source.name or "")
         for op in self.program.walk():
-            if op.name in ("read", "write") and op is not self.of.b.op:
+            if op.name in ("read", "write") and op not in swapped:
                 swapped[op] = self._access(op)
         for arg in (a for a in self.program.args if a in self.given and a not in self.args):
             self._argument(arg, self.given[arg], arg.name or "")
@@ -122,7 +135,7 @@ class _Diagonal:
         made = replace(self.program, body=body, args=args, bindings={})
         verify(made)
         free = tuple(kept[op] for op in free)
-        return Copied(made, self.sizes, self.shapes, free, (copy,), (self.of.b.source.name or "",))
+        return Copied(made, self.sizes, self.shapes, free, tuple(copies), tuple(sources))
 
     def _require(self, free: Collection[Op]) -> None:
         """That the rest of the program does the same for an element, whatever its dimensions are."""
@@ -203,18 +216,34 @@ class _Diagonal:
             parts[access.over[of.d]] = self.count * over[of.d] + over[of.n] // each
         return self._swapped(access, access.shape, tuple(map(Substitution(parts), access.at)), name)
 
+    def _padded(self) -> tuple[FactorCopy, Op]:
+        """The program that copies A, with zeros behind each of the products' elements, and the read of its copy."""
+        of, deep, access = self.of, self.deep, self._numbered(self.of.a.op, self.extents)
+        k, last, name = of.size[1], access.shape[-1], access.source.name
+        if not has_run(access, of.d, of.k) or last != of.count * k:
+            raise _Refused(f"neighbours of {name} along {of.d} are not all of its last dimension")
+        outer, wide = prod(access.shape[:-1]), of.count * deep
+        row, along = digits(number_in(outer * wide), (outer, wide))
+        place = k * (along // deep) + along % deep + last * (along % deep // k)  # outside, behind a product's own
+        copied = own_name(self.program, f"{name}_rows")
+        words = f"{name} is copied with zeros to {deep} elements for each {k} along {of.d}, from {access.shape}"
+        copy = copying(self.program, access.source, copied, (outer, last), outer * wide, (row, place), words)
+        over = self._over(access)
+        at = (*access.at[:-1], self.count * deep * over[of.d] + over[of.k])
+        return copy, self._swapped(access, (*access.shape[:-1], wide), at, copied)
+
     def _copy(self, pitch: int) -> tuple[FactorCopy, Op]:
         """The program that copies B to blocks on a diagonal, and the read of its copy."""
-        of, b, count = self.of, self.of.b, self.count
+        of, b, count, deep = self.of, self.of.b, self.count, self.deep
         n, k = of.size
         kept = [d for d in b.over if d not in self.extents and d in of.product.result.type.dims]
         taps = [d for d in b.over if d not in self.extents and d not in kept]
         rows = count * n * (self.extents[of.d] if of.d in b.over else 1)
-        shape = (*map(b.extent, kept), rows, *map(b.extent, taps), up(count * k, pitch, b.bytes))
+        shape = (*map(b.extent, kept), rows, *map(b.extent, taps), up(count * deep, pitch, b.bytes))
         *places, along = digits(number_in(prod(shape)), shape)
         row = places.pop(len(kept))
         images = {b.over[d]: e for d, e in zip((*kept, *taps), places, strict=True)}
-        images |= {b.over[of.n]: row % n, b.over[of.k]: along % k}
+        images |= {b.over[of.n]: row % n, b.over[of.k]: along % deep}
         if of.d in b.over:
             images[b.over[of.d]] = row // n
         at = list(map(Substitution(images), b.at))
@@ -222,7 +251,10 @@ class _Diagonal:
         if not inside:
             raise _Refused(f"{b.source.name} may be read outside its tensor")
         guard = max(inside, key=lambda place: (b.over[of.k] in b.at[place].symbols, place))
-        at[guard] += b.shape[guard] * (along // k - row // n % count)  # outside, where both are not of one block
+        if deep > k and (b.at[guard] is not b.over[of.k] or b.shape[guard] != k):
+            raise _Refused(f"{of.k} is not all of a dimension of {b.source.name}")
+        far = max(b.shape[guard], deep)  # outside, where both are not of one block, or behind it
+        at[guard] += far * (along // deep - row // n % count)
         name = own_name(self.program, f"{b.source.name}_diagonal")
         words = (
             f"{b.source.name} is copied to {count} blocks on a diagonal, {n}x{k} each, with zeros beside them, in "
