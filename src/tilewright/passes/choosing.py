@@ -43,8 +43,6 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 """Parts in which a sum may be taken apart."""
 CROWDED = 2
 """Tasks for each core, at most, of a sum that is taken apart."""
-STEP = 64
-"""Parts of a sum are multiples of so many, at least."""
 BETWEEN = (64, 128, 256)
 """How much of what lies between products a loop may go over at a time: whole rows of shared memory."""
 SHALLOWEST = 32
@@ -242,7 +240,8 @@ def _perhaps_split(job: Job, found: GeneralChoice) -> GeneralChoice:
     every = list(zip(found.costs, found.candidates, strict=True))
     least = min(tasks, *(_tasks(plan) for plan in found.candidates))
     whole = sum_of(job.program, job.free)
-    for axis, count in ways(whole, job.sizes, SPLITS, STEP) if tasks < cores and not isinstance(whole, str) else ():
+    step = _step(job)
+    for axis, count in () if tasks >= cores or isinstance(whole, str) else ways(whole, job.sizes, SPLITS, step):
         before = job.split
         other = _split(job, axis, count) if count * least <= CROWDED * cores else None
         if other is not None:
@@ -287,7 +286,7 @@ def _in_patches(job: Job, found: GeneralChoice | None, given: Plan | None = None
 
 def _split(job: Job, axis: Expr, count: int, given: Plan | None = None) -> GeneralChoice | None:
     """The plan of a program whose sum is taken apart; the job then has its halves. None: it stays whole."""
-    parts = halves(job.program, job.sizes, job.free, axis, count, STEP)
+    parts = halves(job.program, job.sizes, job.free, axis, count, _step(job))
     if isinstance(parts, str):
         if given is not None:
             raise ArgumentError(f"plan: split: {parts}")
@@ -303,6 +302,13 @@ def _split(job: Job, axis: Expr, count: int, given: Plan | None = None) -> Gener
     more = moving(job.machine, moved) + launches * job.machine.limits.following_cycles
     plan = replace(found.plan, split=(str(axis), parts.parts))
     return replace(found, plan=plan, cycles=found.cycles + more, candidates=(), costs=())
+
+
+def _step(job: Job) -> int:
+    """What parts of a sum are multiples of: whole rows of shared memory, past which lies the next part."""
+    types = {v.type.dtype for op in names_of(job.program).values() for v in op.operands[:2]}
+    slabs = {x.a.dtype: x.slab for x in job.machine.multiply.values() if x.slab is not None}
+    return max((slab for dtype, slab in slabs.items() if dtype in types), default=max(slabs.values(), default=1))
 
 
 def _given_split(job: Job, given: Plan, name: str, count: int) -> GeneralChoice | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -238,7 +239,8 @@ def _from_window(
 ) -> Value:
     """A lane's values of a tensor that is seen from another place on: which they are is known here."""
     counted = digits(dims)
-    grid = np.indices([n for _, _, n in counted]).reshape(len(counted), -1)
+    extents = [n for _, _, n in counted]
+    grid = np.indices(extents).reshape(len(counted), prod(extents))  # of one value, where there are no digits
     places = {(d, fast): row for (d, fast, _), row in zip(counted, grid, strict=True)}
     rounds: dict[Dim, Any] = {}
     for d, seen in zip(handle.dims, through, strict=True):
