@@ -295,7 +295,6 @@ BROKEN = {
     "a task left out": ("bf16", "tasks rows, columns", "tasks rows", "tasks go over rows, columns"),
     "tasks over the depth": ("bf16", "unit k_2 1", "task k_2 1", "would add to one result"),
     "weights that are not packed": ("bf16", "w packed at bind", "w in place", "w is packed at bind"),
-    "factors that are not kept": ("bf16", "lines, stream", "lines, bypass", "read more than once"),
     "nothing about x": ("bf16", "x staged at task as lines, stream\n", "", "nothing is said about x"),
     "no atom": ("bf16", "atom amx.bf16\n", "", "no atom is named"),
     "more sums than registers": ("f32", "loop 4, unit 1\n", "loop 16, unit 1\n", "35 registers of 32"),

@@ -182,8 +182,6 @@ def _require_places(a: Placed, b: Placed, tiles: bool) -> None:
     """Refuses places of the factors that are not done."""
     if b.at != "bind":
         raise ArgumentError(f"plan: {b.name} is packed at bind; other places are not done for the columns' factor")
-    if "bypass" in (a.hint, b.hint):
-        raise ArgumentError("plan: factors are read more than once: keep or stream")
     if a.at is None:
         return
     if not tiles:

@@ -7,7 +7,7 @@ which other waves hide only by chance, and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -18,11 +18,9 @@ from tilewright.plan.computed import ComputedFactor
 from tilewright.plan.epilogue import lane_cycles
 from tilewright.plan.hiding import hiding, rounds_of_tasks, uneven
 from tilewright.plan.microkernel import Axes, Microkernel
-from tilewright.plan.model import element_bytes
+from tilewright.plan.model import Size, element_bytes
 from tilewright.plan.plan import Roles
 from tilewright.plan.ring_costs import ENOUGH
-
-Size = Callable[[Expr], int]
 
 
 @dataclass(frozen=True)

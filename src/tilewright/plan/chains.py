@@ -15,7 +15,7 @@ is, where all of K is too much for shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
@@ -26,7 +26,7 @@ from tilewright.ir.core import Op, Program, TileType, Value, walk_block
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
-from tilewright.plan.chain_costs import ChainedProducts, Size, chain_cycles
+from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
@@ -41,7 +41,7 @@ from tilewright.plan.microkernel import (
     shared_atoms,
     types_of,
 )
-from tilewright.plan.model import element_bytes, l2
+from tilewright.plan.model import Size, element_bytes, l2
 from tilewright.plan.pinned import pinned
 from tilewright.plan.plan import Cut, Plan, Roles
 from tilewright.plan.planner import Refusal
@@ -77,7 +77,7 @@ class ProductChain:
 def plan_chained(
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     free: Collection[Op],
     given: Plan | None = None,
@@ -132,9 +132,7 @@ def _pinned(given: Plan, chain: ProductChain, machine: Machine) -> ProductChain:
     return replace(chain, roles=roles)
 
 
-def _products(
-    program: Program, sizes: Mapping[Symbol, int], size: Callable[[Expr], int], free: Collection[Op]
-) -> ChainedProducts | str:
+def _products(program: Program, sizes: Mapping[Symbol, int], size: Size, free: Collection[Op]) -> ChainedProducts | str:
     """The products and their dimensions; or why their values do not stay in registers."""
     if not names_of(program):
         return "it has no product"
@@ -166,7 +164,7 @@ def _products(
             return "tasks cannot cut the rows of its sums"
         if any(width(d) > 1 for d in each.around):
             return "its sums have more dimensions than rows and columns"
-        a, b = op.operands[:2][::-1] if each.swapped else op.operands[:2]
+        a, b = each.factors(op)
         if any(width(d) > 1 for d in each.deep) and not _is_read(a, made):
             return "a factor that is computed is summed over more than one dimension"
         if not _is_read(b, made):
@@ -178,9 +176,9 @@ def _products(
     if others:
         return "its products have rows of different dimensions"
     assert row is not None
-    if _wide(program, row, dims, looped, size):
+    if _wide(program, row, dims, size):
         return "a value between its products has more than rows and columns"
-    factors = {op: computed_factor(program, op.operands[int(x.swapped)]) for op, x in axes.items()}
+    factors = {op: computed_factor(program, x.factors(op)[0]) for op, x in axes.items()}
     computed = {op: x for op, x in factors.items() if isinstance(x, ComputedFactor)}
     return ChainedProducts(axes, held, computed, looped, row, dims)
 
@@ -198,9 +196,7 @@ def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
     return op is not None and op.name == "read" and not op.attrs.get("lookups")
 
 
-def _wide(
-    program: Program, row: Expr, dims: Collection[Expr], looped: Mapping[Expr, int], size: Callable[[Expr], int]
-) -> bool:
+def _wide(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
     """Whether a value that is neither an argument's nor a number has two dimensions beside the rows."""
     for op in program.walk():
         for value in op.results if op.name not in ("read", "fill", "scalar") else ():
@@ -213,7 +209,7 @@ def _wide(
 
 
 def _candidates(
-    program: Program, found: ChainedProducts, size: Callable[[Expr], int], machine: Machine, gathered: bool
+    program: Program, found: ChainedProducts, size: Size, machine: Machine, gathered: bool
 ) -> Iterator[ProductChain]:
     """Those for which registers and shared memory are enough: with so many groups of waves, and products that go over K
     step by step, or have all of it at once."""
@@ -249,7 +245,7 @@ def _stepping(found: ChainedProducts) -> list[set[Op]]:
     ]
 
 
-def _blocked(found: ChainedProducts, size: Callable[[Expr], int]) -> list[int | None]:
+def _blocked(found: ChainedProducts, size: Size) -> list[int | None]:
     """How many columns of its last product a task may have at a time; None: all of them."""
     n = list(found.axes.values())[-1].n
     return [None, *(count for count in BLOCKS if n in found.cut and not found.looped and count < size(n))]
@@ -266,7 +262,7 @@ def _microkernel(
     op: Op,
     found: ChainedProducts,
     groups: int,
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
     program: Program,
     kept: bool,
@@ -280,7 +276,7 @@ def _microkernel(
     gone over step by step.
     """
     axes = found.axes[op]
-    factors = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
+    factors = axes.factors(op)
     along_k = is_along(factors[0], axes.k, program), is_along(factors[1], axes.k, program)
     held = found.held[op] or (kept and all(along_k) and not set(found.looped) & set(factors[0].type.dims))
     if (stepped and held and not found.held[op]) or (not stepped and any(size(d) > 1 for d in axes.deep)):
@@ -314,7 +310,7 @@ def _roles(
     program: Program,
     products: Mapping[Op, Microkernel],
     found: ChainedProducts,
-    size: Callable[[Expr], int],
+    size: Size,
     shared: int,
     bits: int,
     gathered: bool,
@@ -362,9 +358,7 @@ def _roles(
     return Roles(load_, multiply, stages, stored, once=count if once else 1, apart=how.waves[0] > 1)
 
 
-def _alive(
-    program: Program, products: Mapping[Op, Microkernel], found: ChainedProducts, size: Callable[[Expr], int]
-) -> int:
+def _alive(program: Program, products: Mapping[Op, Microkernel], found: ChainedProducts, size: Size) -> int:
     """Registers of a lane for sums, and for factors in registers, where most of them are alive.
 
     What a loop carries is alive all the time. Outside of loops a sum is, until the last product whose factor is made of
@@ -431,7 +425,7 @@ def _choice(
     found: ChainedProducts,
     program: Program,
     sizes: Mapping[Symbol, int],
-    size: Callable[[Expr], int],
+    size: Size,
     machine: Machine,
 ) -> GeneralChoice:
     """The plan of a candidate."""

@@ -186,7 +186,7 @@ def _cost(grid: Grid, op: Op, axes: Axes, how: Microkernel | None, k: int, part:
     if how is None:
         return 0.0, True
     deep = part or k
-    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), op.operands[int(axes.swapped)].type.dtype
+    limits, (m, n, _), given = grid.machine.limits, axes.sizes(grid.width), axes.factors(op)[0].type.dtype
     a, b, c = (element_bytes(x.dtype) for x in (how.atom.a, how.atom.b, how.atom.c))
     across, down, converted = -(-n // how.columns), -(-m // how.rows), given is not how.atom.a.dtype
     strip, panel = m * deep * a, how.columns * deep * b

@@ -177,8 +177,7 @@ def _good(patch: Patch) -> tuple[float, ...]:
 
 def factors(op: Op, axes: Axes, program: Program) -> tuple[Op, Op] | None:
     """The reads that are a product's factors A and B; None where one is computed."""
-    values = op.operands[:2][::-1] if axes.swapped else op.operands[:2]
-    found = [next((x for x in program.walk() if v in x.results and x.name == "read"), None) for v in values]
+    found = [next((x for x in program.walk() if v in x.results and x.name == "read"), None) for v in axes.factors(op)]
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 

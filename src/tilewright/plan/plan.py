@@ -51,7 +51,7 @@ from tilewright.errors import ArgumentError
 from tilewright.limits import ELEMENTS, shown
 
 ROLES = ("task", "loop", "unit")
-HINTS = ("keep", "stream", "bypass")
+HINTS = ("keep", "stream")
 BACKWARD = "backward"
 SCHEDULES = ("strided", "contiguous", "dynamic", BACKWARD)
 OVERLAPS = ("none", "defer", "ahead", "turns")

@@ -27,7 +27,7 @@ def ranked(
     axes = axes_in(op, size)
     if isinstance(axes, str) or any(size(d) == 0 for v in op.operands for d in v.type.dims):
         return None
-    right = op.operands[0 if axes.swapped else 1].type.dims
+    right = axes.factors(op)[1].type.dims
     rows = [d for d in (*axes.around, axes.m) if d is not None and d not in right]
     if axes.m is None or rows[-1] is not axes.m:
         return None
@@ -75,7 +75,7 @@ def _contraction(
             shape = [size(d) for d in memory.sizes if d is not None]
         return Operand("", value.type.dtype, (prod(shape),), (as_expr(0),))
 
-    a, b = (operand(v) for v in (op.operands[1::-1] if axes.swapped else op.operands[:2]))
+    a, b = map(operand, axes.factors(op))
     lines, depth = digits(rows), digits([*axes.deep, axes.k])
     apart = rows_apart(program, op, axes, size) // element_bytes(a.dtype)
     a = replace(a, coordinates=(apart * lines[-1],))

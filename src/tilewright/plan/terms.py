@@ -7,7 +7,7 @@ up the terms of its own elements, one step of the loop after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from math import prod
 
 from tilewright.algebra.expr import ONE, Expr
@@ -15,11 +15,10 @@ from tilewright.algebra.expr_use import Substitution, linear_form
 from tilewright.ir.core import Op, Program
 from tilewright.plan.general import only_adds
 from tilewright.plan.microkernel import names_of
+from tilewright.plan.model import Size
 
 
-def kept_by_terms(
-    program: Program, free: Collection[Op], size: Callable[[Expr], int], numbers: Substitution
-) -> Expr | str:
+def kept_by_terms(program: Program, free: Collection[Op], size: Size, numbers: Substitution) -> Expr | str:
     """The dimension along which lanes do a program's product term by term; or why they do not."""
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(names_of(program).values())

@@ -68,7 +68,7 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
     if found is None:
         return None
     how, axes, types = found
-    left = user.operands[1 if axes.swapped else 0] is read.results[0]
+    left = axes.factors(user)[0] is read.results[0]
     return (how, axes) if left and types[0] is how.atom.a.dtype else None
 
 
@@ -96,7 +96,7 @@ def _made_in_steps(low: Lowering) -> set[Op]:
     for op, how in low.cuts.products.items():
         if how is not None and how.held_a and not how.at_once:
             axes = axes_in(op, low.width)
-            a = None if isinstance(axes, str) else op.operands[1 if how.oriented(axes).swapped else 0]
+            a = None if isinstance(axes, str) else how.oriented(axes).factors(op)[0]
             factor = None if a is None else computed_factor(low.program, a)
             found |= set(factor.ops) if isinstance(factor, ComputedFactor) else set()
     return found
