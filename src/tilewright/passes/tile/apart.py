@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 
 from tilewright.algebra.expr import Symbol
 from tilewright.ir.core import Block, Op, Program, TileType, Value, building
-from tilewright.ir.tile import BINARY, BITWISE, COMPARISONS, REDUCTIONS, TILE, UNARY_ANY, UNARY_FLOAT
+from tilewright.ir.tile import REDUCTIONS, TILE
 from tilewright.passes.tile.rewriting import Halves, between, halved, within
+from tilewright.plan.computed import GIVEN, SIMPLE
 
 NAME = "between"
-_SIMPLE = {*UNARY_FLOAT, *UNARY_ANY, *BINARY, *BITWISE, *COMPARISONS, "not_", "select", "cast", "broadcast", "permute"}
-_GIVEN = {"read", "fill", "scalar", "self_index"}
 
 
 def apart(program: Program, sizes: Mapping[Symbol, int]) -> Halves | str:
@@ -61,7 +60,7 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
             continue
         dependent = _dependent(needed, order)
         inside = {x for each in needed for x in (each, *within(each))}
-        if any(x.name not in _SIMPLE and not _multiplies(x) for x in dependent):
+        if any(x.name not in SIMPLE and not _multiplies(x) for x in dependent):
             continue
         open_ = any(u not in inside for x in dependent if x is not op for r in x.results for u in users.get(r, ()))
         if not open_ and _is_more(op, users, inside):
@@ -85,7 +84,7 @@ def _needed(op: Op, made: Mapping[Value, Op], given: set[Value]) -> set[Op] | No
                 wanted.append(made[value])
             elif value not in given and value not in own:
                 return None
-        if any(x.name not in (*_SIMPLE, *_GIVEN, "mma", "iterate", "yield") for x in (now, *within(now))):
+        if any(x.name not in (*SIMPLE, *GIVEN, "read", "mma", "iterate", "yield") for x in (now, *within(now))):
             return None
     return found
 

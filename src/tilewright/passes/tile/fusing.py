@@ -229,6 +229,6 @@ def _put(low: Lowering, tensor: Value, value: Value, whole: Parts, formula: Form
     """What a formula computes over the current parts, to its place."""
     dims = value.type.dims
     parts = {d: low.part(d) for d in dims}
-    over = low.w.axes([parts[d][1] for d in dims])
+    over, images = low.axes(dims, parts)
     at = [(parts[d][0] - whole[d][0] + i, False) for d, i in zip(dims, over, strict=True)]
-    low.w.map(low.w.view(tensor, over, at), over, formula, low.images(dims, parts, over))
+    low.w.map(low.w.view(tensor, over, at), over, formula, images)

@@ -444,6 +444,15 @@ class Lowering:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
+    def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[tuple[Symbol, ...], Substitution]:
+        """The axes of an operation over these parts, and coordinates as expressions of them."""
+        over = self.w.axes([parts[d][1] for d in dims])
+        return over, self.images(dims, parts, over)
+
+    def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
+        """The elements of a load over these parts."""
+        return self.w.viewed(found, *self.axes(dims, parts))
+
     def is_past(self, dim: Expr) -> bool:
         """Whether the current piece of a dimension may go past its end."""
         if dim in self.overhanging or dim in self.walks:
@@ -497,8 +506,7 @@ class Lowering:
             return
         faults, place = self.fault(what, op)
         made, found = self.load_of(wrong)
-        over = self.w.axes(made.sizes)
-        view = self.w.viewed(found, over, self.images(made.dims, made.parts, over))
+        view = self.viewed(found, made.dims, made.parts)
         if all(isinstance(n, int) for n in made.sizes):
             (flat,) = self.w.axes([prod(made.sizes)])
             view = self.w.viewed(found, (flat,), Substitution(forming.digits(self, made, flat)))

@@ -135,8 +135,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    over = low.w.axes(sizes)
-    images = low.images(kind.dims, parts, over)
+    over, images = low.axes(kind.dims, parts)
     marks = loose(low, access, images)
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
@@ -198,8 +197,7 @@ def _gathered(
     low: Lowering, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
     sizes = tuple(parts[d][1] for d in kind.dims)
-    over = low.w.axes(sizes)
-    images = low.images(kind.dims, parts, over)
+    over, images = low.axes(kind.dims, parts)
     tensor = low.w.alloc(kind.dtype, sizes, f"{access.tensor.name}_part")
     low.w.emit(
         "gather",
@@ -278,8 +276,7 @@ class Write:
         self.access = access_of(low, op, target, tile.dims, tuple(extra))
         self.formula = converted(tile.formula, tile.dtype, target.type.dtype)
         self.dtype = target.type.dtype
-        self.over = low.w.axes(self.sizes)
-        self.images = low.images(self.dims, self.parts, self.over)
+        self.over, self.images = low.axes(self.dims, self.parts)
         self.marks = list(loose(low, self.access, self.images))
         self.at = [self.images(e) for e in self.access.at]
         self.where = dict(self.access.data)
@@ -357,8 +354,7 @@ class Write:
 
     def tile(self) -> Value:
         """The elements to write, in memory."""
-        made = Tile(self.dtype, self.dims, self.parts, self.formula)
-        _, found = self.low.load_of(made)
+        _, found = self.low.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.w.viewed(found, self.over, self.images)
 
 
@@ -478,8 +474,7 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
         images = Substitution({i: low.coordinate(d) for i, d in zip(op.attrs["over"], tile.dims, strict=True)})
         at = [images(low.expr(e)) for e in op.attrs["at"]]
     access = TileAccess(value, log.shape, (*slot, *at), {})
-    over = low.w.axes(tile.sizes)
-    moved = low.images(tile.dims, tile.parts, over)
+    over, moved = low.axes(tile.dims, tile.parts)
     places = [(moved(e), mark) for e, mark in zip(access.at, loose(low, access, moved), strict=True)]
     low.w.map(low.w.view(value, over, places), over, tile.formula, moved)
     return ()

@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.algebra.expr import Expr, Symbol, symbol
-from tilewright.algebra.expr_use import Substitution
-from tilewright.ir.core import Op, Program, building
-from tilewright.ir.tile import accessed
+from tilewright.ir.core import Program, building
 from tilewright.ir.verifier import verify
-from tilewright.passes.tile.rewriting import Rewriter
+from tilewright.passes.tile.rewriting import DimensionGroup, Regrouped
 
 
 @dataclass(frozen=True)
@@ -65,45 +63,13 @@ def in_patches(
         each, pitch = lines
         *outer, row = _digits(i, (*box[:-2], each))
         within = [*outer, row // pitch, row % pitch]
-    places = {d: n * a + b for d, n, a, b in zip(digits, box, which, within, strict=True)}
+    places: dict[Expr, Expr] = {d: n * a + b for d, n, a, b in zip(digits, box, which, within, strict=True)}
     ragged = lines is not None or any(sizes[d] % n for d, n in zip(digits, box, strict=True))
     with building():
-        made = _Patches(tuple(digits), dims, (t, i), places, ragged)
+        made = Regrouped([DimensionGroup(tuple(digits), dims, (t, i), places)], zeros=ragged)
         found = replace(program, body=made.body(program.body))
         verify(found)
     return Patched(found, *dims, dict(zip(dims, (prod(counts), inside), strict=True)))
-
-
-class _Patches(Rewriter):
-    """The program written again, operation by operation."""
-
-    def __init__(
-        self,
-        digits: tuple[Symbol, ...],
-        dims: tuple[Symbol, Symbol],
-        two: tuple[Symbol, Symbol],
-        places: Mapping[Symbol, Expr],
-        ragged: bool,
-    ):
-        super().__init__()
-        self.digits, self.dims, self.two, self.places, self.ragged = digits, dims, two, places, ragged
-
-    def over(self, dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Two dimensions in place of the digits."""
-        return tuple(x for d in dims for x in (self.dims if d is self.digits[0] else () if d in self.digits else (d,)))
-
-    def access(self, op: Op) -> dict[str, object]:
-        """Where a read or write goes; past the end of a digit zeros are read."""
-        kind = accessed(op)[1]
-        if self.digits[0] not in kind.dims:
-            return {}
-        own = dict(zip(kind.dims, op.attrs["over"], strict=True))
-        images = Substitution({own[d]: e for d, e in self.places.items()})
-        first = own[self.digits[0]]
-        gone = {own[d] for d in self.digits}
-        over = tuple(x for s in op.attrs["over"] for x in (self.two if s is first else () if s in gone else (s,)))
-        zero = {"otherwise": 0} if self.ragged and op.name == "read" and "otherwise" not in op.attrs else {}
-        return {"over": over, "at": tuple(map(images, op.attrs["at"])), **zero}
 
 
 def _digits(flat: Symbol, extents: Sequence[int]) -> list[Expr]:

@@ -138,8 +138,8 @@ class TiledTask:
         there = self.lines
         if there is None:
             access = access_of(low, op, op.operands[0], kind.dims, ())
-            there, over = Load(access.tensor, access.at), low.w.axes([parts[d][1] for d in kind.dims])
-            low.loose[there] = loose(low, access, low.images(kind.dims, parts, over))
+            there = Load(access.tensor, access.at)
+            low.loose[there] = loose(low, access, low.axes(kind.dims, parts)[1])
         return Tile(kind.dtype, kind.dims, parts, load(there.tensor, *there.at))
 
     def multiply(self, a: Tile, b: Tile, c: tuple[Expr, ...], parts: Parts) -> Value:
