@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, index
 from tilewright.algebra.expr_use import Substitution, evaluate, linear_form
-from tilewright.ir.core import MemoryType, Op, Program, TileType, Value
+from tilewright.ir.core import MemoryType, Op, Program, TileType
 from tilewright.ir.tile import REDUCTIONS, accessed
 from tilewright.plan.microkernel import axes_in
 from tilewright.plan.model import Size
@@ -412,12 +412,3 @@ def numbers_of(symbols: Mapping[Symbol, int]) -> Size:
         return int(images(e))
 
     return size
-
-
-def used(program: Program) -> dict[Value, int]:
-    """How often each value is an operand."""
-    found: dict[Value, int] = {}
-    for op in program.walk():
-        for value in op.operands:
-            found[value] = found.get(value, 0) + 1
-    return found

@@ -22,12 +22,13 @@ from math import ceil, prod
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.errors import ArgumentError
-from tilewright.ir.core import Op, Program, TileType, Value, walk_block
+from tilewright.ir.core import Op, Program, TileType, Value
 from tilewright.ir.tile import REDUCTIONS
 from tilewright.machine import Machine
 from tilewright.plan.boxes import WRITES, cut_dims
 from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
+from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
 from tilewright.plan.hiding import uneven
@@ -151,7 +152,7 @@ def _products(program: Program, sizes: Mapping[Symbol, int], size: Size, free: C
         return looped.get(d) or (1 if d in dims and d not in across else size(d))
 
     across: set[Expr] = {d for op in names_of(program).values() for d in op.operands[2].type.dims[-1:]}
-    made = {r: op for op in program.walk() for r in op.results}
+    made = program.makers()
     axes: dict[Op, Axes] = {}
     held: dict[Op, bool] = {}
     for op in names_of(program).values():
@@ -388,17 +389,12 @@ def _alive(program: Program, products: Mapping[Op, Microkernel], found: ChainedP
 
 def _last_use(program: Program, product_: Op, order: list[Op]) -> int:
     """The number of the last product whose factor is made of a sum; as many as there are, where a write needs it."""
-    around = [op for op in program.walk() if any(x is product_ for b in op.blocks for x in walk_block(b))]
-    values = {r for op in (product_, *around) for r in op.results}
     found = 0
-    for op in program.walk():
-        if op is product_ or op in around or values.isdisjoint(op.operands):
-            continue
+    for op in following(program, product_, order):
         if op in order:
             found = max(found, order.index(op))
         elif op.name in WRITES:
             return len(order)
-        values |= set(op.results) if op not in order else set()
     return found
 
 

@@ -274,7 +274,7 @@ class _Recogniser:
     def __init__(self, program: Program, sizes: Mapping[Symbol, int | Expr], machine: Machine | None):
         self.program, self.sizes, self.machine = program, sizes, machine
         self.opened = {s for e in sizes.values() if isinstance(e, Expr) for s in e.symbols}
-        self.made = {r: op for op in program.walk() for r in op.results}
+        self.made = program.makers()
         self.images = Substitution(dict(sizes))
 
     def run(self) -> Contraction:

@@ -227,7 +227,7 @@ def rows_apart(program: Program, op: Op, axes: Axes, size: Size) -> int:
     0 where it is computed, which goes to panels whose rows keep clear of each other, and where that is no one number.
     """
     value, _ = axes.factors(op)
-    read = next((each for each in program.walk() if value in each.results), None)
+    read = program.makers().get(value)
     if read is None or read.name != "read" or axes.m not in value.type.dims:
         return 0
     memory: MemoryType = read.operands[0].type

@@ -62,7 +62,7 @@ def _contraction(
     """The product as a contraction over rows and batch: sizes and bytes are its own, and how far apart rows of A lie;
     accesses are left out."""
     rows, batch = dims
-    made = {r: each for each in program.walk() for r in each.results}
+    made = program.makers()
 
     def digits(dims: list[Expr]) -> tuple[Symbol, ...]:
         return tuple(index(f"d_{n}_{d}" if isinstance(d, Symbol) else f"d_{n}", size(d)) for n, d in enumerate(dims))

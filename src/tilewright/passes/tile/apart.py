@@ -48,10 +48,7 @@ def _candidates(program: Program, block: Block) -> Iterator[tuple[Op, list[Op]]]
     around = [] if block is program.body else program.body.ops
     order = [*around, *block.ops]
     made = {r: op for op in order for r in op.results}
-    users: dict[Value, list[Op]] = {}
-    for op in program.walk():
-        for value in op.operands:
-            users.setdefault(value, []).append(op)
+    users = program.users()
     for op in block.ops:
         if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dims:
             continue

@@ -380,7 +380,7 @@ def _place(
     """
     found = only_load(start)
     before = op.operands[2]
-    if found is None or low.going_on.get(before) is not found.tensor or low.uses[before] != 1:
+    if found is None or low.going_on.get(before) is not found.tensor or len(low.users[before]) != 1:
         return None
     same = only_load(low.held(found.tensor, acc.dims, parts).formula)
     if found.tensor in low.sums:
@@ -407,8 +407,8 @@ def _taken_over(
 def _leads_to(low: Lowering, value: Value, op: Op) -> bool:
     """Whether a value is used once, by operations whose results are used once, until it is what a product adds to."""
     while True:
-        users = [user for user in low.program.walk() if value in user.operands]
-        if low.uses.get(value, 0) != 1 or len(users) != 1:
+        users = low.users.get(value, ())
+        if len(users) != 1:
             return False
         if users[0] is op:
             return op.operands[2] is value

@@ -21,6 +21,7 @@ from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
+from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
 from tilewright.plan.model import element_bytes, l1
 
@@ -121,16 +122,8 @@ def _group(low: Lowering, ops: list[Op], after: list[Op], around: frozenset[Valu
     if fitting >= wide[row]:
         return None
     at_once = max(1, 1 << fitting.bit_length() - 1) if fitting else 1
-    later = frozenset(v for other in after for v in _used(other))
+    later = frozenset(v for other in after for x in (other, *within(other)) for v in x.operands)
     return FusedRows(tuple(ops), row, at_once, later & {r for op in ops for r in op.results}, around, later)
-
-
-def _used(op: Op) -> Iterator[Value]:
-    """What an operation uses, those inside it too."""
-    yield from op.operands
-    for block in op.blocks:
-        for inner in block.ops:
-            yield from _used(inner)
 
 
 def write(low: Lowering, group: FusedRows) -> None:
@@ -175,7 +168,7 @@ def _place(low: Lowering, op: Op, value: Value, whole: Parts) -> Value | None:
     """The tensor of what a loop carries, where a value that others use takes the place of that."""
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.going_on.get(operand)
-        if tensor is not None and low.uses[operand] == 1 and _is_alike(low, tensor, operand, value.type, whole):
+        if tensor is not None and len(low.users[operand]) == 1 and _is_alike(low, tensor, operand, value.type, whole):
             return tensor
     return None
 

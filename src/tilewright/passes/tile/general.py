@@ -41,7 +41,6 @@ from tilewright.passes.tile.tasks import Tasks
 from tilewright.passes.tile.tiled import TiledTask
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, load, loads, most, only_load, rewritten, weight
 from tilewright.passes.tile.writer import BlockWriter
-from tilewright.plan import boxes
 from tilewright.plan.general import Cuts
 from tilewright.plan.microkernel import waves_of
 from tilewright.plan.rows import MOST_VALUES
@@ -180,7 +179,7 @@ class Lowering:
         self.parts: Parts = {}
         self.bound: dict[Symbol, Tile] = {}
         self.masks: list[Tile] = []
-        self.uses = boxes.used(program)
+        self.users = program.users()
         self.going_on: dict[Value, Value] = {}
         """Values that a loop carries, and sums that went on in their tensor: nothing else has looked at it."""
         self.logs: dict[str, tuple[Log, Value]] | None = {} if logs else None
@@ -284,7 +283,7 @@ class Lowering:
             return tile
         if self.is_row(tile) and only_load(tile.formula) is None and any(loads(tile.formula)):
             return self.stored(tile, name=value.name)  # lanes would compute it again for each of their elements
-        if (self.uses.get(value, 0) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
+        if (len(self.users.get(value, ())) > 1 and cost >= HEAVY and any(loads(tile.formula))) or cost >= LONG:
             return self.stored(tile, name=value.name)
         return tile
 
@@ -597,7 +596,7 @@ class Lowering:
         """The value's tile, in memory of the worker's own where others use it too."""
         tile, found = self.env[value], only_load(self.env[value].formula)
         there = tile.filled or tile.wide is not None or (found is not None and found.tensor.type.space == "shared")
-        if not there and self.uses.get(value, 0) > 1 and self.fits(tile.sizes):
+        if not there and len(self.users.get(value, ())) > 1 and self.fits(tile.sizes):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 

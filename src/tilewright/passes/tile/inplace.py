@@ -31,14 +31,13 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     """
     if op.attrs.get("otherwise", 0) != 0 or low.masks or low.ends:
         return False
-    users = [user for user in low.program.walk() if op.results[0] in user.operands]
-    made = _made_in_steps(low)
+    users, made = low.users.get(op.result, ()), _made_in_steps(low)
     return bool(users) and all(_is_left(low, x, op) or _is_staged(low, x, op) or x in made for x in users)
 
 
 def is_right(low: Lowering, op: Op) -> bool:
     """Whether only products use a read, all as their factor B."""
-    users = [user for user in low.program.walk() if op.results[0] in user.operands]
+    users = low.users.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
@@ -75,8 +74,8 @@ def _as_left(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | No
 def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """How many rows past the current part a product reads whose factor A a read is, since its atoms are whole."""
     found: dict[Expr, int] = {}
-    for user in low.program.walk():
-        left = _as_left(low, user, op) if op.results[0] in user.operands else None
+    for user in low.users.get(op.result, ()):
+        left = _as_left(low, user, op)
         if left is not None and left[1].m is not None and left[0].whole:
             width = parts[left[1].m][1]
             past = -width % left[0].atom.shape[0] if isinstance(width, int) else left[0].atom.shape[0]

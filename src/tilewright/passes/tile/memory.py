@@ -23,7 +23,7 @@ from tilewright.passes.tile import halo, inplace, moving
 from tilewright.passes.tile.accesses import TileAccess, access_of, is_outside, loose, outside, with_data
 from tilewright.passes.tile.storing import through_shared
 from tilewright.passes.tile.values import Load, Part, Parts, Tile, inner_part, load
-from tilewright.plan.boxes import WRITES, used
+from tilewright.plan.boxes import WRITES
 from tilewright.plan.tiled import Walk
 
 if TYPE_CHECKING:
@@ -348,9 +348,15 @@ class Write:
         whole = w.view(self.access.tensor, exact, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(whole, self.over, at)
 
-    def looked_up(self) -> tuple[tuple[Symbol, tuple[Expr, ...]], ...] | None:
-        """The numbers found in data, as `where` has them."""
-        return tuple((s, tuple(map(self.images, f.at))) for s, f in self.where.items()) or None
+    def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
+        """Where elements go, over these axes: places, and the numbers found in data of which they are."""
+        where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
+        at = tuple((images(e), mark) for e, mark in self.places())
+        return {"over": over, "where": tuple(where) or None, "at": at}
+
+    def memory(self) -> tuple[Value, ...]:
+        """What is written to, and the data in which numbers are found."""
+        return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
         """The elements to write, in memory."""
@@ -364,13 +370,7 @@ def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if to.empty:
         return ()
     if to.where:
-        low.w.emit(
-            "scatter",
-            (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
-            over=to.over,
-            where=to.looked_up(),
-            at=to.places(),
-        )
+        low.w.emit("scatter", (to.tile(), *to.memory()), **to.attrs(to.over))
         return ()
     if low.cuts.roles is not None and through_shared(low, to):
         return ()
@@ -384,13 +384,13 @@ def is_ordered(program: Program) -> bool:
     So it is where an atomic's old values are used, where machines have no such atomic, and where an argument is read
     and written through different accesses.
     """
-    uses = used(program)
-    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(uses, op) for op in program.walk())
+    users = program.users()
+    return is_aliased(program) or any(op.name in _STEPS and _one_by_one(users, op) for op in program.walk())
 
 
-def _one_by_one(uses: Mapping[Value, int], op: Op) -> bool:
+def _one_by_one(users: Mapping[Value, list[Op]], op: Op) -> bool:
     dtype = op.operands[1].type.dtype
-    return bool(uses.get(op.results[0])) or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
+    return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
@@ -400,16 +400,9 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     to = Write(low, op)
     if to.empty:
         return (low.env[op.operands[0]],)
-    if _one_by_one(low.uses, op):
+    if _one_by_one(low.users, op):
         return (_in_order(low, op, to),)
-    low.w.emit(
-        "atomic",
-        (to.tile(), to.access.tensor, *(f.tensor for f in to.where.values())),
-        how=op.name.removeprefix("atomic_"),
-        over=to.over,
-        where=to.looked_up(),
-        at=to.places(),
-    )
+    low.w.emit("atomic", (to.tile(), *to.memory()), how=op.name.removeprefix("atomic_"), **to.attrs(to.over))
     return (low.env[op.operands[0]],)
 
 
@@ -431,16 +424,11 @@ def _in_order(low: Lowering, op: Op, to: Write) -> Tile:
         here = [e + i for e, i in zip(known, over, strict=True)]
         images = Substitution(dict(zip(to.over, here, strict=True)))
         old, new = (low.w.view(t, over, [(e, False) for e in here]) for t in (before, values))
-        data = tuple(f.tensor for f in to.where.values())
-        attrs: dict[str, Any] = {
-            "over": over,
-            "where": tuple((s, tuple(map(images, at))) for s, at in to.looked_up() or ()) or None,
-            "at": tuple((images(e), mark) for e, mark in to.places()),
-        }
-        low.w.emit("gather", (old, to.access.tensor, *data), otherwise=0 if any(to.marks) else None, **attrs)
+        attrs = to.attrs(over, images)
+        low.w.emit("gather", (old, *to.memory()), otherwise=0 if any(to.marks) else None, **attrs)
         formula = Formula(_STEPS[op.name], (Formula.operand(1), Formula.operand(2)))
         low.w.emit("map", (after, old, new), formula=formula)
-        low.w.emit("scatter", (after, to.access.tensor, *data), **attrs)
+        low.w.emit("scatter", (after, *to.memory()), **attrs)
 
     nest(())
     return low.held(before, to.dims, to.parts)

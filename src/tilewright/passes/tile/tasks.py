@@ -18,9 +18,10 @@ from tilewright.algebra.expr_rules import maximum, minimum
 from tilewright.algebra.expr_use import number_or
 from tilewright.errors import ArgumentError
 from tilewright.ir.attrs import Range
-from tilewright.ir.core import Block, Op, TileType, Value, walk_block
+from tilewright.ir.core import Block, Op, TileType, Value
 from tilewright.passes.places import Size
 from tilewright.passes.tile import inplace
+from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, divided, most, pieces
 from tilewright.plan.boxes import WRITES
 from tilewright.plan.plan import BACKWARD
@@ -287,8 +288,7 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
     found: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
-        inner = [op, *(x for block in op.blocks for x in walk_block(block))]
-        values = [v for x in inner for v in (*x.operands, *x.results)]
+        values = [v for x in (op, *within(op)) for v in (*x.operands, *x.results)]
         along = any(isinstance(v.type, TileType) and dim in v.type.dims for v in values)
         if along or op.name in WRITES or not dependent.isdisjoint(values):
             dependent |= set(op.results)
