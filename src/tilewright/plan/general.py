@@ -22,7 +22,7 @@ from tilewright.plan.boxes import Room, boxes, cut_dims, slides, why_whole
 from tilewright.plan.fixed import tiles_of
 from tilewright.plan.limiting import Predicted, limiting
 from tilewright.plan.microkernel import LaneKernel, Microkernel, as_plan, axes_in, names_of, products_of, taken
-from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, microseconds
+from tilewright.plan.model import UNKNOWN_L1, UNKNOWN_L2, Size, cores, us
 from tilewright.plan.plan import Axis, Cut, Digit, Plan, Roles
 from tilewright.plan.planner import Refusal
 from tilewright.plan.predicting import predicted
@@ -119,16 +119,13 @@ class GeneralChoice:
 
     def explain(self) -> str:
         """The choice in words."""
-
-        def us(cycles: float) -> str:
-            return f"{microseconds(cycles, self.machine):.1f}"
-
+        took, least = us(self.cycles, self.machine), us(self.bound, self.machine)
         if self.parts:
-            sums = " + ".join(us(part.cycles) for part in self.parts)
+            sums = " + ".join(us(part.cycles, self.machine) for part in self.parts)
             return "\n".join(
                 [
                     f"{self.name} on {self.machine.name} as two programs, apart {self.plan.apart}: predicted "
-                    f"{us(self.cycles)} us, {sums}",
+                    f"{took} us, {sums}",
                     *self.notes,
                     *(f"refused  {r}" for r in self.refused),
                     *(part.explain() for part in self.parts),
@@ -139,7 +136,7 @@ class GeneralChoice:
             [
                 f"{self.name} on {self.machine.name} with {cores(self.machine)} workers, {way}",
                 *("  " + line for line in self.plan.lines()),
-                *([f"predicted {us(self.cycles)} us; roofline {us(self.bound)} us, by memory"] if self.cycles else []),
+                *([f"predicted {took} us; roofline {least} us, by memory"] if self.cycles else []),
                 *([] if self.predicted is None else limiting(self.machine, self.plan, self.predicted)),
                 *self.notes,
                 *(f"refused  {r}" for r in self.refused),

@@ -147,3 +147,8 @@ def _cycles_of_product(atom: MultiplyAtom | LaneUnit) -> float:
 def microseconds(cycles: float, machine: Machine) -> float:
     """Cycles as time."""
     return cycles / machine.limits.clock_ghz / 1000
+
+
+def us(cycles: float, machine: Machine) -> str:
+    """Cycles as time, in words of microseconds."""
+    return f"{microseconds(cycles, machine):.1f}"

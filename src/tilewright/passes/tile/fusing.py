@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from tilewright.algebra.expr import Expr, Symbol, as_expr
 from tilewright.ir.core import Op, TileType, Value
-from tilewright.ir.formula import Formula
 from tilewright.ir.tile import ELEMENTWISE, REDUCTIONS
 from tilewright.passes.tile.rewriting import within
 from tilewright.passes.tile.values import Part, Parts, Tile, loads
@@ -144,7 +143,8 @@ def write(low: Lowering, group: FusedRows) -> None:
                     if value not in places:
                         low.env[value] = low.kept(op, value, tile)
                         continue
-                    _put(low, places[value], value, whole, tile.formula)
+                    now = {d: low.part(d) for d in value.type.dims}
+                    low.put(places[value], value.type.dims, now, tile.formula, whole)
                     held = low.held(places[value], value.type.dims, {d: whole[d] for d in value.type.dims})
                     low.env[value] = _cut(held, group.row, part)
 
@@ -216,12 +216,3 @@ def _is_seen(low: Lowering, group: FusedRows, made: Op, tensor: Value, holds: Va
             seen |= set(op.results)
         after = after or op is made
     return False
-
-
-def _put(low: Lowering, tensor: Value, value: Value, whole: Parts, formula: Formula) -> None:
-    """What a formula computes over the current parts, to its place."""
-    dims = value.type.dims
-    parts = {d: low.part(d) for d in dims}
-    over, images = low.axes(dims, parts)
-    at = [(parts[d][0] - whole[d][0] + i, False) for d, i in zip(dims, over, strict=True)]
-    low.w.map(low.w.view(tensor, over, at), over, formula, images)

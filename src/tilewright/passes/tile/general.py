@@ -443,10 +443,17 @@ class Lowering:
         """Coordinates as expressions of the axes of an operation over these parts."""
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
-    def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[tuple[Symbol, ...], Substitution]:
-        """The axes of an operation over these parts, and coordinates as expressions of them."""
-        over = self.w.axes([parts[d][1] for d in dims])
-        return over, self.images(dims, parts, over)
+    def axes(
+        self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
+    ) -> tuple[tuple[Symbol, ...], Substitution]:
+        """The axes of an operation over these parts, and coordinates as expressions of them.
+
+        Sums in registers, if the tensor is such, have two dimensions; the others are one coordinate wide.
+        """
+        held = dims if tensor is None else self.sums.get(tensor, dims)
+        over = self.w.axes([parts[d][1] for d in held])
+        along = dict(zip(held, over, strict=True))
+        return over, Substitution({self.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
     def viewed(self, found: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
         """The elements of a load over these parts."""
@@ -559,16 +566,15 @@ class Lowering:
         self.sums[found] = axes
         return found
 
-    def put(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula) -> None:
-        """Makes a tensor over these parts hold what the formula computes.
-
-        Sums in registers have two dimensions; the others are one coordinate wide.
-        """
-        axes = self.sums.get(tensor, dims)
-        over = self.w.axes([parts[d][1] for d in axes])
-        single = Substitution({self.coordinate(d): parts[d][0] for d in dims if d not in axes})
-        tensor = self.w.view(tensor, over, [(i, False) for i in over])  # it may be longer: atoms are whole
-        self.w.map(tensor, over, rewritten(formula, single), self.images(axes, parts, over))
+    def put(
+        self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
+    ) -> None:
+        """Makes a tensor over these parts, or the `whole` of which they are parts, hold what the formula computes."""
+        over, images = self.axes(dims, parts, tensor)
+        first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
+        held = zip(self.sums.get(tensor, dims), over, strict=True)
+        at = [(first.get(d, as_expr(0)) + i, False) for d, i in held]
+        self.w.map(self.w.view(tensor, over, at), over, formula, images)  # it may be longer: atoms are whole
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
         """How wide what a tensor holds may be along each dimension."""

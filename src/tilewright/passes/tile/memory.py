@@ -135,8 +135,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
     if 0 in sizes:
         return (Tile(kind.dtype, kind.dims, parts, formulas.number(0, kind.dtype)),)
     access = access_of(low, op, source, kind.dims, tuple(extra))
-    over, images = low.axes(kind.dims, parts)
-    marks = loose(low, access, images)
+    marks = loose(low, access, low.axes(kind.dims, parts)[1])
     surplus = any(marks) and _is_surplus(low, access)
     if any(marks) and "otherwise" not in op.attrs and not surplus:
         if access.data or low.masks or low.workgroups is not None:
@@ -161,19 +160,11 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         low.loose[Load(access.tensor, access.at)] = marks
     elif any(marks) and (box := halo.box_of(low, op, access, kind.dims, parts)) is not None:
         found = halo.staged(low, access, box, kind.dtype, other)
-    elif any(marks) and low.w.home is not None and (axes := low.w.home.axes(kind.dims, parts)) is not None:
-        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
-        over = low.w.axes([parts[d][1] for d in axes])
-        first = {d: part[0] for d, part in parts.items()}
-        first |= {d: first[d] + i for d, i in zip(axes, over, strict=True)}
-        here = Substitution({low.coordinate(d): e for d, e in first.items()})
-        view = low.w.view(access.tensor, over, [(here(e), m) for e, m in zip(access.at, marks, strict=True)])
-        low.w.emit("copy", (view, tensor), otherwise=other)
-        found = low.held(tensor, kind.dims, parts).formula
     elif any(marks):
-        tensor = low.w.alloc(kind.dtype, sizes, f"{source.name}_part")
+        tensor = low.room(kind.dtype, kind.dims, parts, f"{source.name}_part")
+        over, images = low.axes(kind.dims, parts, tensor)
         at = [(images(e), m) for e, m in zip(access.at, marks, strict=True)]
-        if low.cuts.terms is None:
+        if low.cuts.terms is None and tensor not in low.sums:
             low.w.copy(access.tensor, over, at, tensor, other)
         else:  # element by element, as lanes have them
             low.w.emit("copy", (low.w.view(access.tensor, over, at), tensor), otherwise=other)
