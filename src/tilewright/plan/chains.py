@@ -31,7 +31,7 @@ from tilewright.plan.chain_costs import ChainedProducts, chain_cycles
 from tilewright.plan.computed import GIVEN, SIMPLE, ComputedFactor, computed_factor
 from tilewright.plan.epilogue import following
 from tilewright.plan.fixed import tiles_of
-from tilewright.plan.general import Cuts, GeneralChoice, axis_of, dims_of, words_for
+from tilewright.plan.general import Cuts, GeneralChoice, dims_of, drafted
 from tilewright.plan.hiding import uneven
 from tilewright.plan.microkernel import (
     Axes,
@@ -402,7 +402,6 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
     blocks = {found.axes[op].n: found.blocks(op, how) for op, how in chain.products.items()}
     widths = {d: chain.rows if d is found.row else columns.get(d, 1) * blocks.get(d, 1) for d in dims}
     whole = [d for d in dims_of(program) if d not in dims and d.symbols <= set(sizes)]
-    words = words_for(map(str, [*dims, *whole]))
     cut: dict[Expr, tuple[Cut, ...]] = {d: (Cut("task", widths[d]),) for d in dims}
     cut |= {d: (*cut[d], Cut("loop", columns[d])) for d in dims if blocks.get(d, 1) > 1}
     cut |= {d: (Cut("loop", tile),) for d, tile in found.looped.items()}
@@ -410,13 +409,8 @@ def _choice(chain: ProductChain, found: ChainedProducts, sizes: Mapping[Symbol, 
         if not how.at_once:
             cut |= {d: (Cut("loop", 1),) for d in found.axes[op].deep}
             cut |= {found.axes[op].k: (Cut("loop", how.deep(1)),)}
-    plan = Plan(
-        tuple(axis_of(words[str(d)], size(d), cut.get(d, ())) for d in (*dims, *whole)),
-        tuple(words[str(d)] for d in dims),
-        products=as_plan(chain.products, program),
-        roles=chain.roles,
-        overlap=chain.overlap,
-    )
+    plan = drafted((*dims, *whole), size, cut, dims)
+    plan = replace(plan, products=as_plan(chain.products, program), roles=chain.roles, overlap=chain.overlap)
     if uneven(program, found.row):
         plan = replace(plan, schedule="dynamic", group=_together(chain, found))
     bound = bound_by_memory(program, size, machine)
