@@ -462,11 +462,8 @@ class Staged(Factor):
     def of(cls, product: BlockedProduct, tile: Tile, dim: Expr | None) -> Staged:
         """A factor, whose rows or columns lie along a dimension. What goes on to registers lies as B does."""
         wanted = product.how.atom.a if dim is product.axes.m else product.how.atom.b
-        there = only_load(tile.formula) if tile.dtype is wanted.dtype else None
         given = _is_given(tile, wanted.dtype)
-        if not given:
-            tile, there = product.low.load_of(tile, wanted.dtype)
-        assert there is not None
+        tile, there = product.low.load_of(tile, wanted.dtype)
         on = isinstance(wanted, RegisterOperand)
         wanted = product.how.atom.b if on else wanted
         outer = [d for d in (*product.axes.around, *product.axes.deep) if d in tile.dims]
