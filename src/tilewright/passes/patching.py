@@ -31,11 +31,10 @@ def planned_in_patches(job: Job, given: Plan | None = None) -> tuple[GeneralChoi
         return f"{axes.m} does not count in digits"
     over, sizes, digits = counted
     size = numbers_of(sizes)
-    fitting = patches(over, digits, sizes, size, job.machine, given)
+    fitting = patches(over, digits, size, job.machine, given)
     if isinstance(fitting, str):
         return fitting
-    (op,) = names_of(over).values()
-    plans = [plan_of(x, op, over, str(axes.m), digits, sizes, size) for x in fitting]
+    plans = [plan_of(x, over, str(axes.m), sizes, size) for x in fitting]
     if given is not None:
         found = [(x, plan) for x, plan in zip(fitting, plans, strict=True) if _is(given, plan)]
         if not found:
