@@ -37,7 +37,7 @@ from tilewright.plan.microkernel import (
     Axes,
     Microkernel,
     as_plan,
-    axes_of,
+    axes_in,
     names_of,
     precision_of,
     shared_atoms,
@@ -158,8 +158,7 @@ def _products(
     held: dict[Op, bool] = {}
     for op in names_of(program).values():
         across |= {d for d in op.operands[0].type.dims if d not in op.operands[1].type.dims}
-        dims_a, dims_b, dims_c = (v.type.dims for v in op.operands)
-        each = axes_of(dims_a, dims_b, dims_c, width)
+        each = axes_in(op, width)
         if isinstance(each, str):
             return each
         if each.m is None or each.m not in dims:
@@ -172,8 +171,6 @@ def _products(
         if not _is_read(b, made):
             return "a factor B is computed"
         axes[op], held[op] = each, not _is_read(a, made)
-    if not axes:
-        return "it has no product"
     (row, *others) = {x.m for x in axes.values()}
     if others:
         return "its products have rows of different dimensions"
@@ -199,15 +196,10 @@ def _is_read(value: Value, made: Mapping[Value, Op]) -> bool:
 
 
 def _wide(program: Program, row: Expr, dims: Collection[Expr], size: Size) -> bool:
-    """Whether a value that is neither an argument's nor a number has two dimensions beside the rows."""
-    for op in program.walk():
-        for value in op.results if op.name not in ("read", "fill", "scalar") else ():
-            kind = value.type
-            if isinstance(kind, TileType) and sum(size(d) > 1 and d is not row for d in kind.dims) > 1:
-                others = [d for d in kind.dims if d is not row and size(d) > 1 and d not in dims]
-                if len(others) > 1:
-                    return True
-    return False
+    """Whether a value that is neither an argument's nor a number has two dimensions beside those that tasks cut."""
+    made = (v.type for op in program.walk() if op.name not in ("read", "fill", "scalar") for v in op.results)
+    wide = ([d for d in kind.dims if d is not row and d not in dims] for kind in made if isinstance(kind, TileType))
+    return any(sum(size(d) > 1 for d in others) > 1 for others in wide)
 
 
 def _candidates(found: ChainedProducts, gathered: bool) -> Iterator[ProductChain]:

@@ -36,13 +36,7 @@ COARSE = 16
 
 def _tiles(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """The operands; dear ones that are repeated along other dimensions go to memory first."""
-    found = []
-    for value in op.operands:
-        tile = low.env[value]
-        if set(tile.dims) < set(dims) and weight(tile.formula) >= 8 and any(loads(tile.formula)):
-            low.env[value] = tile = low.stored(tile, name=value.name)
-        found.append(tile)
-    return found
+    return [low.simple(v, 7) if set(low.env[v].dims) < set(dims) else low.env[v] for v in op.operands]
 
 
 def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:

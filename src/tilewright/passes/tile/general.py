@@ -585,10 +585,10 @@ class Lowering:
         at = tuple(self.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
 
-    def simple(self, value: Value) -> Tile:
-        """The value's tile, whose formula may stand in a formula several times: a load or a number."""
+    def simple(self, value: Value, light: int = 2) -> Tile:
+        """The value's tile, whose formula may stand in a formula several times: a load, a number, what is light."""
         tile = self.env[value]
-        if weight(tile.formula) > 2 and any(loads(tile.formula)):
+        if weight(tile.formula) > light and any(loads(tile.formula)):
             self.env[value] = tile = self.stored(tile, name=value.name)
         return tile
 
